@@ -1,0 +1,22 @@
+"""The public API: probes, and the errors. Imports no framework, and nothing that a training process does not need.
+
+A program that `detrain run` rewrites calls these; a program may also call them by hand.
+"""
+
+from __future__ import annotations
+
+from detrain.errors import DetrainError
+from detrain.runtime.probes import batches, epochs, record_batch, record_epoch, record_load, record_phase
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DetrainError",
+    "__version__",
+    "batches",
+    "epochs",
+    "record_batch",
+    "record_epoch",
+    "record_load",
+    "record_phase",
+]

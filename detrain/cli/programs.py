@@ -1,0 +1,145 @@
+"""What commands share about the user's program: finding it, its structure, and the probes to insert."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from detrain.errors import NoStructure, ProgramNotFound
+from detrain.instrument.edits import Edit
+from detrain.runtime.digest import digest_source
+from detrain.structure import Structure, read_info
+
+PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
+"""Options after PROGRAM belong to the program."""
+
+INFO_NAME: Final = "inst.info"
+
+
+def program_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add PROGRAM and its arguments to a command."""
+    function = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(function)
+    return click.argument("program", metavar="PROGRAM")(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The user's program: `target` is its absolute path or, with `is_module`, its module name."""
+
+    target: str
+    is_module: bool
+    shown: str
+    path: Path
+    """The source file of its entry."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint home."""
+        return self.target if self.is_module else self.path.stem
+
+    @classmethod
+    def find(cls, program: str, *, is_module: bool) -> Program:
+        """Find a program. Raises ProgramNotFound."""
+        if is_module:
+            return cls(program, True, program, _module_path(program))
+        path = Path(program)
+        if path.is_dir() and (path / "__main__.py").is_file():
+            path = path / "__main__.py"
+        if not path.is_file():
+            raise ProgramNotFound(
+                f"no program at {program!r} (looked in {os.getcwd()!r})", "give the path of a Python file, or a module with -m"
+            )
+        if not os.access(path, os.R_OK):
+            raise ProgramNotFound(f"program {program!r} cannot be read", "check its permissions")
+        return cls(os.path.abspath(path), False, program, Path(os.path.abspath(path)))
+
+    def edits(self, structure: Structure, module: str) -> dict[str, list[Edit]]:
+        """Return the probes to insert, by file."""
+        from detrain.instrument.rewriter import edits_for
+
+        files = {loop.file for nest in structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None}
+        edits: dict[str, list[Edit]] = {}
+        for file in files:
+            found = edits_for(Path(file).read_bytes(), structure.nests, file, module)
+            if found:
+                edits[str(self.path) if Path(file) == self.path.resolve() else file] = found
+        return edits
+
+    def has_probes(self) -> bool:
+        """Return whether the entry, or a module beside it, carries probes already."""
+        from detrain.instrument.analysis import sources
+        from detrain.instrument.edits import decode_source
+        from detrain.instrument.rewriter import has_probes
+
+        return any(has_probes(decode_source(Path(file).read_bytes())[0]) for file, _tree in sources(self.path))
+
+    def changed_sources(self, recorded: Mapping[str, str]) -> list[str]:
+        """Return which of the recorded source files, relative to the entry's folder, are other than they were."""
+        folder = self.path.resolve().parent
+        changed = []
+        for name, digest in sorted(recorded.items()):
+            file = folder / name
+            if not file.is_file():
+                changed.append(f"{name} (gone)")
+            elif digest_source(file.read_bytes()) != digest:
+                changed.append(name)
+        return changed
+
+
+def find_structure(program: Program, home: Path) -> Structure:
+    """Return the structure of a program: from an inst.info in the checkpoint home or beside it, else from static analysis.
+
+    Raises NoStructure if there is nothing to instrument. A syntax error in the program is left for Python to report.
+    """
+    from detrain.instrument.analysis import analyse
+
+    for folder in (home, program.path.parent):
+        info = folder / INFO_NAME
+        if info.is_file():
+            return read_info(info, program.path.parent)
+    structure = analyse(program.path)
+    if structure.nests or program.has_probes() or not _parses(program.path):
+        return structure
+    if structure.fit_lines:
+        raise NoStructure(
+            f"{program.shown!r} trains through fit ({', '.join(structure.fit_lines[:3])}), which this version does not resume",
+            "write the loop out (train_on_batch, or a GradientTape), or run it without detrain",
+        )
+    raise NoStructure(
+        f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights",
+        "name the loops in an inst.info (docs/inst-info.md), or put the probes in by hand (README, Probes)",
+    )
+
+
+def _parses(path: Path) -> bool:
+    import ast
+
+    try:
+        ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _module_path(name: str) -> Path:
+    sys.path.insert(0, os.getcwd())
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ProgramNotFound(f"no module {name!r}: {error}", "give a module that `python -m` would run") from error
+    finally:
+        sys.path.pop(0)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise ProgramNotFound(f"no module {name!r} that is Python source", "give a module that `python -m` would run")
+    return Path(spec.origin)
+
+

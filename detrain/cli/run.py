@@ -1,0 +1,220 @@
+"""`detrain run`: settle the environment, choose where to resume, and become the program."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from detrain.cli.programs import Program, PROGRAM_SETTINGS, find_structure, program_arguments
+from detrain.errors import (
+    AnotherProgram,
+    CheckpointDamaged,
+    CheckpointTooNew,
+    EnvironmentChanged,
+    StoreError,
+    UsageError,
+)
+from detrain.runtime import report
+from detrain.runtime.config import VARIABLE, Config, Every
+from detrain.runtime.environment import base_environment, compare, variables
+from detrain.store import Catalogue, Entry, Meta, read_meta, verify
+from detrain.store.catalogue import stations
+
+DEFAULT_SEED = 0
+
+
+class EveryType(click.ParamType[Every]):
+    """`3` (epochs), `50b` (batches) or `10min`."""
+
+    name = "N|Nb|Nmin"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Every:
+        """Parse the option."""
+        if isinstance(value, Every):
+            return value
+        match = re.fullmatch(r"(\d+|\d*\.\d+(?=min))(b|min|)", str(value))
+        if match is None or float(match[1]) <= 0:
+            raise UsageError(
+                f"--every {value!r} is not a distance between checkpoints",
+                "give a number above 0: 3 (epochs), 50b (batches) or 10min",
+            )
+        units = {"": "epochs", "b": "batches", "min": "minutes"}
+        return Every(float(match[1]), units[match[2]])  # type: ignore[arg-type]
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@click.option("--every", type=EveryType(), default="1", show_default=True, help="Save each N epochs, N batches or N minutes.")
+@click.option("--keep", type=click.IntRange(min=1), default=3, show_default=True, help="How many checkpoints to keep.")
+@click.option("--ckpt", "home", envvar="CKPT_DIR", default="ckpt", show_default=True, help="Folder of the checkpoints [$CKPT_DIR].")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=None, help=f"Seed of all random streams [{DEFAULT_SEED}].")
+@click.option("--fresh", is_flag=True, help="Start anew; checkpoints that are there stay.")
+@click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
+@click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
+@click.option("--bare", is_flag=True, help="Only the deterministic settings: no probes, no checkpoints.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@program_arguments
+def command(
+    every: Every,
+    keep: int,
+    home: str,
+    seed: int | None,
+    fresh: bool,
+    strict: bool,
+    allow_environment: bool,
+    bare: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> int:
+    """Run PROGRAM deterministically and with checkpoints; run again, it resumes to the bit.
+
+    \b
+    Example:
+      detrain run --every 50b train.py --epochs 10
+    """
+    target = Program.find(program, is_module=is_module)
+    if bare:
+        config = _config(target, arguments, Path(home), 0, seed or DEFAULT_SEED, every, keep)
+        _become(msgspec.structs.replace(config, is_bare=True), None)
+    structure = find_structure(target, Path(home))
+    if all(nest.epoch_loop is None for nest in structure.nests) and every.unit == "epochs" and every.count == 1:
+        every = Every(10, "minutes")  # the default, for a program without epochs
+    catalogue = Catalogue(Path(home).absolute())
+    catalogue.create()
+    chosen = None if fresh else _newest(catalogue, target, arguments)
+    runs = [entry.run for entry in catalogue.entries() if entry.program == target.name]
+    run = chosen[0].run if chosen else max(runs, default=0) + 1
+    config = _config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
+    config = msgspec.structs.replace(
+        config, is_strict=strict, allows_environment=allow_environment, edits=target.edits(structure, "detrain")
+    )
+    if chosen:
+        entry, meta, digest = chosen
+        if seed is not None and seed != meta.seed:
+            raise UsageError(
+                f"--seed {seed} is not the seed of the run to resume, {meta.seed}", "leave it out, or start anew with --fresh"
+            )
+        _check_environment(config, meta)
+        on_the_way = stations([e for e in catalogue.entries() if (e.program, e.run) == (entry.program, entry.run)], entry)
+        threads = int(meta.environment.get("threads", config.threads))
+        environment = {**config.environment, "threads": str(threads)}
+        config = msgspec.structs.replace(
+            config,
+            stations=tuple(str(station.path) for station in on_the_way),
+            seed=meta.seed,
+            threads=threads,
+            environment=environment,
+        )
+        report.say(f"resuming {target.name} at {entry.cursor} ({_age(entry.path)} old, digest {digest[:12]}) from {entry.path}")
+        catalogue.remove_leftovers(target.name)
+        return _become(config, meta)
+    return _become(config, None)
+
+
+def _config(
+    target: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int
+) -> Config:
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Config(
+        target=target.target,
+        is_module=target.is_module,
+        shown=target.shown,
+        arguments=arguments,
+        program=target.name,
+        run=run,
+        home=str(home.absolute()),
+        seed=seed,
+        threads=threads,
+        every=every,
+        keep=keep,
+        environment=base_environment(threads),
+    )
+
+
+def _newest(catalogue: Catalogue, target: Program, arguments: tuple[str, ...]) -> tuple[Entry, Meta, str] | None:
+    """Return the newest good checkpoint of the program, or None if the folder has none of any program."""
+    everything = catalogue.entries()
+    mine = [entry for entry in everything if entry.program == target.name]
+    if everything and not mine:
+        others = sorted({entry.program for entry in everything})
+        raise AnotherProgram(
+            f"{str(catalogue.folder)!r} holds checkpoints of {', '.join(map(repr, others))}, none of {target.name!r}",
+            "give another folder with --ckpt DIR, or start beside them with --fresh",
+        )
+    bad: list[str] = []
+    for entry in reversed([entry for entry in mine if entry.run == mine[-1].run]):
+        try:
+            way = stations([e for e in mine if e.run == entry.run], entry)
+            if entry.cursor.cut in ("load", "batch") and entry.cursor.epoch > 0 and len(way) < 2:
+                continue
+            for station in way:
+                digest = verify(station.path)
+            meta = read_meta(entry.path)
+        except CheckpointTooNew:
+            raise
+        except CheckpointDamaged as error:
+            bad.append(error.what)
+            report.warn(error.what)
+            continue
+        _check_program(meta, target, arguments)
+        return entry, meta, digest
+    if bad:
+        raise CheckpointDamaged(
+            f"none of the {len(bad)} checkpoints of {target.name!r} in {str(catalogue.folder)!r} is good",
+            "start anew with --fresh; the damaged files stay where they are",
+        )
+    return None
+
+
+def _check_program(meta: Meta, target: Program, arguments: tuple[str, ...]) -> None:
+    if tuple(meta.arguments) != arguments:
+        raise AnotherProgram(
+            f"the checkpoints are of {target.name!r} with arguments {list(meta.arguments)}; got {list(arguments)}",
+            "give the same arguments, another folder with --ckpt DIR, or start anew with --fresh",
+        )
+    changed = target.changed_sources(meta.sources)
+    if changed:
+        raise AnotherProgram(
+            f"source has changed since the checkpoint was taken: {', '.join(changed)}",
+            "bring the source back, or start anew with --fresh (the old checkpoints stay)",
+        )
+
+
+def _check_environment(config: Config, meta: Meta) -> None:
+    changed = compare(meta.environment, config.environment)
+    if changed and not config.allows_environment:
+        raise EnvironmentChanged(
+            f"the environment differs from the checkpoint's: {'; '.join(changed)}",
+            "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
+        )
+
+
+def _become(config: Config, meta: Meta | None) -> int:
+    """Replace this process by the program's: same pid, same signals, same exit status."""
+    settings = variables(config.threads, meta.environment if meta else None)
+    environment = {**os.environ, **settings, VARIABLE: msgspec.json.encode(config).decode()}
+    folder = str(Path(__file__).resolve().parent.parent.parent)
+    known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if folder not in sys.path[1:] and folder not in known:  # run from a source tree that is not installed
+        environment["PYTHONPATH"] = os.pathsep.join([folder, *known])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    flags = [flag for flag in ("-u", "-O", "-OO", "-B", "-I") if flag in sys.orig_argv]
+    try:
+        os.execve(sys.executable, [sys.executable, *flags, "-m", "detrain.runtime.launch"], environment)
+    except OSError as error:
+        raise StoreError(f"cannot start {sys.executable!r}: {error}", "the list of probes or arguments may be too long") from error
+
+
+def _age(path: Path) -> str:
+    seconds = max(time.time() - path.stat().st_mtime, 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

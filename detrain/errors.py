@@ -1,0 +1,114 @@
+"""The errors of detrain: one tree, each with a slug (its paragraph in docs/messages.md) and an exit code.
+
+Codes start at 64 (the range of sysexits.h) so that they are not mistaken for the program's own exit status.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DetrainError(Exception):
+    """Root of every error that detrain raises itself. `what` says what is wrong, `todo` what to do about it."""
+
+    slug: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, what: str, todo: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.todo = todo
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  {self.todo}" if self.todo else self.what
+
+
+class UsageError(DetrainError):
+    """An option or argument that cannot be taken."""
+
+    slug = "usage"
+    exit_code = 64
+
+
+class ProgramNotFound(DetrainError):
+    """The program to run is not there."""
+
+    slug = "no-program"
+    exit_code = 66
+
+
+class NoStructure(DetrainError):
+    """No training loop was found in the program."""
+
+    slug = "no-loop"
+    exit_code = 65
+
+
+class StructureInvalid(DetrainError):
+    """An inst.info that cannot be read, or that does not fit the program."""
+
+    slug = "structure"
+    exit_code = 67
+
+
+class CannotRewrite(DetrainError):
+    """A loop of a shape for which no right rewriting is known."""
+
+    slug = "shape"
+    exit_code = 68
+
+
+class StoreError(DetrainError):
+    """The checkpoint home cannot be written or read."""
+
+    slug = "store"
+    exit_code = 73
+
+
+class CheckpointDamaged(StoreError):
+    """A checkpoint whose bytes are not those that were written."""
+
+    slug = "damaged"
+    exit_code = 74
+
+
+class CheckpointTooNew(StoreError):
+    """A checkpoint written by a later version of detrain."""
+
+    slug = "newer-format"
+    exit_code = 75
+
+
+class AnotherProgram(DetrainError):
+    """The checkpoint home holds checkpoints of another program, of other arguments, or of changed source."""
+
+    slug = "another-program"
+    exit_code = 76
+
+
+class EnvironmentChanged(DetrainError):
+    """The machine or the versions differ from those of the run to be resumed."""
+
+    slug = "environment"
+    exit_code = 77
+
+
+class Diverged(DetrainError):
+    """The resumed run does not do what the first run did: other data, or a program that is not deterministic."""
+
+    slug = "diverged"
+    exit_code = 78
+
+
+class NotCapturable(DetrainError):
+    """State that the loop changes and that no checkpoint can hold."""
+
+    slug = "not-captured"
+    exit_code = 79
+
+
+class FrameworkUnsupported(DetrainError):
+    """A framework version whose private parts are not those that the adapter was written for."""
+
+    slug = "framework"
+    exit_code = 80

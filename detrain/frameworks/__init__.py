@@ -1,0 +1,76 @@
+"""One adapter a framework, behind one Protocol. Nothing outside this package imports a framework.
+
+An adapter is made when the program itself has imported the framework, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from detrain.runtime.digest import Array
+from detrain.runtime.rng import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run fixes in a framework: the seed, and the number of threads (which changes bits)."""
+
+    seed: int
+    threads: int
+
+
+class Framework(Protocol):
+    """State of one framework: every variable alive, its random streams, and what of its loaders can be set."""
+
+    name: str
+
+    def streams(self) -> dict[str, Stream]:
+        """Return the framework's global random streams, by name."""
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the value of every variable alive, by a key that is the same in every run of the program.
+
+        The arrays may share memory with the framework: they are valid until the program goes on.
+        """
+
+    def restore(self, tensors: Mapping[str, Array]) -> None:
+        """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created."""
+
+    def counters(self) -> bytes:
+        """Return, as JSON, the counts that name things and the positions of loaders."""
+
+    def set_counters(self, counters: bytes) -> None:
+        """Set what `counters` returned; loaders are advanced to their positions."""
+
+    def to_array(self, value: object) -> Array | None:
+        """Return a tensor's or variable's value, or None for anything else."""
+
+    def constant(self, value: object) -> Array | None:
+        """Return the value of an immutable tensor, or None for anything else."""
+
+    def make_constant(self, array: Array) -> object:
+        """Return an immutable tensor of a value."""
+
+    def is_captured(self, value: object) -> bool:
+        """Return whether `tensors` captures an object's state."""
+
+    def on_import(self, module: str) -> None:
+        """Called when a module of `FOLLOWED` has been imported."""
+
+    def environment(self) -> dict[str, str]:
+        """Return versions and settings that decide about bits."""
+
+
+def _tensorflow(settings: Settings) -> Framework:
+    from detrain.frameworks.tensorflow import TensorFlow
+
+    return TensorFlow(settings)
+
+
+ADAPTERS: Final[dict[str, Callable[[Settings], Framework]]] = {"tensorflow": _tensorflow}
+"""Adapter makers, by the top-level module whose import brings the framework in."""
+
+FOLLOWED: Final = ("keras",)
+"""Other top-level modules of whose import the adapters are told."""

@@ -1,0 +1,310 @@
+"""The adapter for TensorFlow 2.21 and Keras 3.
+
+Variables are seen when they are made (weak references), named by `Births`, read without a copy, and set again, those that
+are made lazily at the moment of their creation. Iterators of tf.data are counted, because a reshuffled set's order depends
+on how many have been made. Private parts of TensorFlow are used: the version range is pinned and checked here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import weakref
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
+
+from detrain.errors import Diverged, FrameworkUnsupported
+from detrain.frameworks import Settings
+from detrain.frameworks.births import Births
+from detrain.frameworks.tensorflow_random import RandomCounters
+from detrain.runtime.digest import Array
+from detrain.runtime.rng import PythonStream, RngState, Stream
+
+_SUPPORTED: Final = ((2, 21), (2, 22))
+
+
+class TensorFlow:
+    """State of TensorFlow and Keras. Make it right after TensorFlow was imported, before the program uses it."""
+
+    name = "tensorflow"
+
+    def __init__(self, settings: Settings) -> None:
+        version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+        if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
+            raise FrameworkUnsupported(
+                f"TensorFlow {tf.__version__} is not supported: this detrain knows 2.21",
+                "install tensorflow>=2.21,<2.22 (the extra `detrain[tensorflow]`)",
+            )
+        self._births = Births()
+        self._variables: dict[str, weakref.ref[Any]] = {}
+        self._handles: dict[int, str] = {}
+        self._pending: dict[str, Array] = {}
+        self._iterators: dict[str, weakref.ref[Any]] = {}
+        self._shuffles: dict[str, weakref.ref[Any]] = {}
+        self._made: dict[str, int] = {}
+        self._settle(settings)
+        self._watch_variables()
+        self._watch_owners()
+        self._watch_datasets()
+        self._random = RandomCounters()
+
+    def streams(self) -> dict[str, Stream]:
+        """Return the eager context's generator, from which TensorFlow draws the seeds of eager random ops."""
+        return {"tensorflow": _ContextStream()}
+
+    def tensors(self) -> dict[str, Array]:
+        """Return variable values (axes as in TensorFlow), those still waiting for their variable included."""
+        values: dict[str, Array] = dict(self._pending)
+        for key, variable in self._alive().items():
+            array = _read(variable)
+            if array is not None:
+                values[key] = array
+        return values
+
+    def restore(self, tensors: Mapping[str, Array]) -> None:
+        """Set the variables; a value whose variable does not exist yet waits for it."""
+        alive = self._alive()
+        self._pending = {}
+        for key, array in tensors.items():
+            if key in alive:
+                _assign(key, alive[key], array)
+            else:
+                self._pending[key] = array
+
+    def counters(self) -> bytes:
+        """Return the counts of births at the top, of shuffled iterators, and the positions of iterators alive."""
+        positions = {}
+        for key, reference in self._iterators.items():
+            iterator = reference()
+            if iterator is not None:
+                positions[key] = iterator.detrain_pulled
+        state = {"births": self._births.top_counts(), "shuffles": self._made, "iterators": positions}
+        return json.dumps(state, sort_keys=True).encode()
+
+    def set_counters(self, counters: bytes) -> None:
+        """Set the counts; make the iterators that the first run made, and advance those that live on."""
+        state = json.loads(counters)
+        for key in reversed(list(self._shuffles)):  # a later set draws from an earlier one, never the other way
+            dataset = self._shuffles[key]()
+            while dataset is not None and self._made.get(key, 0) < state["shuffles"].get(key, 0):
+                iter(dataset)
+        for key, position in state["iterators"].items():
+            iterator = self._iterators[key]() if key in self._iterators else None
+            while iterator is not None and iterator.detrain_pulled < position:
+                next(iterator)
+        self._made = dict(state["shuffles"])
+        self._births.set_top_counts(state["births"])
+
+    def to_array(self, value: object) -> Array | None:
+        """Return the value of an eager tensor, a variable, or a sparse or ragged tensor's parts; else None."""
+        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            parts = [np.asarray(part).reshape(-1) for part in tf.nest.flatten(value, expand_composites=True)]
+            return np.concatenate([part.astype(np.float64) for part in parts]) if parts else None
+        if isinstance(value, tf.Variable):
+            return _read(value)
+        return self.constant(value)
+
+    def constant(self, value: object) -> Array | None:
+        """Return the value of an eager tensor of numbers; else None."""
+        if not isinstance(value, tf.Tensor) or not hasattr(value, "numpy"):
+            return None
+        if isinstance(value, tf.Variable) or value.dtype in (tf.resource, tf.variant):
+            return None
+        return np.asarray(value.numpy())
+
+    def make_constant(self, array: Array) -> object:
+        """Return an eager tensor."""
+        return tf.constant(array)
+
+    def is_captured(self, value: object) -> bool:
+        """Return whether an object is a variable, or a wrapper around one."""
+        inner = getattr(value, "_value", None) if type(value).__module__.startswith("keras.") else value
+        return isinstance(inner, tf.Variable)
+
+    def environment(self) -> dict[str, str]:
+        """Return versions, devices and the settings that change bits."""
+        return {
+            "devices": ", ".join(f"{d.device_type}:{d.name.rsplit(':', 1)[1]}" for d in tf.config.list_logical_devices()),
+            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+        }
+
+    def _settle(self, settings: Settings) -> None:
+        tf.random.set_seed(settings.seed)
+        tf.config.experimental.enable_op_determinism()
+        tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
+
+    def _alive(self) -> dict[str, Any]:
+        found = {}
+        for key, reference in list(self._variables.items()):
+            variable = reference()
+            if variable is None:
+                del self._variables[key]
+            else:
+                found[key] = variable
+        return found
+
+    def _watch_variables(self) -> None:
+        original = resource_variable_ops.BaseResourceVariable.__init__
+
+        @functools.wraps(original)
+        def watched(variable: Any, *args: Any, **kwargs: Any) -> None:
+            original(variable, *args, **kwargs)
+            self._on_variable(variable)
+
+        resource_variable_ops.BaseResourceVariable.__init__ = watched
+
+    def _on_variable(self, variable: Any) -> None:
+        if isinstance(variable, resource_variable_ops._UnreadVariable) or variable._in_graph_mode:
+            return
+        identity = id(variable.handle)
+        if identity in self._handles:  # another Python object for a variable that is known
+            return
+        label = str(variable.name).partition(":")[0].replace("/", "|")
+        key = self._births.next_key(label, sys._getframe(2))
+        self._handles[identity] = key
+        weakref.finalize(variable.handle, self._handles.pop, identity, None)
+        self._variables[key] = weakref.ref(variable)
+        if key in self._pending:
+            with tf.init_scope():
+                _assign(key, variable, self._pending.pop(key))
+
+    def _watch_owners(self) -> None:
+        """Name what makes variables lazily: traced functions, and moving averages (Keras objects: see `on_import`)."""
+        births = self._births
+        original = polymorphic_function.Function.__init__
+        original_graph = func_graph.FuncGraph.__init__
+
+        @functools.wraps(original)
+        def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
+            label = getattr(python_function, "__name__", "function")
+            births.register(function, label, sys._getframe(1))
+            original(function, python_function, *args, **kwargs)
+
+        @functools.wraps(original_graph)
+        def graph_made(graph: Any, *args: Any, **kwargs: Any) -> None:
+            original_graph(graph, *args, **kwargs)
+            graph.detrain_function = births.owner(sys._getframe(1), polymorphic_function.Function)
+
+        polymorphic_function.Function.__init__ = function_made
+        func_graph.FuncGraph.__init__ = graph_made
+        self._watch_class(tf.train.ExponentialMovingAverage)
+
+    def _watch_class(self, cls: Any) -> None:
+        births = self._births
+        original = cls.__init__
+
+        @functools.wraps(original)
+        def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+            births.register(self, type(self).__name__, sys._getframe(1))
+            original(self, *args, **kwargs)
+
+        cls.__init__ = watched
+
+    def on_import(self, module: str) -> None:
+        """Name Keras's objects from the moment Keras is there."""
+        if module != "keras":
+            return
+        import keras
+        from keras.src.ops.operation import Operation
+
+        for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
+            self._watch_class(cls)
+        births = self._births
+        original = Operation.__new__
+
+        @functools.wraps(original)
+        def layer_made(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(cls, *args, **kwargs)
+            births.register(made, cls.__name__, sys._getframe(1))
+            return made
+
+        Operation.__new__ = staticmethod(layer_made)
+
+    def _watch_datasets(self) -> None:
+        original_dataset = dataset_ops.DatasetV2.__init__
+        original_iterator = iterator_ops.OwnedIterator.__init__
+        original_next = iterator_ops.OwnedIterator._next_internal
+        births = self._births
+
+        @functools.wraps(original_dataset)
+        def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
+            original_dataset(dataset, *args, **kwargs)
+            if type(dataset).__name__ == "_ShuffleDataset":
+                self._shuffles[births.register(dataset, "shuffle", sys._getframe(1))] = weakref.ref(dataset)
+
+        @functools.wraps(original_iterator)
+        def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+            original_iterator(iterator, dataset, *args, **kwargs)
+            iterator.detrain_pulled = 0
+            if dataset is not None and context.executing_eagerly():
+                self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
+                for key in _upstream_shuffles(dataset, births):
+                    self._made[key] = self._made.get(key, 0) + 1
+
+        @functools.wraps(original_next)
+        def advanced(iterator: Any) -> Any:
+            value = original_next(iterator)
+            iterator.detrain_pulled += 1
+            return value
+
+        dataset_ops.DatasetV2.__init__ = dataset_made
+        iterator_ops.OwnedIterator.__init__ = iterator_made
+        iterator_ops.OwnedIterator._next_internal = advanced
+
+
+class _ContextStream:
+    """The eager context's `random.Random`, which exists once a global seed is set."""
+
+    def get(self) -> RngState:
+        return PythonStream(context.context()._rng).get()
+
+    def set(self, state: RngState) -> None:
+        PythonStream(context.context()._rng).set(state)
+
+
+def _upstream_shuffles(dataset: Any, births: Births) -> set[str]:
+    """Return the keys of the shuffled sets that an iterator over a dataset draws from."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting = [dataset]
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        key = births.key(current)
+        if key is not None:
+            found.add(key)
+        waiting.extend(current._inputs())
+    return found
+
+
+def _read(variable: Any) -> Array | None:
+    """Return a variable's value as an array that shares its buffer; None if it has none yet, or is not of numbers."""
+    if variable.dtype in (tf.string, tf.resource, tf.variant):
+        return None
+    with tf.init_scope():
+        if not gen_resource_variable_ops.var_is_initialized_op(variable.handle):
+            return None
+        return np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype).numpy())
+
+
+def _assign(key: str, variable: Any, array: Array) -> None:
+    if not variable.shape.is_compatible_with(array.shape) or variable.dtype.as_numpy_dtype != array.dtype.type:
+        raise Diverged(
+            f"variable {key!r} is {variable.dtype.name}{list(variable.shape)}, the checkpoint has {array.dtype}{list(array.shape)}",
+            "the program makes another model than the first run did; start anew with --fresh",
+        )
+    with tf.device(variable.handle.device):
+        gen_resource_variable_ops.assign_variable_op(variable.handle, tf.constant(array, variable.dtype))

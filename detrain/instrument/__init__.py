@@ -1,0 +1,1 @@
+"""Structure and source -> source with probes: in memory by default, never the user's file unasked."""

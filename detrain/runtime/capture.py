@@ -1,0 +1,137 @@
+"""The Python state of the user's program at a cut: what is captured, and how it comes back.
+
+Roots are the names of the user's frames from the probe to the entry that can still be read, and the globals of the user's
+modules. Framework tensors are captured by the adapters, not here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType, ModuleType
+
+from detrain.frameworks import Framework
+from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
+from detrain.runtime.digest import Array
+from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
+from detrain.store import Snapshot
+
+_SKIPPED_TYPES = (ModuleType,)
+
+
+class Capture:
+    """Encodes and restores the Python state of the user's program."""
+
+    def __init__(self, frameworks: Iterable[Framework]) -> None:
+        self._frameworks = frameworks
+
+    def baseline(self, frame: FrameType) -> Baseline:
+        """Return what is there now, so that later only what the loop changed counts as changed."""
+        found = Baseline()
+        encoder = Encoder(self._hooks(), found, is_baseline=True)
+        for root, values in _namespaces(frame, is_everything=True):
+            for name, value in values.items():
+                encoder.encode(value, _path(root, name))
+        return found
+
+    def encode(self, frame: FrameType, baseline: Baseline) -> Encoded:
+        """Return the state of the program, suspended in `frame`."""
+        encoder = Encoder(self._hooks(), baseline)
+        roots: dict[str, Item] = {}
+        for root, values in _namespaces(frame):
+            for name, value in values.items():
+                roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
+        return encoder.finish(roots)
+
+    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline) -> list[str]:
+        """Put the state back into the program, suspended in `frame`; return what could not be put back."""
+        decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
+        by_root: dict[str, dict[str, Item]] = {}
+        for key, item in decoder.roots.items():
+            root, _, name = key.rpartition("|")
+            by_root.setdefault(root, {})[name] = item
+        frames = {_frame_root(depth, each): each for depth, each in enumerate(user_frames(frame)) if not is_module_frame(each)}
+        for root, items in by_root.items():
+            kind, _, rest = root.partition("|")
+            if kind == "module":
+                module = sys.modules.get(rest)
+                if module is None:
+                    decoder.missing.append(f"module {rest!r} is not imported")
+                    continue
+                vars(module).update(_decode_names(decoder, items, vars(module), root))
+            elif root in frames:
+                write_locals(frames[root], _decode_names(decoder, items, dict(frames[root].f_locals), root))
+            else:
+                decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
+        return decoder.missing
+
+    def _hooks(self) -> Hooks:
+        def tensor(value: object) -> Array | None:
+            for framework in self._frameworks:
+                array = framework.constant(value)
+                if array is not None:
+                    return array
+            return None
+
+        def make_tensor(array: Array) -> object:
+            for framework in self._frameworks:
+                return framework.make_constant(array)
+            return array
+
+        def is_handled(value: object) -> bool:
+            return any(framework.is_captured(value) for framework in self._frameworks)
+
+        return Hooks(tensor, make_tensor, is_handled)
+
+
+def user_modules() -> dict[str, ModuleType]:
+    """Return the user's modules that are imported, `__main__` among them."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and is_user_file(getattr(module, "__file__", None) or "") and name != "__mp_main__"
+    }
+
+
+def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (root, names) of the user's frames and modules; with `is_everything` also names that are no longer read."""
+    running: dict[int, FrameType] = {}
+    for depth, each in enumerate(user_frames(frame)):
+        if is_module_frame(each):
+            running[id(each.f_globals)] = each
+        else:
+            yield _frame_root(depth, each), dict(each.f_locals) if is_everything else live_locals(each)
+    for name, module in user_modules().items():
+        module_frame = running.get(id(vars(module)))
+        is_whole = is_everything or module_frame is None
+        values = dict(vars(module)) if is_whole or module_frame is None else live_locals(module_frame)
+        yield (
+            f"module|{name}",
+            {
+                key: value
+                for key, value in values.items()
+                if not (key.startswith("__") and key.endswith("__")) and not isinstance(value, _SKIPPED_TYPES)
+            },
+        )
+
+
+def _frame_root(depth: int, frame: FrameType) -> str:
+    return f"frame|{depth} {frame.f_code.co_qualname}"
+
+
+def _path(root: str, name: str) -> str:
+    kind, _, rest = root.partition("|")
+    if kind == "module":
+        return name if rest == "__main__" else f"{rest}.{name}"
+    return f"{name} in {rest.partition(' ')[2]}()"
+
+
+def _decode_names(decoder: Decoder, items: dict[str, Item], current: dict[str, object], root: str) -> dict[str, object]:
+    values = {}
+    for name, item in items.items():
+        value = decoder.decode(item, current.get(name, ABSENT), _path(root, name))
+        if value is ABSENT:
+            decoder.missing.append(_path(root, name))
+        elif current.get(name, ABSENT) is not value:
+            values[name] = value
+    return values

@@ -1,0 +1,49 @@
+"""What the command hands to the training process, as JSON in one environment variable."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+VARIABLE: Final = "DETRAIN_SESSION"
+
+Unit = Literal["epochs", "batches", "minutes"]
+
+
+class Every(msgspec.Struct, frozen=True):
+    """How often a checkpoint is taken: each `count` of `unit`."""
+
+    count: float
+    unit: Unit
+
+    def __str__(self) -> str:
+        return f"{self.count:g} {self.unit}"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one program. Paths are absolute."""
+
+    target: str
+    """The program's file, or with `is_module` the module's name."""
+    is_module: bool
+    shown: str
+    """`sys.argv[0]` as the user wrote it."""
+    arguments: tuple[str, ...]
+    program: str
+    """Name of the program in the checkpoint home: the stem of its file, or the module's name."""
+    run: int
+    home: str
+    seed: int
+    threads: int
+    every: Every
+    keep: int
+    is_strict: bool = False
+    allows_environment: bool = False
+    stations: tuple[str, ...] = ()
+    """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""
+    edits: dict[str, list[tuple[int, int, str]]] = {}
+    """Probes to insert, by source file: (first byte, last byte, text) of the file as UTF-8."""
+    environment: dict[str, str] = {}
+    is_bare: bool = False
+    """Only the deterministic settings: no probes, no checkpoints."""

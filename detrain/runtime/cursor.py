@@ -1,0 +1,33 @@
+"""The address of a moment of a training run: (phase, epoch, batch), all zero-based, and where in the loop it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Cut = Literal["epoch", "load", "batch", "end"]
+"""Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a hand
+probe without the loop wrapper), `end` where the epoch loop has run out."""
+
+_ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """(phase, epoch, batch): a phase is one entry into an epoch loop, counted by detrain whatever the program's numbers.
+
+    At a cut `epoch` or `end`, `batch` is 0; at `end`, `epoch` is the number of epochs that were done.
+    """
+
+    phase: int
+    epoch: int
+    batch: int
+    cut: Cut = "epoch"
+
+    def key(self) -> tuple[int, int, int, int]:
+        """Sort key: the order in which a run reaches its cuts."""
+        return (self.phase, self.epoch, _ORDER[self.cut] if self.cut in ("epoch", "end") else 1, self.batch)
+
+    def __str__(self) -> str:
+        short = f"{self.epoch}:{self.batch}"
+        return f"{self.phase}/{short}" if self.phase else short

@@ -1,0 +1,75 @@
+"""The user's frames between a probe and the entry of the program: which they are, and how their locals are written.
+
+CPython can write the locals of a frame that is suspended in a call: from 3.13 on through `f_locals` (PEP 667), before that
+by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and callers' locals come back too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from detrain.runtime.liveness import live_names, names_read_by_functions
+
+_WRITES_THROUGH: Final = sys.version_info >= (3, 13)
+
+
+@lru_cache(maxsize=1)
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders.update(site.getsitepackages())
+    folders.add(site.getusersitepackages())
+    folders.add(str(Path(__file__).resolve().parent.parent))
+    return tuple(sorted(str(Path(folder).resolve()) + "/" for folder in folders))
+
+
+@lru_cache(maxsize=4096)
+def is_user_file(filename: str) -> bool:
+    """Return whether a source file is the user's: not of Python, not an installed library, not detrain."""
+    if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
+        return False
+    return not str(Path(filename).resolve()).startswith(_library_folders())
+
+
+def user_frames(innermost: FrameType) -> list[FrameType]:
+    """Return the user's frames, innermost first; frames of libraries between them are left out."""
+    frames = []
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def is_module_frame(frame: FrameType) -> bool:
+    """Return whether the frame runs a module's top level, so that its locals are the module's globals."""
+    return frame.f_locals is frame.f_globals if not _WRITES_THROUGH else frame.f_code.co_name == "<module>"
+
+
+def live_locals(frame: FrameType) -> dict[str, object]:
+    """Return the locals of a suspended frame that may still be read."""
+    live = live_names(frame.f_code, frame.f_lasti)
+    if is_module_frame(frame):
+        live |= names_read_by_functions(frame.f_code)
+    return {name: value for name, value in dict(frame.f_locals).items() if name in live}
+
+
+def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
+    """Bind names in a suspended frame; closure cells are written through."""
+    if is_module_frame(frame):
+        frame.f_globals.update(values)
+        return
+    frame_locals = frame.f_locals
+    for name, value in values.items():
+        frame_locals[name] = value
+    if not _WRITES_THROUGH:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

@@ -1,0 +1,173 @@
+"""The start of the training process: settle what decides about bits, then become the program.
+
+`python -m detrain.runtime.launch` reads its `Config` from the environment. The program sees `sys.argv`, `sys.path`, `__main__` and
+its own file as under plain `python`; frames of detrain are cut from tracebacks.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import os
+import random
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from detrain.errors import DetrainError
+from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
+from detrain.instrument.edits import compile_edited
+from detrain.runtime import probes
+from detrain.runtime.config import VARIABLE, Config
+from detrain.runtime.rng import Streams
+from detrain.runtime.session import Session
+
+
+def main() -> None:
+    """Run the program of the configuration in `$DETRAIN_SESSION`."""
+    config = msgspec.json.decode(os.environ.pop(VARIABLE), type=Config)
+    hook_tracebacks()
+    random.seed(config.seed)
+    np.random.seed(config.seed % (1 << 32))
+    session = None
+    if not config.is_bare:
+        try:
+            session = Session(config)
+        except DetrainError as error:
+            probes.fail(error)
+        probes.set_session(session)
+    sys.meta_path.insert(0, _Finder(config, session))
+    sys.argv = [config.shown, *config.arguments]
+    sys.path[0] = os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target))
+    if config.is_module:
+        runpy.run_module(config.target, run_name="__main__", alter_sys=True)
+    else:
+        _run_file(config)
+
+
+def _run_file(config: Config) -> None:
+    """Run a file as `__main__`."""
+    path = config.target
+    main_module = types.ModuleType("__main__")
+    vars(main_module).update(
+        __file__=path,
+        __builtins__=builtins,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
+    sys.modules["__main__"] = main_module
+    code = compile_edited(Path(path).read_bytes(), config.edits.get(path, ()), path)
+    exec(code, vars(main_module))
+
+
+def hook_tracebacks() -> None:
+    """Cut the frames of detrain and of runpy from the tracebacks that end the program."""
+    shown = sys.excepthook
+    hidden = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, runpy.__file__, "<frozen runpy>")
+
+    def hook(kind: type[BaseException], value: BaseException, trace: types.TracebackType | None) -> None:
+        seen: set[int] = set()
+        error: BaseException | None = value
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = _without(error.__traceback__, hidden)
+            error = error.__cause__ or error.__context__
+        shown(kind, value, value.__traceback__)
+
+    sys.excepthook = hook
+
+
+def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> types.TracebackType | None:
+    """Return a traceback without the frames of the hidden files."""
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(hidden):
+            kept.append(trace)
+        trace = trace.tb_next
+    for earlier, later in zip(kept, [*kept[1:], None], strict=False):
+        earlier.tb_next = later
+    return kept[0] if kept else None
+
+
+class _Finder:
+    """Instruments the user's modules as they are imported, and tells when a framework has been imported."""
+
+    def __init__(self, config: Config, session: Session | None) -> None:
+        self._config = config
+        self._session = session
+        self._made: list[Framework] = []
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a module as Python does, and wrap its loader where it is one of ours to watch."""
+        is_followed = name in ADAPTERS or name in FOLLOWED
+        if not is_followed and not self._config.edits:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        if is_followed:
+            _after(spec.loader, lambda: self._imported(name))
+            return spec
+        edits = self._config.edits.get(os.path.abspath(spec.origin or ""))
+        if not edits or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            return None
+        spec.loader = _EditedLoader(spec.loader.name, spec.loader.path, edits)
+        return spec
+
+    def _imported(self, name: str) -> None:
+        if name in ADAPTERS:
+            settings = Settings(self._config.seed, self._config.threads)
+            try:
+                framework = ADAPTERS[name](settings)
+            except DetrainError as error:
+                probes.fail(error)
+            self._made.append(framework)
+            if self._session is not None:
+                self._session.attach(framework)
+            for other in FOLLOWED:  # imported before the framework was done, as a part of it
+                if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
+                    framework.on_import(other)
+        else:
+            for framework in self._made:
+                framework.on_import(name)
+
+
+def _after(loader: object, act: Callable[[], None]) -> None:
+    """Have `act` called when a loader has executed its module."""
+    original = loader.exec_module  # type: ignore[attr-defined]
+
+    def exec_module(module: types.ModuleType) -> None:
+        streams = Streams()
+        before = streams.read()
+        original(module)
+        streams.write(before)  # an import that draws numbers must not shift what the program draws
+        act()
+
+    loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+class _EditedLoader(importlib.machinery.SourceFileLoader):
+    """Loads a module with probes; never reads or writes a bytecode file, which plain Python would then take."""
+
+    def __init__(self, name: str, path: str, edits: Sequence[tuple[int, int, str]]) -> None:
+        super().__init__(name, path)
+        self._edits = edits
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        """Return the instrumented code."""
+        path = self.get_filename(fullname)
+        return compile_edited(self.get_data(path), self._edits, path)
+
+
+if __name__ == "__main__":
+    # The module runs as __main__ and gives that name to the program; import it under its own name first.
+    from detrain.runtime.launch import main as start
+
+    start()

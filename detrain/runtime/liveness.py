@@ -1,0 +1,100 @@
+"""Which names of a suspended frame can still be read: a backward data-flow analysis over its bytecode.
+
+A local that will be assigned before it is read (last iteration's gradients, a tape, a progress bar) is dead at the cut and
+need not be captured. The analysis is conservative: closure cells count as live, every instruction in a `try` may jump to
+its handler, and code that looks at its own namespace (`locals()`, `eval`, ...) keeps every name alive.
+"""
+
+from __future__ import annotations
+
+import dis
+from functools import lru_cache
+from types import CodeType
+from typing import Final
+
+_LOADS: Final = frozenset(
+    {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_NAME", "LOAD_FAST_BORROW", "LOAD_FROM_DICT_OR_GLOBALS"}
+)
+_STORES: Final = frozenset({"STORE_FAST", "STORE_NAME", "STORE_FAST_MAYBE_NULL"})
+_DELETES: Final = frozenset({"DELETE_FAST", "DELETE_NAME"})
+_CELLS: Final = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "MAKE_CELL", "COPY_FREE_VARS"})
+_GLOBALS: Final = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_NO_FALL_THROUGH: Final = frozenset(
+    {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+)
+_LOOKS_AT_ITSELF: Final = frozenset({"locals", "globals", "vars", "eval", "exec"})
+
+
+def live_names(code: CodeType, offset: int) -> frozenset[str]:
+    """Return the names of a frame of `code`, suspended in the instruction at `offset`, that may still be read."""
+    names = set(_flow(code).get(offset, code.co_varnames + code.co_names))
+    names.update(code.co_cellvars, code.co_freevars)
+    if _LOOKS_AT_ITSELF & set(code.co_names):
+        names.update(code.co_varnames, code.co_names)
+    return frozenset(names)
+
+
+@lru_cache(maxsize=256)
+def names_read_by_functions(code: CodeType) -> frozenset[str]:
+    """Return the global names that functions and classes defined in a module's code may read, write or delete."""
+    names: set[str] = set()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names.update(i.argval for i in dis.get_instructions(constant) if i.opname in _GLOBALS)
+            names.update(names_read_by_functions(constant))
+    return frozenset(names)
+
+
+@lru_cache(maxsize=64)
+def _flow(code: CodeType) -> dict[int, frozenset[str]]:
+    """Return for each instruction offset the names live after it."""
+    instructions = list(dis.get_instructions(code))
+    position = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    successors = _successors(code, instructions, position)
+    effects = [_effect(instruction) for instruction in instructions]
+    live_in: list[frozenset[str]] = [frozenset()] * len(instructions)
+    live_out: list[frozenset[str]] = [frozenset()] * len(instructions)
+    changed = True
+    while changed:
+        changed = False
+        for index in range(len(instructions) - 1, -1, -1):
+            out = frozenset().union(*(live_in[successor] for successor in successors[index]))
+            used, defined = effects[index]
+            before = used | (out - defined)
+            if before != live_in[index] or out != live_out[index]:
+                live_in[index], live_out[index], changed = before, out, True
+    return {instruction.offset: live_out[index] for index, instruction in enumerate(instructions)}
+
+
+def _successors(code: CodeType, instructions: list[dis.Instruction], position: dict[int, int]) -> list[list[int]]:
+    jumps = set(dis.hasjrel) | set(dis.hasjabs)
+    handlers = getattr(dis.Bytecode(code), "exception_entries", ())
+    result: list[list[int]] = []
+    for index, instruction in enumerate(instructions):
+        following = [] if instruction.opname in _NO_FALL_THROUGH or index + 1 == len(instructions) else [index + 1]
+        if instruction.opcode in jumps and instruction.argval in position:
+            following.append(position[instruction.argval])
+        for entry in handlers:
+            if entry.start <= instruction.offset < entry.end and entry.target in position:
+                following.append(position[entry.target])
+        result.append(following)
+    return result
+
+
+def _effect(instruction: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
+    """Return (names read before any write, names written) of one instruction."""
+    name, value = instruction.opname, instruction.argval
+    if name in _LOADS:
+        return frozenset({value}), frozenset()
+    if name in _STORES or name in _DELETES:
+        return frozenset(), frozenset({value})
+    if name in ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"):
+        return frozenset(value), frozenset()
+    if name == "STORE_FAST_STORE_FAST":
+        return frozenset(), frozenset(value)
+    if name == "STORE_FAST_LOAD_FAST":
+        stored, loaded = value
+        return frozenset({loaded} - {stored}), frozenset({stored})
+    if name in _CELLS and isinstance(value, str):
+        return frozenset({value}), frozenset()
+    return frozenset(), frozenset()

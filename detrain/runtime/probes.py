@@ -1,0 +1,248 @@
+"""The probes: what the rewriter puts into a program, and what a program may call by hand.
+
+    for epoch in epochs(range(10)):
+        record_epoch(epoch)
+        for batch, (x, y) in batches(enumerate(loader)):
+            execute = record_batch(batch)
+            if not execute:
+                continue
+            ...
+
+Without a session (plain `python`, a forked child) they do nothing: loops run as they stand and `record_batch` returns True.
+
+`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers add what they cannot do: `epochs` skips whole
+epochs when a run resumes (without it their code outside of batch bodies runs again), and `batches` sees the end of a body
+before the next load, so that a loader which draws from the same random stream as the body comes back exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from detrain.errors import DetrainError, Diverged
+
+if TYPE_CHECKING:
+    from detrain.runtime.session import Session
+
+T = TypeVar("T")
+
+_session: Session | None = None
+
+
+class _Loops:
+    """What the probes remember between calls: the open epoch loop, and what the last wrapper handed out."""
+
+    def __init__(self) -> None:
+        self.wrapped_epoch: int | None = None
+        """Epoch that an `epochs` wrapper has just handed out."""
+        self.is_while = False
+        """`record_phase` came before: the next `record_epoch` starts a phase, and may jump."""
+        self.hand_frame = 0
+        self.hand_epoch = -1
+        self.loaded_batch: int | None = None
+        """Batch whose load a wrapper has announced, until `record_batch` takes it."""
+        self.loaded: object = None
+        self.names: tuple[str, ...] = ()
+
+
+_loops = _Loops()
+
+
+def set_session(session: Session | None) -> None:
+    """Make a session the process's own. Called once, before the program starts."""
+    global _session  # noqa: PLW0603 - one session a process is what this module is about
+    _session = session
+    _loops.__init__()  # type: ignore[misc]
+
+
+def _active() -> Session | None:
+    session = _session
+    return session if session is not None and session.is_active else None
+
+
+def _guarded(act: Callable[[], T]) -> T:
+    """Run a piece of detrain inside the program. An error of ours ends the process: the program must not swallow it."""
+    try:
+        return act()
+    except DetrainError as error:
+        fail(error)
+    except Exception:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
+        traceback.print_exc(file=sys.__stderr__)
+        fail(DetrainError("detrain itself failed; this is a defect of detrain", "please report it with the traceback above"))
+
+
+def fail(error: DetrainError) -> None:
+    """Print an error and end the process at once; `finally` blocks of the program do not run on a state that is wrong."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    print(f"detrain: error: {error}", file=sys.__stderr__, flush=True)
+    os._exit(error.exit_code)
+
+
+class epochs(Generic[T]):  # noqa: N801 - reads as a function in the program
+    """Wrap the iterable of an epoch loop. A resumed run passes over the epochs before its checkpoint without entering them."""
+
+    def __init__(self, iterable: Iterable[T]) -> None:
+        self._iterable = iterable
+        self._iterator: Iterator[T] | None = None
+        self._count = 0
+        self._phase = -1
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # type: ignore[arg-type]
+
+    def __next__(self) -> T:
+        session = _active()
+        if self._iterator is None:
+            self._iterator = iter(self._iterable)
+            if session is not None:
+                first_frame = sys._getframe(1)
+                _guarded(lambda: session.begin_phase(first_frame))
+                self._phase = session.phase
+        if session is None:
+            return next(self._iterator)
+        frame = sys._getframe(1)
+        target = session.target_epoch()
+        while target is not None and (self._count < target[0] or target[1] == "end"):
+            try:
+                next(self._iterator)
+            except StopIteration:
+                if target[1] != "end" or self._count != target[0]:
+                    _guarded(lambda: _ended_early(self._count, target[0]))
+                break
+            self._count += 1
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            _guarded(lambda: session.at_end(self._count, frame))
+            raise
+        _loops.wrapped_epoch = self._count
+        self._count += 1
+        return item
+
+    def __del__(self) -> None:
+        """A loop left by `break` or `return` drops its iterator at once: that ends the phase."""
+        session = _active()
+        if session is not None and self._phase == session.phase:
+            session.end_phase()
+
+
+def _ended_early(count: int, expected: int) -> None:
+    raise Diverged(
+        f"the epoch loop ended after {count} epochs; the checkpoint was taken at epoch {expected}",
+        "run the program with the arguments it had, or start anew with --fresh",
+    )
+
+
+def record_phase() -> None:
+    """Mark that a `while` loop over epochs is about to be entered."""
+    _loops.is_while, _loops.hand_frame = True, 0
+
+
+def record_epoch(epoch: object = None) -> None:
+    """Mark the start of an epoch. `epoch` is the program's own number, used only to tell one phase from the next."""
+    session = _active()
+    if session is None:
+        return
+    frame = sys._getframe(1)
+    number = _loops.wrapped_epoch
+    _loops.loaded_batch = None
+    if number is not None:
+        _loops.wrapped_epoch = None
+        _guarded(lambda: session.at_epoch(number, frame))
+    else:
+        _guarded(lambda: _hand_epoch(session, epoch, frame))
+
+
+def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
+    """An epoch of a loop without the wrapper: count it, and find out whether it starts a new phase."""
+    own = epoch if isinstance(epoch, int) else None
+    is_new = id(frame) != _loops.hand_frame or (own is not None and own <= _loops.hand_epoch) or not session.is_in_phase
+    number = 0 if is_new else session.epoch + 1
+    if is_new:
+        session.begin_phase(frame)
+        target = session.target_epoch()
+        if _loops.is_while and target is not None and target[1] == "epoch":
+            number = target[0]  # the loop's state is all in its names: set them here, no need to turn
+    _loops.hand_frame, _loops.is_while = id(frame), False
+    if own is not None:
+        _loops.hand_epoch = own
+    session.at_epoch(number, frame)
+
+
+class batches(Generic[T]):  # noqa: N801 - reads as a function in the program
+    """Wrap the iterable of a batch loop. `names` are those that a load statement in the body binds before `record_batch`."""
+
+    def __init__(self, iterable: Iterable[T], *names: str) -> None:
+        self._iterable = iterable
+        self._names = names
+        self._iterator: Iterator[T] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # type: ignore[arg-type]
+
+    def __next__(self) -> T:
+        session = _active()
+        if self._iterator is None:
+            self._iterator = iter(self._iterable)
+        if session is None:
+            return next(self._iterator)
+        frame = sys._getframe(1)
+        number = _guarded(lambda: session.at_load(frame))
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            _guarded(lambda: session.end_load(frame))
+            raise
+        _loops.loaded_batch, _loops.loaded, _loops.names = number, item, self._names
+        return item
+
+
+def record_load(*names: str) -> None:
+    """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
+    session = _active()
+    if session is not None:
+        frame = sys._getframe(1)
+        _loops.loaded_batch = _guarded(lambda: session.at_load(frame))
+        _loops.loaded, _loops.names = None, names
+
+
+def record_batch(batch: object = None) -> bool:
+    """Mark that a batch is loaded. Returns whether its body is to be executed (False while a run fast-forwards).
+
+    `batch` is the program's own number and for the reader only; batches are counted from 0 in each epoch.
+    """
+    session = _active()
+    if session is None:
+        return True
+    frame = sys._getframe(1)
+    return _guarded(lambda: _record_batch(session, frame))
+
+
+def _record_batch(session: Session, frame: FrameType) -> bool:
+    number, _loops.loaded_batch = _loops.loaded_batch, None
+    names = _loops.names
+    is_first_cut = number is None
+    if number is None:
+        from detrain.structure import names_loaded_before
+
+        names, _loops.loaded = names_loaded_before(frame.f_code.co_filename, frame.f_lineno), None
+        number = session.next_batch(frame)
+    loaded: object = _loops.loaded
+    if names:
+        values = frame.f_locals
+        loaded = {name: values[name] for name in names if name in values}
+    _loops.loaded = None
+    return session.at_batch(number, loaded, frame, is_first_cut=is_first_cut)

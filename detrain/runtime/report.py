@@ -1,0 +1,30 @@
+"""What detrain says while a program runs: lines on stderr that start with `detrain:`, and a status line on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+
+def say(text: str) -> None:
+    """Print one line of information."""
+    print(f"detrain: {text}", file=sys.__stderr__, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print one line of warning."""
+    say(f"warning: {text}")
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show what is being done for as long as it takes; nothing where stderr is not a terminal."""
+    stream = sys.__stderr__
+    if stream is None or not stream.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(file=stream).status(f"detrain: {what}", spinner="line"):
+        yield

@@ -1,0 +1,352 @@
+"""The run of one program: where it is, when it saves, and how it comes back to where it was.
+
+The probes (detrain.runtime.probes) tell the session where the program is. Cuts, in the order in which an epoch passes them:
+`epoch` (record_epoch), then for each batch `load` (before it is loaded), and `end` where the epoch loop has run out.
+
+To resume, the session passes *stations*: checkpoints on the way to the newest one. Epochs before a station are skipped as a whole,
+batches before it are loaded and not executed; at the station the state is set, and the program runs on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from detrain.errors import Diverged, EnvironmentChanged, NotCapturable
+from detrain.frameworks import Framework
+from detrain.runtime import report
+from detrain.runtime.capture import Capture, user_modules
+from detrain.runtime.codec import Baseline
+from detrain.runtime.config import Config
+from detrain.runtime.cursor import Cursor, Cut
+from detrain.runtime.digest import Array, digest_source, digest_value
+from detrain.runtime.journal import Journal
+from detrain.runtime.rng import Streams
+from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
+
+
+class Session:
+    """State of detrain in the user's process. One a process; probes in forked children do nothing."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._catalogue = Catalogue(Path(config.home))
+        self._pid = os.getpid()
+        self.frameworks: list[Framework] = []
+        self.streams = Streams()
+        self._capture = Capture(self.frameworks)
+        self._stations = [(path, _cursor(read_meta(path))) for path in map(Path, config.stations)]
+        kept = read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0
+        self._journal = Journal(self._catalogue.folder / f"{config.program}-r{config.run}.journal", kept)
+        self._at_phase, self._at_first_batch = Baseline(), Baseline()
+        self._phase, self._epoch, self._batch = -1, 0, 0
+        self._is_in_phase = self._is_implicit = False
+        self._batches_done = 0
+        self._streams_at_batch: dict[str, bytes] | None = None
+        self._epoch_base = -1
+        self._saved_at = self._epoch_at = time.monotonic()
+        self._warned: set[str] = set()
+
+    def attach(self, framework: Framework) -> None:
+        """A framework has been imported."""
+        self.frameworks.append(framework)
+        for name, stream in framework.streams().items():
+            self.streams.add(name, stream)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the process that the session was made in."""
+        return os.getpid() == self._pid
+
+    @property
+    def is_forwarding(self) -> bool:
+        """Whether a station lies ahead in this phase, so that bodies are skipped."""
+        return bool(self._stations) and self._stations[0][1].phase == self._phase
+
+    # Where the program is.
+
+    def begin_phase(self, frame: FrameType) -> None:
+        """The program enters an epoch loop (or a batch loop outside of any)."""
+        self._phase += 1
+        self._epoch, self._batch, self._epoch_base = -1, 0, 0
+        self._is_in_phase, self._is_implicit = True, False
+        self._epoch_at = time.monotonic()
+        self._at_phase = self._capture.baseline(frame)
+
+    def end_phase(self) -> None:
+        """The program has left the epoch loop."""
+        self._is_in_phase = False
+
+    @property
+    def is_in_phase(self) -> bool:
+        """Whether the program is inside an epoch loop."""
+        return self._is_in_phase
+
+    @property
+    def phase(self) -> int:
+        """The phase the program is in or was in last, -1 before the first."""
+        return self._phase
+
+    @property
+    def epoch(self) -> int:
+        """The epoch the program is in, -1 before the first."""
+        return self._epoch
+
+    def target_epoch(self) -> tuple[int, Cut] | None:
+        """Return the epoch (and cut) of the next station, if it lies in this phase."""
+        if not self.is_forwarding:
+            return None
+        cursor = self._stations[0][1]
+        return cursor.epoch, cursor.cut
+
+    def at_epoch(self, epoch: int, frame: FrameType) -> None:
+        """Cut: an epoch starts."""
+        now = time.monotonic()
+        last_took, self._epoch_at = now - self._epoch_at, now
+        self._epoch, self._batch = epoch, 0
+        self._streams_at_batch = None
+        if self._arrive("epoch", frame) or self._stations:
+            return
+        every = self._config.every
+        if epoch == 0:
+            return
+        is_due = {
+            "epochs": epoch % max(int(every.count), 1) == 0,
+            "batches": True,
+            "minutes": now - self._saved_at >= every.count * 60 or last_took >= every.count * 60,
+        }[every.unit]
+        if is_due:
+            self._save("epoch", frame)
+            self._epoch_base = epoch
+
+    def at_end(self, epochs: int, frame: FrameType) -> None:
+        """Cut: the epoch loop has run out after so many epochs."""
+        self._epoch, self._batch = epochs, 0
+        if not self._arrive("end", frame) and not self._stations and epochs > 0:
+            self._save("end", frame)
+        self.end_phase()
+
+    def at_load(self, frame: FrameType) -> int:
+        """Cut: a batch is about to be loaded. Returns its number in the epoch."""
+        if not self._is_in_phase:
+            self.begin_phase(frame)
+            self._epoch, self._is_implicit = 0, True
+        address = (self._phase, self._epoch, self._batch)
+        if self._batch == 0 and (self.is_forwarding or self._config.every.unit != "epochs"):
+            self._at_first_batch = self._capture.baseline(frame)
+        if self.is_forwarding:
+            if not self._arrive("load", frame) and address in self._journal.streams:
+                self.streams.write(self._journal.streams[address])
+        elif not self._stations:
+            self._note_streams(address)
+            if self._is_due_in_epoch():
+                self._save("load", frame)
+        self._batch += 1
+        return self._batch - 1
+
+    def end_load(self, frame: FrameType) -> None:
+        """There was no further batch: the loader has run out. A batch loop outside of any epoch loop is a phase of its own."""
+        self._batch -= 1
+        if self._is_implicit:
+            self.at_end(1, frame)
+
+    def next_batch(self, frame: FrameType) -> int:
+        """Count a batch of a loop that no wrapper announces; return its number in the epoch."""
+        if not self._is_in_phase:
+            self.begin_phase(frame)
+            self._epoch, self._is_implicit = 0, True
+        if self._batch == 0 and (self.is_forwarding or self._config.every.unit != "epochs"):
+            self._at_first_batch = self._capture.baseline(frame)
+        self._batch += 1
+        return self._batch - 1
+
+    def at_batch(self, batch: int, loaded: object, frame: FrameType, *, is_first_cut: bool) -> bool:
+        """A batch is loaded: record its digest, or skip its body. `is_first_cut`: a hand probe without the loop wrapper."""
+        address = (self._phase, self._epoch, batch)
+        if is_first_cut:
+            self._batch = batch
+            if not self._arrive("batch", frame) and not self._stations and self._is_due_in_epoch():
+                self._save("batch", frame)
+            self._batch = batch + 1
+        if self.is_forwarding:
+            return False
+        digest = bytes.fromhex(digest_value(loaded, self._to_array))
+        expected = self._journal.batches.get(address)
+        if expected is not None and expected != digest and loaded is not None and not self._config.allows_environment:
+            raise Diverged(
+                f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
+                "the data, or what the program draws it with, is not what it was; restore it, or start anew with --fresh",
+            )
+        if not self._stations:
+            self._journal.add_batch(address, digest)
+        self._batches_done += 1
+        if self._config.every.unit != "epochs":
+            self._streams_at_batch = self.streams.read()
+        return True
+
+    # Saving.
+
+    def _is_due_in_epoch(self) -> bool:
+        every = self._config.every
+        if self._batch == 0 or self._epoch_base != self._epoch:
+            return False
+        if every.unit == "batches":
+            return self._batches_done % max(int(every.count), 1) == 0
+        return every.unit == "minutes" and time.monotonic() - self._saved_at >= every.count * 60
+
+    def _note_streams(self, address: tuple[int, int, int]) -> None:
+        """Record the random streams if the body that has just ended drew from one."""
+        if self._streams_at_batch is None:
+            return
+        states = self.streams.read()
+        changed = {name: state for name, state in states.items() if self._streams_at_batch.get(name) != state}
+        self._streams_at_batch = None
+        if changed:
+            self._journal.add_streams(address, changed)
+
+    def _save(self, cut: Cut, frame: FrameType) -> None:
+        cursor = Cursor(self._phase, self._epoch, self._batch, cut)
+        encoded = self._capture.encode(frame, self._baseline(cut))
+        self._name_losses(encoded.not_captured)
+        tensors: dict[str, Array] = {}
+        for framework in self.frameworks:
+            tensors.update(framework.tensors())
+        meta = Meta(
+            phase=cursor.phase,
+            epoch=cursor.epoch,
+            batch=cursor.batch,
+            cut=cursor.cut,
+            run=self._config.run,
+            program=self._config.program,
+            arguments=self._config.arguments,
+            sources=_sources(),
+            environment=self._environment(),
+            seed=self._config.seed,
+            batches_done=self._batches_done,
+            journal_bytes=self._journal.size,
+            frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
+            not_captured=tuple(sorted(self._warned)),
+        )
+        path = self._catalogue.path(self._config.program, self._config.run, cursor)
+        with report.working(f"saving {cursor}"):
+            write(path, Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays))
+            self._catalogue.prune(self._config.program, self._config.run, self._config.keep)
+        self._saved_at = time.monotonic()
+
+    def _name_losses(self, losses: list[str]) -> None:
+        new = sorted(set(losses) - self._warned)
+        if not new:
+            return
+        self._warned.update(new)
+        text = ", ".join(new[:8]) + (f" and {len(new) - 8} more" if len(new) > 8 else "")
+        if self._config.is_strict:
+            raise NotCapturable(
+                f"the loop makes objects that no checkpoint can hold: {text}",
+                "make them before the loop, or run without --strict to go on without them",
+            )
+        report.warn(f"not captured, a resumed run will not have them as they are now: {text}")
+
+    def _baseline(self, cut: str) -> Baseline:
+        """Return what was there before the code that a resumed run skips on its way to a cut of this kind."""
+        return self._at_phase if cut in ("epoch", "end") else self._at_first_batch
+
+    # Coming back.
+
+    def _arrive(self, cut: Cut, frame: FrameType) -> bool:
+        """If the next station is here, set its state."""
+        if not self._stations:
+            return False
+        path, cursor = self._stations[0]
+        if cursor != Cursor(self._phase, self._epoch, self._batch, cut):
+            return False
+        with report.working(f"restoring {cursor}"):
+            snapshot = read(path)
+            self._check_environment(snapshot.meta)
+            self._check_sources(snapshot.meta)
+            self._restore(snapshot, frame)
+        self._stations.pop(0)
+        return True
+
+    def _restore(self, snapshot: Snapshot, frame: FrameType) -> None:
+        for framework in self.frameworks:
+            counters = snapshot.meta.frameworks.get(framework.name)
+            if counters is not None:
+                framework.set_counters(bytes(counters))
+            framework.restore(snapshot.tensors)
+        missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut))
+        unnamed = [loss for loss in missing if not any(named.startswith(loss + " (") for named in snapshot.meta.not_captured)]
+        if unnamed:
+            raise Diverged(
+                f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
+                "restore what was changed, or start anew with --fresh",
+            )
+        self.streams.write(snapshot.rng)
+        self._batches_done = snapshot.meta.batches_done
+        self._warned.update(snapshot.meta.not_captured)
+        if snapshot.meta.cut == "epoch":
+            self._epoch_base = snapshot.meta.epoch
+        self._saved_at = time.monotonic()
+
+    def _environment(self) -> dict[str, str]:
+        environment = dict(self._config.environment)
+        for framework in self.frameworks:
+            environment.update(framework.environment())
+        return environment
+
+    def _check_environment(self, meta: Meta) -> None:
+        now = self._environment()
+        changed = [
+            f"{name} was {value!r}, is {now.get(name, 'not there')!r}"
+            for name, value in meta.environment.items()
+            if now.get(name) != value
+        ]
+        if changed and not self._config.allows_environment:
+            raise EnvironmentChanged(
+                f"the environment differs from the checkpoint's: {'; '.join(changed)}",
+                "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
+            )
+
+    def _check_sources(self, meta: Meta) -> None:
+        now = _sources()
+        changed = sorted(name for name, digest in meta.sources.items() if now.get(name, digest) != digest)
+        if changed:
+            raise changed_source(changed)
+
+    def _to_array(self, value: object) -> Array | None:
+        for framework in self.frameworks:
+            array = framework.to_array(value)
+            if array is not None:
+                return array
+        return None
+
+
+def changed_source(names: list[str]) -> Diverged:
+    """Return the error for source files that are not those of the checkpoint."""
+    return Diverged(
+        f"source has changed since the checkpoint was taken: {', '.join(names)}",
+        "bring the source back, or start anew with --fresh (the old checkpoints stay)",
+    )
+
+
+def _cursor(meta: Meta) -> Cursor:
+    cut: Cut = next(known for known in ("epoch", "load", "batch", "end") if known == meta.cut)  # type: ignore[assignment]
+    return Cursor(meta.phase, meta.epoch, meta.batch, cut)
+
+
+def _sources() -> dict[str, str]:
+    """Return the digest of each of the user's source files, by its path relative to the entry's folder."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    base = Path(main).resolve().parent if main else Path.cwd()
+    found = {}
+    for module in user_modules().values():
+        path = Path(module.__file__ or "").resolve()
+        if path.suffix == ".py":
+            with contextlib.suppress(OSError):
+                found[os.path.relpath(path, base)] = digest_source(path.read_bytes())
+    return found

@@ -1,0 +1,108 @@
+"""The checkpoint home: which checkpoints of which program and run lie in a folder, and which of them to keep."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from detrain.errors import StoreError
+from detrain.runtime.cursor import Cursor, Cut
+from detrain.store import layout
+
+_CUTS: Final[dict[str, Cut]] = {"e": "epoch", "l": "load", "b": "batch", "z": "end"}
+_LETTERS: Final = {cut: letter for letter, cut in _CUTS.items()}
+_NAME: Final = re.compile(r"(?P<program>.+)-r(?P<run>\d+)-p(?P<phase>\d+)-e(?P<epoch>\d+)-(?P<cut>[elbz])(?P<batch>\d+)\.h5")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A checkpoint file by its name alone: nothing in it has been read yet."""
+
+    path: Path
+    program: str
+    run: int
+    cursor: Cursor
+
+
+class Catalogue:
+    """The checkpoints in one folder. Files that are not ours are never touched."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def create(self) -> None:
+        """Make the folder, and make sure that it can be written. Raises StoreError."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / f".detrain.{os.getpid()}.tmp"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise StoreError(
+                f"checkpoint home {str(self.folder)!r} cannot be written: {error.strerror or error}",
+                "give a writable folder with --ckpt DIR or $CKPT_DIR",
+            ) from error
+
+    def entries(self) -> list[Entry]:
+        """Return all checkpoints, in the order (program, run, cursor)."""
+        found = []
+        if self.folder.is_dir():
+            for path in self.folder.iterdir():
+                match = _NAME.fullmatch(path.name)
+                if match:
+                    cursor = Cursor(int(match["phase"]), int(match["epoch"]), int(match["batch"]), _CUTS[match["cut"]])
+                    found.append(Entry(path, match["program"], int(match["run"]), cursor))
+        return sorted(found, key=lambda entry: (entry.program, entry.run, entry.cursor.key()))
+
+    def path(self, program: str, run: int, cursor: Cursor) -> Path:
+        """Return the file name of a checkpoint, for example `train-r1-p0-e00003-e000000.h5`."""
+        letter = _LETTERS[cursor.cut]
+        return self.folder / f"{program}-r{run}-p{cursor.phase}-e{cursor.epoch:05d}-{letter}{cursor.batch:06d}.h5"
+
+    def prune(self, program: str, run: int, keep: int) -> None:
+        """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
+
+        That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases the
+        newest of each earlier phase.
+        """
+        mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
+        needed = {station.path for entry in mine[-keep:] for station in stations(mine, entry)}
+        for entry in mine:
+            if entry.path not in needed:
+                with contextlib.suppress(OSError):
+                    entry.path.unlink()
+
+    def remove_leftovers(self, program: str) -> None:
+        """Delete the temporary files that a killed save of this program left."""
+        for path in self.folder.glob(f".{program}-r*.h5.*.tmp"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
+    """Return the checkpoints at which a run that resumes from `target` stops on its way, `target` last.
+
+    A checkpoint inside an epoch rests on the one at the start of its epoch (code between the two runs again, from exact
+    state); an earlier phase is finished from its newest checkpoint.
+    """
+    earlier: dict[int, Entry] = {}
+    base: dict[int, Entry] = {}
+    ordered = sorted((entry for entry in entries if entry.cursor.key() <= target.cursor.key()), key=lambda e: e.cursor.key())
+    for entry in ordered:
+        earlier[entry.cursor.phase] = entry
+    result: list[Entry] = []
+    for phase in sorted(earlier):
+        last = target if phase == target.cursor.phase else earlier[phase]
+        if last.cursor.cut in ("load", "batch"):
+            base = {
+                e.cursor.epoch: e for e in ordered if e.cursor.phase == phase and e.cursor.cut == "epoch"
+            }
+            if last.cursor.epoch in base:
+                result.append(base[last.cursor.epoch])
+        result.append(last)
+    return result

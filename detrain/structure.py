@@ -1,0 +1,202 @@
+"""What is known of a program's training loops, and its file form, `inst.info` (ours, and that of the original project).
+
+Static analysis (detrain.instrument.analysis) and, where the user gives one, `inst.info` make it; the rewriter uses it.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from detrain.errors import StructureInvalid
+
+FORMAT_VERSION: Final = 1
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """A loop in a source file. `line` is one-based, `column` zero-based in bytes; `digest` that of its syntax tree."""
+
+    file: str
+    line: int
+    column: int
+    kind: str
+    """`for` or `while`."""
+    function: str = ""
+    digest: str = ""
+
+
+class Nest(msgspec.Struct, frozen=True):
+    """A batch loop, the epoch loop around it if there is one, and where the batch is loaded and the weights updated."""
+
+    batch_loop: Loop
+    epoch_loop: Loop | None = None
+    load_line: int | None = None
+    """Line of the statement in the body that loads the batch; None where the loop's header does."""
+    update_line: int | None = None
+    loader: str = ""
+    """What the batch comes from, as the program writes it."""
+    evidence: tuple[str, ...] = ()
+
+
+class Structure(msgspec.Struct, frozen=True):
+    """The training loops of a program."""
+
+    nests: tuple[Nest, ...]
+    source: str
+    """Where it is from: `static analysis`, or the path of an inst.info."""
+    fit_lines: tuple[str, ...] = ()
+    """`file:line` of calls of `fit` that train, and that no probe reaches."""
+    format: int = FORMAT_VERSION
+
+
+def write_info(structure: Structure, path: Path, base: Path) -> None:
+    """Write an inst.info; file names in it are relative to `base`."""
+    plain: dict[str, Any] = msgspec.to_builtins(structure)
+    for nest in plain["nests"]:
+        for loop in (nest["batch_loop"], nest["epoch_loop"]):
+            if loop is not None:
+                loop["file"] = str(Path(loop["file"]).resolve().relative_to(base.resolve(), walk_up=True))  # type: ignore[call-arg]
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
+
+
+def read_info(path: Path, base: Path) -> Structure:
+    """Read an inst.info, ours or the original project's. File names are taken relative to `base`. Raises StructureInvalid."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise StructureInvalid(f"cannot read {str(path)!r}: {error}", "give a readable inst.info, or remove it") from error
+    try:
+        plain = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return _original(path, text, base)
+    try:
+        structure = msgspec.convert(plain, Structure)
+    except msgspec.ValidationError as error:
+        raise StructureInvalid(f"{str(path)!r} is not an inst.info: {error}", "see docs/inst-info.md for its form") from error
+    if structure.format > FORMAT_VERSION:
+        raise StructureInvalid(
+            f"{str(path)!r} has format {structure.format}; this detrain reads up to {FORMAT_VERSION}", "update detrain"
+        )
+    nests = tuple(_located(nest, path, base) for nest in structure.nests)
+    return msgspec.structs.replace(structure, nests=nests, source=str(path))
+
+
+def loop_nodes(tree: ast.AST) -> dict[int, ast.For | ast.While]:
+    """Return the loops of a syntax tree by line."""
+    return {node.lineno: node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)}
+
+
+def loop_digest(node: ast.AST) -> str:
+    """Return the digest of a loop's own source, positions and formatting left out."""
+    from detrain.runtime.digest import digest_bytes
+
+    return digest_bytes(ast.dump(node).encode())
+
+
+@lru_cache(maxsize=64)
+def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
+    """Return the names bound between the head of the loop and the probe at `line` (hand probes: the source is asked)."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
+        return ()
+    loops = [node for node in loop_nodes(tree).values() if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    if not loops:
+        return ()
+    loop = max(loops, key=lambda node: node.lineno)
+    before: list[ast.AST] = [loop.target] if isinstance(loop, ast.For) else []
+    before += [statement for statement in loop.body if (statement.end_lineno or 0) < line]
+    return bound_names(before)
+
+
+def bound_names(nodes: list[ast.AST]) -> tuple[str, ...]:
+    """Return the names that nodes bind, in order of appearance."""
+    names = [
+        node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def _located(nest: Nest, path: Path, base: Path) -> Nest:
+    batch_loop = _check(nest.batch_loop, path, base)
+    epoch_loop = None if nest.epoch_loop is None else _check(nest.epoch_loop, path, base)
+    return msgspec.structs.replace(nest, batch_loop=batch_loop, epoch_loop=epoch_loop)
+
+
+def _check(loop: Loop, path: Path, base: Path) -> Loop:
+    """Find the loop that an inst.info means: at its line, or, when the file was edited elsewhere, by its digest."""
+    file = (base / loop.file).resolve()
+    nodes = _loops_of(file, path)
+    found = nodes.get(loop.line)
+    if loop.digest and (found is None or loop_digest(found) != loop.digest):
+        same = [node for node in nodes.values() if loop_digest(node) == loop.digest]
+        if not same:
+            raise StructureInvalid(
+                f"the loop that {str(path)!r} names at {file.name}:{loop.line} was edited",
+                "remove the inst.info to have the loops found anew, or correct it",
+            )
+        found = min(same, key=lambda node: abs(node.lineno - loop.line))
+    if found is None:
+        raise StructureInvalid(
+            f"{str(path)!r} names a loop at {file.name}:{loop.line}; loops start at lines {sorted(nodes) or 'none'}",
+            "correct the line, or remove the inst.info to have the loops found anew",
+        )
+    kind = "for" if isinstance(found, ast.For) else "while"
+    return msgspec.structs.replace(
+        loop, file=str(file), line=found.lineno, column=found.col_offset, kind=kind, digest=loop_digest(found)
+    )
+
+
+def _loops_of(file: Path, path: Path) -> dict[int, ast.For | ast.While]:
+    try:
+        return loop_nodes(ast.parse(file.read_bytes()))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise StructureInvalid(
+            f"{str(path)!r} names {str(file)!r}, which cannot be read: {error}", "correct the file name in it, or remove it"
+        ) from error
+
+
+def _original(path: Path, text: str, base: Path) -> Structure:
+    """Read the one-line Python dict of the original project. Its file names are relative to where that was started."""
+    try:
+        info = ast.literal_eval(text.strip())
+        code = info["code_info"]
+        kind = info["loop_type"]["type"]
+    except (SyntaxError, ValueError, KeyError, TypeError, MemoryError, RecursionError) as error:
+        raise StructureInvalid(f"{str(path)!r} is neither JSON nor the original's dict: {error}", "see docs/inst-info.md") from error
+    if kind not in ("ON_CUSTOM", "ON_DATASET"):
+        raise StructureInvalid(f"{str(path)!r} has loop type {kind!r}; known are 'ON_CUSTOM' and 'ON_DATASET'", "correct it")
+
+    def loop(prefix: str) -> Loop | None:
+        if not code.get(f"{prefix}_file_name"):
+            return None
+        return _check(Loop(_nearest(code[f"{prefix}_file_name"], base), int(code[f"{prefix}_line_no"]), 0, "for"), path, base)
+
+    def line(prefix: str, inside: Loop) -> int | None:
+        text = str(code.get(f"{prefix}_line_no") or "")
+        return int(text) if text.isdigit() and Path(str(code.get(f"{prefix}_file_name"))).name == Path(inside.file).name else None
+
+    try:
+        batch_loop, epoch_loop = loop("loop"), loop("epoch")
+    except (KeyError, ValueError) as error:
+        raise StructureInvalid(f"{str(path)!r} lacks a line number: {error}", "correct it, or remove it") from error
+    if batch_loop is None:
+        raise StructureInvalid(f"{str(path)!r} names no batch loop (code_info.loop_file_name)", "correct it, or remove it")
+    load_line = line("dl_call", batch_loop)
+    loader = str(info.get("dataloader", {}).get("full_name", ""))
+    nest = Nest(batch_loop, epoch_loop, load_line, line("update_call", batch_loop), loader, (f"{path.name} of the original",))
+    return Structure((nest,), str(path))
+
+
+def _nearest(name: str, base: Path) -> str:
+    """Return the part of a file name that exists under `base`: the original's names start where that was started."""
+    parts = Path(name).parts
+    for start in range(len(parts)):
+        if (base / Path(*parts[start:])).is_file():
+            return str(Path(*parts[start:]))
+    return name
