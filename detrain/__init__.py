@@ -6,15 +6,15 @@ A program that `detrain run` rewrites calls these; a program may also call them 
 from __future__ import annotations
 
 from detrain.errors import DetrainError
-from detrain.runtime.probes import batches, epochs, record_batch, record_epoch, record_load, record_phase
+from detrain.runtime.probes import batch_loop, epoch_loop, record_batch, record_epoch, record_load, record_phase
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DetrainError",
     "__version__",
-    "batches",
-    "epochs",
+    "batch_loop",
+    "epoch_loop",
     "record_batch",
     "record_epoch",
     "record_load",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +61,7 @@ def write_info(structure: Structure, path: Path, base: Path) -> None:
     for nest in plain["nests"]:
         for loop in (nest["batch_loop"], nest["epoch_loop"]):
             if loop is not None:
-                loop["file"] = str(Path(loop["file"]).resolve().relative_to(base.resolve(), walk_up=True))  # type: ignore[call-arg]
+                loop["file"] = os.path.relpath(Path(loop["file"]).resolve(), base.resolve())
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
 
 
@@ -116,9 +117,7 @@ def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
 
 def bound_names(nodes: list[ast.AST]) -> tuple[str, ...]:
     """Return the names that nodes bind, in order of appearance."""
-    names = [
-        node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    ]
+    names = [node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     return tuple(dict.fromkeys(names))
 
 
@@ -157,7 +156,8 @@ def _loops_of(file: Path, path: Path) -> dict[int, ast.For | ast.While]:
         return loop_nodes(ast.parse(file.read_bytes()))
     except (OSError, SyntaxError, ValueError) as error:
         raise StructureInvalid(
-            f"{str(path)!r} names {str(file)!r}, which cannot be read: {error}", "correct the file name in it, or remove it"
+            f"{str(path)!r} names {str(file)!r}, which cannot be read: {error}",
+            "correct the file name in it, or remove it",
         ) from error
 
 
@@ -168,7 +168,9 @@ def _original(path: Path, text: str, base: Path) -> Structure:
         code = info["code_info"]
         kind = info["loop_type"]["type"]
     except (SyntaxError, ValueError, KeyError, TypeError, MemoryError, RecursionError) as error:
-        raise StructureInvalid(f"{str(path)!r} is neither JSON nor the original's dict: {error}", "see docs/inst-info.md") from error
+        raise StructureInvalid(
+            f"{str(path)!r} is neither JSON nor the original's dict: {error}", "see docs/inst-info.md"
+        ) from error
     if kind not in ("ON_CUSTOM", "ON_DATASET"):
         raise StructureInvalid(f"{str(path)!r} has loop type {kind!r}; known are 'ON_CUSTOM' and 'ON_DATASET'", "correct it")
 

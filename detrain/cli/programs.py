@@ -54,7 +54,8 @@ class Program:
             path = path / "__main__.py"
         if not path.is_file():
             raise ProgramNotFound(
-                f"no program at {program!r} (looked in {os.getcwd()!r})", "give the path of a Python file, or a module with -m"
+                f"no program at {program!r} (looked in {os.getcwd()!r})",
+                "give the path of a Python file, or a module with -m",
             )
         if not os.access(path, os.R_OK):
             raise ProgramNotFound(f"program {program!r} cannot be read", "check its permissions")
@@ -141,5 +142,3 @@ def _module_path(name: str) -> Path:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise ProgramNotFound(f"no module {name!r} that is Python source", "give a module that `python -m` would run")
     return Path(spec.origin)
-
-

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.programs import Program, PROGRAM_SETTINGS, find_structure, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, find_structure, program_arguments
 from detrain.errors import (
     AnotherProgram,
     CheckpointDamaged,
@@ -50,9 +50,30 @@ class EveryType(click.ParamType[Every]):
 
 @click.command(context_settings=PROGRAM_SETTINGS)
 @click.option("--every", type=EveryType(), default="1", show_default=True, help="Save each N epochs, N batches or N minutes.")
-@click.option("--keep", type=click.IntRange(min=1), default=3, show_default=True, help="How many checkpoints to keep.")
-@click.option("--ckpt", "home", envvar="CKPT_DIR", default="ckpt", show_default=True, help="Folder of the checkpoints [$CKPT_DIR].")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=None, help=f"Seed of all random streams [{DEFAULT_SEED}].")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    metavar="K",
+    default=3,
+    show_default=True,
+    help="How many checkpoints to keep.",
+)
+@click.option(
+    "--ckpt",
+    "home",
+    envvar="CKPT_DIR",
+    metavar="DIR",
+    default="ckpt",
+    show_default=True,
+    help="Folder of the checkpoints [$CKPT_DIR].",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    metavar="S",
+    default=None,
+    help=f"Seed of all random streams [{DEFAULT_SEED}].",
+)
 @click.option("--fresh", is_flag=True, help="Start anew; checkpoints that are there stay.")
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
@@ -98,7 +119,8 @@ def command(
         entry, meta, digest = chosen
         if seed is not None and seed != meta.seed:
             raise UsageError(
-                f"--seed {seed} is not the seed of the run to resume, {meta.seed}", "leave it out, or start anew with --fresh"
+                f"--seed {seed} is not the seed of the run to resume, {meta.seed}",
+                "leave it out, or start anew with --fresh",
             )
         _check_environment(config, meta)
         on_the_way = stations([e for e in catalogue.entries() if (e.program, e.run) == (entry.program, entry.run)], entry)
@@ -117,9 +139,7 @@ def command(
     return _become(config, None)
 
 
-def _config(
-    target: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int
-) -> Config:
+def _config(target: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Config(
         target=target.target,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from detrain.runtime.digest import Array
-from detrain.runtime.rng import Stream
+from detrain.runtime.rng import Stream, Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class Framework(Protocol):
         """Return versions and settings that decide about bits."""
 
 
-def _tensorflow(settings: Settings) -> Framework:
+def _tensorflow(settings: Settings, streams: Streams) -> Framework:
     from detrain.frameworks.tensorflow import TensorFlow
 
-    return TensorFlow(settings)
+    return TensorFlow(settings, streams)
 
 
-ADAPTERS: Final[dict[str, Callable[[Settings], Framework]]] = {"tensorflow": _tensorflow}
+ADAPTERS: Final[dict[str, Callable[[Settings, Streams], Framework]]] = {"tensorflow": _tensorflow}
 """Adapter makers, by the top-level module whose import brings the framework in."""
 
 FOLLOWED: Final = ("keras",)

@@ -7,6 +7,7 @@ on how many have been made. Private parts of TensorFlow are used: the version ra
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
@@ -20,14 +21,15 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
-from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops, variables
 
 from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings
 from detrain.frameworks.births import Births
+from detrain.frameworks.building import Building
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.runtime.digest import Array
-from detrain.runtime.rng import PythonStream, RngState, Stream
+from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 
 _SUPPORTED: Final = ((2, 21), (2, 22))
 
@@ -37,7 +39,7 @@ class TensorFlow:
 
     name = "tensorflow"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, streams: Streams) -> None:
         version = tuple(int(part) for part in tf.__version__.split(".")[:2])
         if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
             raise FrameworkUnsupported(
@@ -45,6 +47,7 @@ class TensorFlow:
                 "install tensorflow>=2.21,<2.22 (the extra `detrain[tensorflow]`)",
             )
         self._births = Births()
+        self._building = Building(streams)
         self._variables: dict[str, weakref.ref[Any]] = {}
         self._handles: dict[int, str] = {}
         self._pending: dict[str, Array] = {}
@@ -87,7 +90,12 @@ class TensorFlow:
             iterator = reference()
             if iterator is not None:
                 positions[key] = iterator.detrain_pulled
-        state = {"births": self._births.top_counts(), "shuffles": self._made, "iterators": positions}
+        state = {
+            "births": self._births.top_counts(),
+            "built": self._building.state(),
+            "shuffles": self._made,
+            "iterators": positions,
+        }
         return json.dumps(state, sort_keys=True).encode()
 
     def set_counters(self, counters: bytes) -> None:
@@ -103,6 +111,7 @@ class TensorFlow:
                 next(iterator)
         self._made = dict(state["shuffles"])
         self._births.set_top_counts(state["births"])
+        self._building.set_state(state["built"])
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of an eager tensor, a variable, or a sparse or ragged tensor's parts; else None."""
@@ -155,20 +164,24 @@ class TensorFlow:
         return found
 
     def _watch_variables(self) -> None:
-        original = resource_variable_ops.BaseResourceVariable.__init__
+        """See every variable when its construction is complete: inside, initial values are assigned at several moments."""
+        metaclass = variables.VariableMetaclass
+        original = metaclass.__call__
 
         @functools.wraps(original)
-        def watched(variable: Any, *args: Any, **kwargs: Any) -> None:
-            original(variable, *args, **kwargs)
-            self._on_variable(variable)
+        def constructed(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(cls, *args, **kwargs)
+            if isinstance(made, resource_variable_ops.BaseResourceVariable):
+                self._on_variable(made)
+            return made
 
-        resource_variable_ops.BaseResourceVariable.__init__ = watched
+        metaclass.__call__ = constructed
 
     def _on_variable(self, variable: Any) -> None:
         if isinstance(variable, resource_variable_ops._UnreadVariable) or variable._in_graph_mode:
             return
         identity = id(variable.handle)
-        if identity in self._handles:  # another Python object for a variable that is known
+        if identity in self._handles:  # the outer of nested constructor calls, or another Python object for a known variable
             return
         label = str(variable.name).partition(":")[0].replace("/", "|")
         key = self._births.next_key(label, sys._getframe(2))
@@ -196,6 +209,15 @@ class TensorFlow:
             original_graph(graph, *args, **kwargs)
             graph.detrain_function = births.owner(sys._getframe(1), polymorphic_function.Function)
 
+        original_trace = func_graph.func_graph_from_py_func
+
+        @functools.wraps(original_trace)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            owner = births.owner(sys._getframe(1), polymorphic_function.Function)
+            with self._building.unit(owner) if owner else contextlib.nullcontext():
+                return original_trace(*args, **kwargs)
+
+        func_graph.func_graph_from_py_func = traced
         polymorphic_function.Function.__init__ = function_made
         func_graph.FuncGraph.__init__ = graph_made
         self._watch_class(tf.train.ExponentialMovingAverage)
@@ -220,8 +242,18 @@ class TensorFlow:
 
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
-        births = self._births
+        births, building = self._births, self._building
         original = Operation.__new__
+        original_build = keras.Layer._maybe_build
+
+        @functools.wraps(original_build)
+        def built(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            if layer.built:
+                return original_build(layer, *args, **kwargs)
+            with building.unit(births.key(layer) or ""):
+                return original_build(layer, *args, **kwargs)
+
+        keras.Layer._maybe_build = built
 
         @functools.wraps(original)
         def layer_made(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -195,7 +195,9 @@ def _looping_names(scopes: list[_Scope], loops: list[tuple[_Scope, AnyLoop, list
 def _mentions(node: ast.AST, names: set[str]) -> bool:
     """Return whether a call passes one of the functions on: `strategy.run(train_step, args=...)`."""
     return any(
-        isinstance(call, ast.Call) and _called_name(call) == "run" and any(isinstance(a, ast.Name) and a.id in names for a in call.args)
+        isinstance(call, ast.Call)
+        and _called_name(call) == "run"
+        and any(isinstance(a, ast.Name) and a.id in names for a in call.args)
         for call in _own_nodes(node)
     )
 

@@ -21,7 +21,7 @@ from detrain.structure import Nest
 
 IMPORT_MARK: Final = "  # put here by detrain"
 _ONE_LINE_MARK: Final = "  # detrain: one line "
-_PROBES: Final = ("batches", "epochs", "record_batch", "record_epoch", "record_load", "record_phase")
+_PROBES: Final = ("batch_loop", "epoch_loop", "record_batch", "record_epoch", "record_load", "record_phase")
 _BARE_IN_CALL: Final = (cst.Tuple, cst.Yield)  # as a sole argument these need parentheses of their own
 _HAS_PROBES: Final = re.compile(r"^\s*(from\s+detrain(\.\w+)?\s+import|import\s+detrain)\b", re.MULTILINE)
 
@@ -76,9 +76,7 @@ class _Rewriter:
         self._newline = self._tree.default_newline
         self._lines = _line_offsets(self._source)
         taken = set(re.findall(r"\w+", text))
-        self._names = _Names(
-            {name: _free(name, taken) for name in _PROBES}, _free("execute", taken)
-        )
+        self._names = _Names({name: _free(name, taken) for name in _PROBES}, _free("execute", taken))
         self._used: set[str] = set()
         self._edits: list[Edit] = []
 
@@ -103,7 +101,7 @@ class _Rewriter:
         number = _counter_name(loop)
         record = f"{self._probe('record_epoch')}({number})"
         if isinstance(loop, cst.For):
-            self._wrap(loop.iter, "epochs", ())
+            self._wrap(loop.iter, "epoch_loop", ())
         else:
             self._insert_before_loop(loop, f"{self._probe('record_phase')}()")
         self._insert_at_top(loop, [record])
@@ -120,7 +118,7 @@ class _Rewriter:
         ]
         head: list[str] = []
         if isinstance(loop, cst.For):
-            self._wrap(loop.iter, "batches", names)
+            self._wrap(loop.iter, "batch_loop", names)
         else:
             head = [f"{self._probe('record_load')}({', '.join(map(repr, names))})"]
         if load is None:
@@ -300,7 +298,7 @@ def _unwrap(text: str, aliases: dict[str, str]) -> str:
         call = loop.iter if isinstance(loop, cst.For) else None
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
             continue
-        if call.func.value not in (aliases["epochs"], aliases["batches"]):
+        if call.func.value not in (aliases["epoch_loop"], aliases["batch_loop"]):
             continue
         argument = call.args[0].value
         inner = spans[argument]

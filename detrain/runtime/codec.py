@@ -40,7 +40,15 @@ _LARGE_BYTES: Final = 1 << 16
 """Arrays above this size that are as they were when the loop was entered are kept by digest, not by value."""
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
-_STATIC: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType, staticmethod, property)
+_STATIC: Final = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    types.MethodType,
+    staticmethod,
+    property,
+)
 _PLAIN_CLASSES: Final = {
     "argparse:Namespace": argparse.Namespace,
     "types:SimpleNamespace": types.SimpleNamespace,
@@ -208,7 +216,11 @@ class Encoder:
         if tensor is not None:
             return self._encode_array("tensor", value, tensor)
         if isinstance(value, tuple) and hasattr(cls, "_fields") and is_user_class_or_tuple(cls):
-            return ["namedtuple", _class_name(cls), [self.encode(v, f"{path}.{n}") for n, v in zip(cls._fields, value, strict=True)]]
+            return [
+                "namedtuple",
+                _class_name(cls),
+                [self.encode(v, f"{path}.{n}") for n, v in zip(cls._fields, value, strict=True)],
+            ]
         if is_user_class(cls) or _class_name(cls) in _PLAIN_CLASSES:
             attributes = [[name, self.encode(item, f"{path}.{name}")] for name, item in _attributes(value).items()]
             return ["object", _class_name(cls), attributes]
@@ -225,7 +237,11 @@ class Encoder:
         """A function stays as it is; what its closure holds is state."""
         cells = value.__closure__ or ()
         names = value.__code__.co_freevars
-        return ["function", _static_name(value), [self.encode(c, f"{path}.<{n}>") for n, c in zip(names, cells, strict=True)]]
+        return [
+            "function",
+            _static_name(value),
+            [self.encode(c, f"{path}.<{n}>") for n, c in zip(names, cells, strict=True)],
+        ]
 
     def _encode_class(self, value: type, path: str) -> list[Item]:
         """A class stays as it is; plain data among its attributes is state."""
@@ -234,7 +250,11 @@ class Encoder:
             for name, item in vars(value).items()
             if not (name.startswith("__") and name.endswith("__")) and type(item) in (bool, int, float, str, list, dict, set)
         }
-        return ["class", _class_name(value), [[name, self.encode(item, f"{path}.{name}")] for name, item in data.items()]]
+        return [
+            "class",
+            _class_name(value),
+            [[name, self.encode(item, f"{path}.{name}")] for name, item in data.items()],
+        ]
 
     def _encode_array(self, kind: str, value: object, array: Array) -> list[Item]:
         if array.nbytes > _LARGE_BYTES:
@@ -314,7 +334,7 @@ class Decoder:
             return cls(self._items(node[1], old, path))
         if kind in ("list", "deque", "set"):
             claimed = self._claim(current, cls) and not (kind == "deque" and current.maxlen != node[2])
-            target = current if claimed else (collections.deque(maxlen=node[2]) if kind == "deque" else cls())
+            target: Any = current if claimed else (collections.deque(maxlen=node[2]) if kind == "deque" else cls())
             self._made[number] = target
             items = self._items(node[1], list(current) if claimed and kind != "set" else [], path)
             if kind == "list":
@@ -340,8 +360,7 @@ class Decoder:
 
     def _items(self, items: Iterable[Item], old: list[object], path: str) -> list[object]:
         return [
-            self._required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]")
-            for index, item in enumerate(items)
+            self._required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]") for index, item in enumerate(items)
         ]
 
     def _required(self, item: Item, current: object, path: str) -> object:
@@ -414,11 +433,11 @@ class Decoder:
             target.setstate((3, tuple(self._arrays[node[1]].tolist()), node[2]))
             return target
         if kind == "bits":
-            cls = getattr(np.random, node[1] if node[1] in _BIT_GENERATORS else "PCG64")
-            bits = current if self._claim(current, cls) else cls()
+            kind_of_bits = getattr(np.random, node[1] if node[1] in _BIT_GENERATORS else "PCG64")
+            bits = current if self._claim(current, kind_of_bits) else kind_of_bits()
             bits.state = self.decode(node[2], ABSENT, path)
             return bits
-        cls = np.random.RandomState if kind == "RandomState" else np.random.Generator
+        cls: Any = np.random.RandomState if kind == "RandomState" else np.random.Generator
         if self._claim(current, cls):
             inner = current._bit_generator if kind == "RandomState" else current.bit_generator
             bits = self.decode(node[1], inner, path)
@@ -441,7 +460,7 @@ class Decoder:
         if kind == "bytearray":
             return bytearray(rest[0])
         if kind in ("range", "slice"):
-            parts = [self.decode(part, ABSENT, path) for part in rest]
+            parts: list[Any] = [self.decode(part, ABSENT, path) for part in rest]
             return range(*parts) if kind == "range" else slice(*parts)
         if kind == "text":
             return _TEXT_BY_NAME[rest[0]][1](rest[1])

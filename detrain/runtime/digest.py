@@ -44,10 +44,10 @@ def digest_source(source: bytes) -> str:
         return digest_bytes(source)
 
 
-def raw_bytes(array: Array) -> memoryview:
+def raw_bytes(array: Array) -> Any:
     """Return the bytes of an array in C order, without a copy where it is contiguous."""
     flat = np.ascontiguousarray(array)
-    return memoryview(flat.view(np.uint8).reshape(-1)) if flat.ndim else memoryview(flat.tobytes())
+    return flat.view(np.uint8).reshape(-1) if flat.ndim else flat.tobytes()
 
 
 def _feed_array(state: Any, array: Array) -> None:

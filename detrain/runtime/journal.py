@@ -33,7 +33,7 @@ class Journal:
         if path.exists():
             for _offset, (kind, *address, value) in _records(path):
                 target: dict[Address, Any] = self.batches if kind == "b" else self.streams
-                target[tuple(address)] = value  # type: ignore[index]
+                target[tuple(address)] = value
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self.size = min(keep_bytes, os.fstat(self._file).st_size)
         self._is_cut = False

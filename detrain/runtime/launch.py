@@ -32,6 +32,8 @@ from detrain.runtime.session import Session
 def main() -> None:
     """Run the program of the configuration in `$DETRAIN_SESSION`."""
     config = msgspec.json.decode(os.environ.pop(VARIABLE), type=Config)
+    os.environ.pop("DETRAIN_REPLACED", None)
+    probes.set_run()
     hook_tracebacks()
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
@@ -125,7 +127,8 @@ class _Finder:
         if name in ADAPTERS:
             settings = Settings(self._config.seed, self._config.threads)
             try:
-                framework = ADAPTERS[name](settings)
+                streams = self._session.streams if self._session is not None else Streams()
+                framework = ADAPTERS[name](settings, streams)
             except DetrainError as error:
                 probes.fail(error)
             self._made.append(framework)

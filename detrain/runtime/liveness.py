@@ -7,27 +7,45 @@ its handler, and code that looks at its own namespace (`locals()`, `eval`, ...) 
 
 from __future__ import annotations
 
+import bisect
 import dis
 from functools import lru_cache
 from types import CodeType
 from typing import Final
 
 _LOADS: Final = frozenset(
-    {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_NAME", "LOAD_FAST_BORROW", "LOAD_FROM_DICT_OR_GLOBALS"}
+    {
+        "LOAD_FAST",
+        "LOAD_FAST_CHECK",
+        "LOAD_FAST_AND_CLEAR",
+        "LOAD_NAME",
+        "LOAD_FAST_BORROW",
+        "LOAD_FROM_DICT_OR_GLOBALS",
+    }
 )
 _STORES: Final = frozenset({"STORE_FAST", "STORE_NAME", "STORE_FAST_MAYBE_NULL"})
 _DELETES: Final = frozenset({"DELETE_FAST", "DELETE_NAME"})
 _CELLS: Final = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "MAKE_CELL", "COPY_FREE_VARS"})
 _GLOBALS: Final = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _NO_FALL_THROUGH: Final = frozenset(
-    {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+    {
+        "RETURN_VALUE",
+        "RETURN_CONST",
+        "RAISE_VARARGS",
+        "RERAISE",
+        "JUMP_FORWARD",
+        "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+    }
 )
 _LOOKS_AT_ITSELF: Final = frozenset({"locals", "globals", "vars", "eval", "exec"})
 
 
 def live_names(code: CodeType, offset: int) -> frozenset[str]:
     """Return the names of a frame of `code`, suspended in the instruction at `offset`, that may still be read."""
-    names = set(_flow(code).get(offset, code.co_varnames + code.co_names))
+    offsets, live = _flow(code)
+    # A frame that waits for a call may point into the inline cache behind the call's instruction.
+    names = set(live[bisect.bisect_right(offsets, offset) - 1]) if offset >= 0 else set(code.co_varnames + code.co_names)
     names.update(code.co_cellvars, code.co_freevars)
     if _LOOKS_AT_ITSELF & set(code.co_names):
         names.update(code.co_varnames, code.co_names)
@@ -46,8 +64,8 @@ def names_read_by_functions(code: CodeType) -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def _flow(code: CodeType) -> dict[int, frozenset[str]]:
-    """Return for each instruction offset the names live after it."""
+def _flow(code: CodeType) -> tuple[list[int], list[frozenset[str]]]:
+    """Return the offsets of the instructions, and for each the names live after it."""
     instructions = list(dis.get_instructions(code))
     position = {instruction.offset: index for index, instruction in enumerate(instructions)}
     successors = _successors(code, instructions, position)
@@ -63,7 +81,7 @@ def _flow(code: CodeType) -> dict[int, frozenset[str]]:
             before = used | (out - defined)
             if before != live_in[index] or out != live_out[index]:
                 live_in[index], live_out[index], changed = before, out, True
-    return {instruction.offset: live_out[index] for index, instruction in enumerate(instructions)}
+    return [instruction.offset for instruction in instructions], live_out
 
 
 def _successors(code: CodeType, instructions: list[dis.Instruction], position: dict[int, int]) -> list[list[int]]:

@@ -1,8 +1,8 @@
 """The probes: what the rewriter puts into a program, and what a program may call by hand.
 
-    for epoch in epochs(range(10)):
+    for epoch in epoch_loop(range(10)):
         record_epoch(epoch)
-        for batch, (x, y) in batches(enumerate(loader)):
+        for batch, (x, y) in batch_loop(enumerate(loader)):
             execute = record_batch(batch)
             if not execute:
                 continue
@@ -10,8 +10,8 @@
 
 Without a session (plain `python`, a forked child) they do nothing: loops run as they stand and `record_batch` returns True.
 
-`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers add what they cannot do: `epochs` skips whole
-epochs when a run resumes (without it their code outside of batch bodies runs again), and `batches` sees the end of a body
+`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers add what they cannot do: `epoch_loop` skips whole
+epochs when a run resumes (without it their code outside of batch bodies runs again), and `batch_loop` sees the end of a body
 before the next load, so that a loader which draws from the same random stream as the body comes back exactly.
 """
 
@@ -22,7 +22,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from detrain.errors import DetrainError, Diverged
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _session: Session | None = None
+_is_run = False
 
 
 class _Loops:
@@ -39,7 +40,7 @@ class _Loops:
 
     def __init__(self) -> None:
         self.wrapped_epoch: int | None = None
-        """Epoch that an `epochs` wrapper has just handed out."""
+        """Epoch that an `epoch_loop` wrapper has just handed out."""
         self.is_while = False
         """`record_phase` came before: the next `record_epoch` starts a phase, and may jump."""
         self.hand_frame = 0
@@ -60,6 +61,17 @@ def set_session(session: Session | None) -> None:
     _loops.__init__()  # type: ignore[misc]
 
 
+def has_session() -> bool:
+    """Return whether this process is a detrain run (a `--bare` one included)."""
+    return _is_run
+
+
+def set_run() -> None:
+    """Mark the process as one that detrain has started."""
+    global _is_run  # noqa: PLW0603 - as above
+    _is_run = True
+
+
 def _active() -> Session | None:
     session = _session
     return session if session is not None and session.is_active else None
@@ -76,7 +88,7 @@ def _guarded(act: Callable[[], T]) -> T:
         fail(DetrainError("detrain itself failed; this is a defect of detrain", "please report it with the traceback above"))
 
 
-def fail(error: DetrainError) -> None:
+def fail(error: DetrainError) -> NoReturn:
     """Print an error and end the process at once; `finally` blocks of the program do not run on a state that is wrong."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -85,7 +97,7 @@ def fail(error: DetrainError) -> None:
     os._exit(error.exit_code)
 
 
-class epochs(Generic[T]):  # noqa: N801 - reads as a function in the program
+class epoch_loop(Generic[T]):
     """Wrap the iterable of an epoch loop. A resumed run passes over the epochs before its checkpoint without entering them."""
 
     def __init__(self, iterable: Iterable[T]) -> None:
@@ -179,7 +191,7 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
     session.at_epoch(number, frame)
 
 
-class batches(Generic[T]):  # noqa: N801 - reads as a function in the program
+class batch_loop(Generic[T]):
     """Wrap the iterable of a batch loop. `names` are those that a load statement in the body binds before `record_batch`."""
 
     def __init__(self, iterable: Iterable[T], *names: str) -> None:

@@ -335,7 +335,7 @@ def changed_source(names: list[str]) -> Diverged:
 
 
 def _cursor(meta: Meta) -> Cursor:
-    cut: Cut = next(known for known in ("epoch", "load", "batch", "end") if known == meta.cut)  # type: ignore[assignment]
+    cut: Cut = next(known for known in ("epoch", "load", "batch", "end") if known == meta.cut)
     return Cursor(meta.phase, meta.epoch, meta.batch, cut)
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from detrain.errors import StoreError
 from detrain.runtime.cursor import Cursor, Cut
-from detrain.store import layout
 
 _CUTS: Final[dict[str, Cut]] = {"e": "epoch", "l": "load", "b": "batch", "z": "end"}
 _LETTERS: Final = {cut: letter for letter, cut in _CUTS.items()}
@@ -27,6 +26,15 @@ class Entry:
     program: str
     run: int
     cursor: Cursor
+
+
+def parse_name(path: Path) -> Entry | None:
+    """Return what a checkpoint's file name says, or None if it is not the name of one."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    cursor = Cursor(int(match["phase"]), int(match["epoch"]), int(match["batch"]), _CUTS[match["cut"]])
+    return Entry(path, match["program"], int(match["run"]), cursor)
 
 
 class Catalogue:
@@ -53,10 +61,9 @@ class Catalogue:
         found = []
         if self.folder.is_dir():
             for path in self.folder.iterdir():
-                match = _NAME.fullmatch(path.name)
-                if match:
-                    cursor = Cursor(int(match["phase"]), int(match["epoch"]), int(match["batch"]), _CUTS[match["cut"]])
-                    found.append(Entry(path, match["program"], int(match["run"]), cursor))
+                entry = parse_name(path)
+                if entry is not None:
+                    found.append(entry)
         return sorted(found, key=lambda entry: (entry.program, entry.run, entry.cursor.key()))
 
     def path(self, program: str, run: int, cursor: Cursor) -> Path:
@@ -90,19 +97,17 @@ def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
     A checkpoint inside an epoch rests on the one at the start of its epoch (code between the two runs again, from exact
     state); an earlier phase is finished from its newest checkpoint.
     """
-    earlier: dict[int, Entry] = {}
-    base: dict[int, Entry] = {}
-    ordered = sorted((entry for entry in entries if entry.cursor.key() <= target.cursor.key()), key=lambda e: e.cursor.key())
-    for entry in ordered:
-        earlier[entry.cursor.phase] = entry
+    newest: dict[int, Entry] = {}
+    starts: dict[tuple[int, int], Entry] = {}
+    for entry in sorted(entries, key=lambda entry: entry.cursor.key()):
+        if entry.cursor.key() <= target.cursor.key():
+            newest[entry.cursor.phase] = entry
+            if entry.cursor.cut == "epoch":
+                starts[entry.cursor.phase, entry.cursor.epoch] = entry
     result: list[Entry] = []
-    for phase in sorted(earlier):
-        last = target if phase == target.cursor.phase else earlier[phase]
-        if last.cursor.cut in ("load", "batch"):
-            base = {
-                e.cursor.epoch: e for e in ordered if e.cursor.phase == phase and e.cursor.cut == "epoch"
-            }
-            if last.cursor.epoch in base:
-                result.append(base[last.cursor.epoch])
+    for phase, last in sorted(newest.items()):
+        start = starts.get((phase, last.cursor.epoch))
+        if last.cursor.cut in ("load", "batch") and start is not None:
+            result.append(start)
         result.append(last)
     return result

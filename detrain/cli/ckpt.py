@@ -1,0 +1,224 @@
+"""`detrain ckpt`: list, show and verify checkpoints."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from detrain.errors import DetrainError, StoreError
+from detrain.runtime.digest import digest_array
+from detrain.store import Catalogue, Snapshot, read, read_meta, verify
+from detrain.store.catalogue import parse_name
+
+_place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(name="ckpt")
+def command() -> None:
+    """Look at checkpoints: list, show, verify.
+
+    \b
+    Example:
+      detrain ckpt ls ckpt
+    """
+
+
+@command.command("ls")
+@_json
+@_place
+def list_checkpoints(as_json: bool, place: Path) -> int:
+    """List the checkpoints of a folder.
+
+    \b
+    Example:
+      detrain ckpt ls --json ckpt
+    """
+    rows = []
+    for path in _files(place):
+        row: dict[str, Any] = {
+            "file": path.name,
+            "bytes": path.stat().st_size,
+            "age_s": round(time.time() - path.stat().st_mtime, 1),
+        }
+        try:
+            meta = read_meta(path)
+        except DetrainError as error:
+            row["error"] = error.what
+        else:
+            entry = parse_name(path)
+            row |= {
+                "program": meta.program,
+                "run": meta.run,
+                "cursor": str(entry.cursor) if entry else f"{meta.epoch}:{meta.batch}",
+                "cut": meta.cut,
+                "arguments": list(meta.arguments),
+            }
+        rows.append(row)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name, side in (
+        ("program", "left"),
+        ("run", "right"),
+        ("cursor", "right"),
+        ("cut", "left"),
+        ("size", "right"),
+        ("age", "right"),
+    ):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    table.add_column("file", overflow="fold")
+    for row in rows:
+        state = row.get("cut", f"[red]{row.get('error', '')}[/red]")
+        age = f"{row['age_s']:.0f} s"
+        table.add_row(
+            row.get("program", ""), str(row.get("run", "")), row.get("cursor", ""), state, _size(row["bytes"]), age, row["file"]
+        )
+    Console().print(table if rows else f"no checkpoints in {place}")
+    return 0
+
+
+@command.command("show")
+@_json
+@_place
+def show(as_json: bool, place: Path) -> int:
+    """Show a checkpoint (of a folder, the newest): cursor, tensors, random streams, Python state, environment.
+
+    \b
+    Example:
+      detrain ckpt show ckpt
+    """
+    files = _files(place)
+    if not files:
+        raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
+    path = files[-1]
+    content = _content(path, read(path))
+    if as_json:
+        click.echo(json.dumps(content, indent=2))
+    else:
+        _print_content(content)
+    return 0
+
+
+@command.command("verify")
+@_json
+@_place
+def verify_checkpoints(as_json: bool, place: Path) -> int:
+    """Check every digest of a checkpoint, or of all in a folder; the exit status tells whether all are good.
+
+    \b
+    Example:
+      detrain ckpt verify ckpt
+    """
+    rows, status = [], 0
+    for path in _files(place):
+        try:
+            rows.append({"file": path.name, "good": True, "digest": verify(path)})
+        except DetrainError as error:
+            rows.append({"file": path.name, "good": False, "error": error.what})
+            status = error.exit_code
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        for row in rows:
+            click.echo(f"good  {row['file']}  {row['digest']}" if row["good"] else f"BAD   {row['file']}  {row['error']}")
+        if not rows:
+            click.echo(f"no checkpoints in {place}")
+    return status
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_dir():
+        return [entry.path for entry in Catalogue(place).entries()]
+    if not place.is_file():
+        raise StoreError(f"no file or folder {str(place)!r}", "give a checkpoint, or a folder that holds some")
+    return [place]
+
+
+def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
+    graph = msgspec.msgpack.decode(snapshot.python)
+    return {
+        "file": str(path),
+        "meta": json.loads(msgspec.json.encode(snapshot.meta)),
+        "tensors": [
+            {"name": key, "shape": list(array.shape), "dtype": str(array.dtype), "digest": digest_array(array)}
+            for key, array in snapshot.tensors.items()
+        ],
+        "rng": {name: {"bytes": len(state), "position": _position(state)} for name, state in snapshot.rng.items()},
+        "python": {key.replace("|", " "): _brief(item, graph["nodes"], snapshot) for key, item in graph["roots"].items()},
+    }
+
+
+def _position(packed: bytes) -> int:
+    """Return the position in the Mersenne Twister's block, the last word of a packed state."""
+    return int(struct.unpack("<I", packed[-4:])[0])
+
+
+def _brief(item: Any, nodes: list[list[Any]], snapshot: Snapshot) -> str:
+    """Return a value in one short line."""
+    if not isinstance(item, list):
+        return repr(item)
+    kind, *rest = nodes[item[0]]
+    if kind in ("ndarray", "tensor", "npscalar"):
+        array = snapshot.arrays[rest[0]]
+        return f"{kind} {array.dtype}{list(array.shape)}" if array.ndim else f"{kind} {array[()]}"
+    if kind in ("list", "tuple", "set", "frozenset", "deque", "dict", "OrderedDict", "Counter", "defaultdict"):
+        shown = ", ".join(
+            _brief(part, nodes, snapshot) for part in rest[0][:4] if not isinstance(part, list) or kind in ("list", "tuple")
+        )
+        return f"{kind} of {len(rest[0])}" + (f" [{shown}{', ...' if len(rest[0]) > 4 else ''}]" if shown else "")
+    return f"{kind} {rest[0]}" if rest and isinstance(rest[0], str) else kind
+
+
+def _print_content(content: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    meta = content["meta"]
+    console.print(f"[bold]{content['file']}[/bold]")
+    console.print(
+        f"cursor  phase {meta['phase']}, epoch {meta['epoch']}, batch {meta['batch']} (cut: {meta['cut']})",
+        highlight=False,
+    )
+    console.print(
+        f"program {meta['program']} {' '.join(meta['arguments'])}, run {meta['run']}, seed {meta['seed']}",
+        highlight=False,
+    )
+    table = Table("tensor", "dtype", "shape", "digest", box=None, pad_edge=False)
+    for row in content["tensors"]:
+        table.add_row(row["name"], row["dtype"], str(row["shape"]), row["digest"][:16])
+    console.print(table)
+    rng = Table("random stream", "position", box=None, pad_edge=False)
+    for name, state in content["rng"].items():
+        rng.add_row(name, str(state["position"]))
+    console.print(rng)
+    python = Table("Python state", "value", box=None, pad_edge=False)
+    for name, value in content["python"].items():
+        python.add_row(name, value[:100])
+    console.print(python)
+    environment = Table("environment", "", box=None, pad_edge=False)
+    for name, value in meta["environment"].items():
+        environment.add_row(name, value)
+    console.print(environment)
+    if meta["not_captured"]:
+        console.print("not captured: " + ", ".join(meta["not_captured"]), highlight=False)
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

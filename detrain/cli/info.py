@@ -1,0 +1,100 @@
+"""`detrain info`: what detrain sees in a program, and what of its state will and will not be captured."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from detrain.cli.programs import Program, find_structure
+from detrain.structure import Loop, Structure
+
+_LOST = {
+    "Thread": "a thread",
+    "Process": "a process",
+    "Pool": "a pool of workers",
+    "socket": "a socket",
+    "open": "an open file (its position is not set back)",
+    "Lock": "a lock",
+    "popen": "a process",
+    "Popen": "a process",
+}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--ckpt", "home", envvar="CKPT_DIR", default="ckpt", show_default=True, help="Where to look for an inst.info.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@click.argument("program", metavar="PROGRAM")
+def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
+    """Show the loops found in PROGRAM, where that is known from, and what a checkpoint will hold.
+
+    \b
+    Example:
+      detrain info train.py
+    """
+    target = Program.find(program, is_module=is_module)
+    structure = find_structure(target, Path(home))
+    state = _state(structure)
+    if as_json:
+        click.echo(json.dumps({"structure": msgspec.to_builtins(structure), "state": state}, indent=2))
+        return 0
+    click.echo(f"structure of {program}, from {structure.source}")
+    if not structure.nests:
+        click.echo("  probes are in the program already")
+    for nest in structure.nests:
+        epoch = nest.epoch_loop
+        click.echo(f"  epoch loop   {_line(epoch)}" if epoch else "  epoch loop   none: the batch loop counts as one epoch")
+        click.echo(f"  batch loop   {_line(nest.batch_loop)}")
+        load = f"line {nest.load_line}: {nest.loader}" if nest.load_line else f"the loop's header: {nest.loader}"
+        click.echo(f"  load         {load}")
+        click.echo(f"  update       line {nest.update_line}" + (f" ({nest.evidence[0]})" if nest.evidence else ""))
+    click.echo("captured")
+    for line in state["captured"]:
+        click.echo(f"  {line}")
+    click.echo("not captured")
+    for line in state["not_captured"] or ["nothing that static analysis can see; the run names what it meets"]:
+        click.echo(f"  {line}")
+    return 0
+
+
+def _line(loop: Loop) -> str:
+    text = Path(loop.file).read_text("utf-8", "replace").splitlines()[loop.line - 1].strip()
+    where = f" in {loop.function}()" if loop.function else ""
+    return f"{Path(loop.file).name}:{loop.line}{where}: {text}"
+
+
+def _state(structure: Structure) -> dict[str, Any]:
+    """Return what is captured and what is not, as far as the source shows it."""
+    captured = [
+        "every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators",
+        "random streams: random, numpy.random, TensorFlow's eager seeds; stateful random ops in traced functions are lifted",
+        "the loader: whole epochs are skipped, in the epoch of the checkpoint batches are loaded and not executed",
+    ]
+    lost: list[str] = []
+    changed: list[str] = []
+    for nest in structure.nests:
+        loop = nest.epoch_loop or nest.batch_loop
+        node = _node(loop)
+        if node is None:
+            continue
+        names = sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)})
+        changed += [name for name in names if name not in changed]
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in _LOST:
+                lost.append(f"{Path(loop.file).name}:{call.lineno}: {ast.unparse(call)[:60]} makes {_LOST[name]}")
+    if changed:
+        captured.append(f"Python state, among it what the loops assign: {', '.join(changed)}")
+    return {"captured": captured, "not_captured": lost}
+
+
+def _node(loop: Loop) -> ast.AST | None:
+    for node in ast.walk(ast.parse(Path(loop.file).read_bytes())):
+        if isinstance(node, ast.For | ast.While) and node.lineno == loop.line:
+            return node
+    return None

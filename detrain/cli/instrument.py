@@ -1,0 +1,121 @@
+"""`detrain instrument`: show the probes as a diff, write the instrumented program elsewhere, or change it in place and back."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from detrain.cli.programs import Program, find_structure
+from detrain.errors import UsageError
+from detrain.instrument.edits import decode_source
+
+_ORIGINAL = ".orig"
+
+
+@click.command()
+@click.option("--write", "out", type=click.Path(path_type=Path), help="Write the instrumented program to this file or folder.")
+@click.option("--in-place", is_flag=True, help="Change the program's own files; a copy of each is kept as FILE.orig.")
+@click.option("--remove", is_flag=True, help="Take the probes out of the program's files again.")
+@click.option("--ckpt", "home", envvar="CKPT_DIR", default="ckpt", show_default=True, help="Where to look for an inst.info.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@click.argument("program", metavar="PROGRAM")
+def command(out: Path | None, in_place: bool, remove: bool, home: str, is_module: bool, program: str) -> int:
+    """Print, as a unified diff, the probes that `detrain run` inserts into PROGRAM.
+
+    \b
+    Example:
+      detrain instrument train.py
+      detrain instrument --write instrumented/train.py train.py
+    """
+    if sum((out is not None, in_place, remove)) > 1:
+        raise UsageError("--write, --in-place and --remove exclude each other", "give one of them")
+    target = Program.find(program, is_module=is_module)
+    if remove:
+        return _remove(target)
+    from detrain.instrument.rewriter import instrument
+
+    structure = find_structure(target, Path(home))
+    files = sorted({loop.file for nest in structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None})
+    changed = {Path(file): instrument(Path(file).read_bytes(), structure.nests, file) for file in files}
+    changed = {path: data for path, data in changed.items() if data != path.read_bytes()}
+    if not changed:
+        click.echo(f"{program} carries probes already", err=True)
+    if in_place:
+        _write_in_place(changed)
+    elif out is not None:
+        _write_elsewhere(target, changed, out)
+    else:
+        for path, data in changed.items():
+            _print_diff(path, data)
+    return 0
+
+
+def _print_diff(path: Path, data: bytes) -> None:
+    before, after = (decode_source(text)[0].splitlines(keepends=True) for text in (path.read_bytes(), data))
+    name = _shown(path)
+    diff = "".join(line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(before, after, name, name))
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.syntax import Syntax
+
+        Console().print(Syntax(diff, "diff", background_color="default"))
+    else:
+        click.echo(diff, nl=False)
+
+
+def _write_in_place(changed: dict[Path, bytes]) -> None:
+    for path in changed:
+        copy = path.with_name(path.name + _ORIGINAL)
+        if copy.exists() and copy.read_bytes() != path.read_bytes():
+            raise UsageError(f"{str(copy)!r} is there already, with other content", "move it away, or run with --remove first")
+    for path, data in changed.items():
+        shutil.copy2(path, path.with_name(path.name + _ORIGINAL))
+        path.write_bytes(data)
+        click.echo(f"instrumented {_shown(path)} (original: {path.name}{_ORIGINAL})", err=True)
+
+
+def _write_elsewhere(target: Program, changed: dict[Path, bytes], out: Path) -> None:
+    """Write the entry to `out`; other files of the program keep their place relative to it."""
+    entry = target.path.resolve()
+    to = out / entry.name if out.is_dir() else out
+    for path in {entry, *changed}:
+        place = to if path == entry else to.parent / os.path.relpath(path, entry.parent)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.resolve() == path:
+            raise UsageError(f"--write {str(out)!r} is the program itself", "use --in-place for that")
+        place.write_bytes(changed.get(path, path.read_bytes()))
+        click.echo(f"wrote {place}", err=True)
+
+
+def _remove(target: Program) -> int:
+    from detrain.instrument.analysis import sources
+    from detrain.instrument.rewriter import remove
+
+    found = False
+    for file, _tree in sources(target.path):
+        path = Path(file)
+        before = path.read_bytes()
+        after = remove(before)
+        if after == before:
+            continue
+        found = True
+        path.write_bytes(after)
+        copy = path.with_name(path.name + _ORIGINAL)
+        if copy.exists() and copy.read_bytes() == after:
+            copy.unlink()
+        click.echo(f"took the probes out of {_shown(path)}", err=True)
+    if not found:
+        click.echo(f"{target.shown} carries no probes that detrain put there", err=True)
+    return 0
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

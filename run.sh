@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# ./run.sh            install into .venv if need be, and run the main job on the bundled digits example
+# ./run.sh test       run the test suite (more arguments go to pytest; --slow adds the long suites)
+# ./run.sh PROGRAM …  detrain run PROGRAM … in the same environment
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${PYTHON:-python3}
+venv=${DETRAIN_VENV:-$here/.venv}
+
+install() {  # once for each state of pyproject.toml
+  local stamp="$venv/.detrain-$1"
+  if [ ! -x "$venv/bin/python" ]; then
+    echo "making $venv" >&2
+    "$python" -m venv "$venv"
+  fi
+  if ! cmp -s "$here/pyproject.toml" "$stamp" 2>/dev/null; then
+    echo "installing detrain[$1] (TensorFlow is large: a minute or two)" >&2
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$here[$1]"
+    cp "$here/pyproject.toml" "$stamp"
+  fi
+}
+
+case "${1:-}" in
+  test)
+    shift
+    install tensorflow,examples,test
+    cd "$here"
+    exec "$venv/bin/python" -m pytest "$@"
+    ;;
+  "")
+    install tensorflow,examples
+    home=${CKPT_DIR:-$here/ckpt}
+    "$venv/bin/detrain" run --ckpt "$home" "$here/examples/digits/train.py"
+    echo
+    "$venv/bin/detrain" ckpt ls "$home"
+    echo
+    echo "The checkpoints are in $home. Run this again: it resumes from the newest and ends with the same weights."
+    ;;
+  *)
+    install tensorflow,examples
+    exec "$venv/bin/detrain" run "$@"
+    ;;
+esac
