@@ -111,6 +111,7 @@ def command(
     chosen = None if fresh else _newest(catalogue, target, arguments)
     runs = [entry.run for entry in catalogue.entries() if entry.program == target.name]
     run = chosen[0].run if chosen else max(runs, default=0) + 1
+    catalogue.remove_leftovers(target.name)
     config = _config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
     config = msgspec.structs.replace(
         config, is_strict=strict, allows_environment=allow_environment, edits=target.edits(structure, "detrain")
@@ -134,7 +135,6 @@ def command(
             environment=environment,
         )
         report.say(f"resuming {target.name} at {entry.cursor} ({_age(entry.path)} old, digest {digest[:12]}) from {entry.path}")
-        catalogue.remove_leftovers(target.name)
         return _become(config, meta)
     return _become(config, None)
 

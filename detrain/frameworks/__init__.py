@@ -56,6 +56,9 @@ class Framework(Protocol):
     def is_captured(self, value: object) -> bool:
         """Return whether `tensors` captures an object's state."""
 
+    def flush(self) -> None:
+        """Have what the program has written through the framework reach its files: a kill after the cut must not lose it."""
+
     def on_import(self, module: str) -> None:
         """Called when a module of `FOLLOWED` has been imported."""
 

@@ -46,6 +46,13 @@ class Births:
         entry = self._keys.get(id(value))
         return entry[1] if entry is not None and entry[0]() is value else None
 
+    def find(self, key: str) -> object | None:
+        """Return the live object with a key."""
+        for reference, known in self._keys.values():
+            if known == key:
+                return reference()
+        return None
+
     def top_counts(self) -> dict[str, int]:
         """Return how many of each label the program itself has made."""
         return dict(self._counts.get(TOP, {}))

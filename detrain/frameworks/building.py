@@ -1,63 +1,85 @@
 """Lazy building (tracing a function, building a layer) happens once in a process, wherever it is first needed.
 
-A resumed process builds later than the first run did, and building may draw random numbers: a layer that is built draws seeds for
-its initialisers. So the streams are set to where they were when the first run built the same thing, and are put back afterwards:
-then what is built is the same, and what the program draws next is too.
+A resumed process would build later than the first run did: after code that works on what is already there (resets a metric, lists
+the trainable variables), with other random numbers, and with Python state of another moment. So what the first run had built is
+built ahead, in the same order, before state is restored: functions are traced with the shapes they were called with, and nothing is
+executed. The random streams are set to where they were when the first run built the same thing, and are put back afterwards.
+
+What cannot be built ahead (an argument that is no data) is built when it is needed, with the streams handled in the same way.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import msgspec
 
 from detrain.runtime.rng import Streams
 
-States = dict[str, str]
-"""Packed random streams in base64, by name."""
+
+class Unit(msgspec.Struct, frozen=True):
+    """One piece of building: by which owner, called with what (None if that is no data), drawing from which streams."""
+
+    owner: str
+    turn: int
+    call: str | None = None
+    streams: dict[str, str] = {}
+    """Packed states, in base64, of the streams that building drew from, as they were before."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells one unit from another."""
+        return (self.owner, self.turn)
 
 
 class Building:
-    """Keeps what has been built, and what the streams were before if building drew from them."""
+    """Keeps what has been built, in order."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._built: dict[str, States] = {}
-        self._earlier: dict[str, States] = {}
+        self._built: dict[tuple[str, int], Unit] = {}
+        self._earlier: dict[tuple[str, int], Unit] = {}
         self._turns: dict[str, int] = {}
         self._is_inside = False
 
-    def state(self) -> dict[str, States]:
-        """Return what has been built so far in the run, in this process or before it."""
-        return {**self._earlier, **self._built}
+    def units(self) -> list[Unit]:
+        """Return what the run has built so far, in this process or before it."""
+        return [*self._built.values(), *self._earlier.values()]
 
-    def set_state(self, state: dict[str, States]) -> None:
-        """Set what the run had built at the cut that has been restored."""
-        self._earlier = {key: before for key, before in state.items() if key not in self._built}
+    def begin_restore(self, units: list[Unit]) -> list[Unit]:
+        """Take over what the run had built at the cut to be restored; return what this process has not built yet."""
+        self._earlier = {unit.key: unit for unit in units if unit.key not in self._built}
+        return list(self._earlier.values())
+
+    def is_built(self, unit: Unit) -> bool:
+        """Return whether this process has built a unit."""
+        return unit.key in self._built
 
     @contextlib.contextmanager
-    def unit(self, owner: str) -> Iterator[None]:
-        """Run one outermost piece of building for an owner (its key)."""
-        if self._is_inside:
+    def unit(self, owner: str, describe: Callable[[], str | None]) -> Iterator[None]:
+        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON."""
+        if self._is_inside or not owner:
             yield
             return
         turn = self._turns.get(owner, 0)
         self._turns[owner] = turn + 1
-        key = f"{owner} {turn}"
-        is_late = key in self._earlier
+        earlier = self._earlier.pop((owner, turn), None)
         before = self._streams.read()
-        if is_late:
-            self._streams.write({name: base64.b64decode(text) for name, text in self._earlier[key].items()})
+        call = describe() if earlier is None else None
+        if earlier is not None:
+            self._streams.write({name: base64.b64decode(text) for name, text in earlier.streams.items()})
         self._is_inside = True
         try:
             yield
         finally:
             self._is_inside = False
-            if is_late:
-                self._built[key] = self._earlier.pop(key)
+            if earlier is not None:
+                self._built[earlier.key] = earlier
                 self._streams.write(before)
             else:
                 after = self._streams.read()
-                self._built[key] = {
-                    name: base64.b64encode(state).decode() for name, state in before.items() if after.get(name) != state
-                }
+                drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
+                unit = Unit(owner, turn, call, drawn)
+                self._built[unit.key] = unit

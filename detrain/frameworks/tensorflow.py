@@ -7,7 +7,6 @@ on how many have been made. Private parts of TensorFlow are used: the version ra
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import sys
@@ -15,18 +14,18 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import func_graph
-from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops, variables
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops, summary_ops_v2, variables
 
 from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings
 from detrain.frameworks.births import Births
-from detrain.frameworks.building import Building
+from detrain.frameworks.building import Building, Unit
+from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.runtime.digest import Array
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
@@ -56,8 +55,11 @@ class TensorFlow:
         self._made: dict[str, int] = {}
         self._settle(settings)
         self._watch_variables()
-        self._watch_owners()
+        self._watch_class(tf.train.ExponentialMovingAverage)
+        self._builder = Builder(self._births, self._building)
         self._watch_datasets()
+        self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._watch_writers()
         self._random = RandomCounters()
 
     def streams(self) -> dict[str, Stream]:
@@ -92,7 +94,7 @@ class TensorFlow:
                 positions[key] = iterator.detrain_pulled
         state = {
             "births": self._births.top_counts(),
-            "built": self._building.state(),
+            "built": msgspec.to_builtins(self._building.units()),
             "shuffles": self._made,
             "iterators": positions,
         }
@@ -101,6 +103,8 @@ class TensorFlow:
     def set_counters(self, counters: bytes) -> None:
         """Set the counts; make the iterators that the first run made, and advance those that live on."""
         state = json.loads(counters)
+        units = msgspec.convert(state["built"], list[Unit])
+        self._builder.build_ahead(self._building.begin_restore(units))
         for key in reversed(list(self._shuffles)):  # a later set draws from an earlier one, never the other way
             dataset = self._shuffles[key]()
             while dataset is not None and self._made.get(key, 0) < state["shuffles"].get(key, 0):
@@ -111,7 +115,6 @@ class TensorFlow:
                 next(iterator)
         self._made = dict(state["shuffles"])
         self._births.set_top_counts(state["births"])
-        self._building.set_state(state["built"])
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of an eager tensor, a variable, or a sparse or ragged tensor's parts; else None."""
@@ -138,6 +141,12 @@ class TensorFlow:
         """Return whether an object is a variable, or a wrapper around one."""
         inner = getattr(value, "_value", None) if type(value).__module__.startswith("keras.") else value
         return isinstance(inner, tf.Variable)
+
+    def flush(self) -> None:
+        """Flush every summary writer; a resumed run does not write again what lies before its cut."""
+        for writer in list(self._writers):
+            if not writer._closed:
+                writer.flush()
 
     def environment(self) -> dict[str, str]:
         """Return versions, devices and the settings that change bits."""
@@ -184,43 +193,13 @@ class TensorFlow:
         if identity in self._handles:  # the outer of nested constructor calls, or another Python object for a known variable
             return
         label = str(variable.name).partition(":")[0].replace("/", "|")
-        key = self._births.next_key(label, sys._getframe(2))
+        key = self._births.register(variable, label, sys._getframe(2))
         self._handles[identity] = key
         weakref.finalize(variable.handle, self._handles.pop, identity, None)
         self._variables[key] = weakref.ref(variable)
         if key in self._pending:
             with tf.init_scope():
                 _assign(key, variable, self._pending.pop(key))
-
-    def _watch_owners(self) -> None:
-        """Name what makes variables lazily: traced functions, and moving averages (Keras objects: see `on_import`)."""
-        births = self._births
-        original = polymorphic_function.Function.__init__
-        original_graph = func_graph.FuncGraph.__init__
-
-        @functools.wraps(original)
-        def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
-            label = getattr(python_function, "__name__", "function")
-            births.register(function, label, sys._getframe(1))
-            original(function, python_function, *args, **kwargs)
-
-        @functools.wraps(original_graph)
-        def graph_made(graph: Any, *args: Any, **kwargs: Any) -> None:
-            original_graph(graph, *args, **kwargs)
-            graph.detrain_function = births.owner(sys._getframe(1), polymorphic_function.Function)
-
-        original_trace = func_graph.func_graph_from_py_func
-
-        @functools.wraps(original_trace)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            owner = births.owner(sys._getframe(1), polymorphic_function.Function)
-            with self._building.unit(owner) if owner else contextlib.nullcontext():
-                return original_trace(*args, **kwargs)
-
-        func_graph.func_graph_from_py_func = traced
-        polymorphic_function.Function.__init__ = function_made
-        func_graph.FuncGraph.__init__ = graph_made
-        self._watch_class(tf.train.ExponentialMovingAverage)
 
     def _watch_class(self, cls: Any) -> None:
         births = self._births
@@ -242,18 +221,8 @@ class TensorFlow:
 
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
-        births, building = self._births, self._building
+        births = self._births
         original = Operation.__new__
-        original_build = keras.Layer._maybe_build
-
-        @functools.wraps(original_build)
-        def built(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            if layer.built:
-                return original_build(layer, *args, **kwargs)
-            with building.unit(births.key(layer) or ""):
-                return original_build(layer, *args, **kwargs)
-
-        keras.Layer._maybe_build = built
 
         @functools.wraps(original)
         def layer_made(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -262,6 +231,7 @@ class TensorFlow:
             return made
 
         Operation.__new__ = staticmethod(layer_made)
+        self._builder.watch_keras()
 
     def _watch_datasets(self) -> None:
         original_dataset = dataset_ops.DatasetV2.__init__
@@ -293,6 +263,16 @@ class TensorFlow:
         dataset_ops.DatasetV2.__init__ = dataset_made
         iterator_ops.OwnedIterator.__init__ = iterator_made
         iterator_ops.OwnedIterator._next_internal = advanced
+
+    def _watch_writers(self) -> None:
+        original = summary_ops_v2._ResourceSummaryWriter.__init__
+
+        @functools.wraps(original)
+        def writer_made(writer: Any, *args: Any, **kwargs: Any) -> None:
+            original(writer, *args, **kwargs)
+            self._writers.add(writer)
+
+        summary_ops_v2._ResourceSummaryWriter.__init__ = writer_made
 
 
 class _ContextStream:

@@ -68,7 +68,7 @@ def analyse(entry: Path) -> Structure:
 def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
     """Yield the parsed entry, and the modules it imports that lie beside it."""
     waiting, seen = [entry.resolve()], set()
-    folder = entry.resolve().parent
+    folders = _import_folders(entry.resolve())
     while waiting:
         path = waiting.pop()
         if path in seen or not path.is_file():
@@ -81,17 +81,24 @@ def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
         yield str(path), tree
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
+                places, names = folders, [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                package = path.parent if node.level else folder
+                places = folders
+                if node.level:
+                    places = [path.parents[node.level - 1]] if node.level <= len(path.parents) else []
                 module = node.module or ""
                 names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
-                for name in names if node.level else ():
-                    waiting += _files(package, name)
             else:
                 continue
-            for name in names:
-                waiting += _files(folder, name)
+            waiting += [file for place in places for name in names for file in _files(place, name)]
+
+
+def _import_folders(entry: Path) -> list[Path]:
+    """Return the folders that absolute imports start from: the entry's, and that of the package it is part of."""
+    folders = [entry.parent]
+    while (folders[-1] / "__init__.py").is_file():
+        folders.append(folders[-1].parent)
+    return folders
 
 
 def _files(folder: Path, name: str) -> list[Path]:

@@ -35,6 +35,8 @@ def apply(source: bytes, edits: Sequence[Edit]) -> bytes:
 
 def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeType:
     """Compile a source file with edits; every position in the code is that of the original file."""
+    if not edits:
+        return compile(data, filename, "exec", dont_inherit=True)
     source = decode_source(data)[0].encode()
     edited = apply(source, edits)
     tree = ast.parse(edited, filename)

@@ -60,6 +60,8 @@ def _run_file(config: Config) -> None:
     vars(main_module).update(
         __file__=path,
         __builtins__=builtins,
+        __annotations__={},
+        __cached__=None,
         __loader__=importlib.machinery.SourceFileLoader("__main__", path),
     )
     sys.modules["__main__"] = main_module

@@ -42,8 +42,10 @@ class Session:
         self.streams = Streams()
         self._capture = Capture(self.frameworks)
         self._stations = [(path, _cursor(read_meta(path))) for path in map(Path, config.stations)]
-        kept = read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0
-        self._journal = Journal(self._catalogue.folder / f"{config.program}-r{config.run}.journal", kept)
+        journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
+        if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
+            journal.unlink(missing_ok=True)
+        self._journal = Journal(journal, read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
         self._phase, self._epoch, self._batch = -1, 0, 0
         self._is_in_phase = self._is_implicit = False
@@ -212,6 +214,11 @@ class Session:
 
     def _save(self, cut: Cut, frame: FrameType) -> None:
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        for framework in self.frameworks:
+            framework.flush()
         encoded = self._capture.encode(frame, self._baseline(cut))
         self._name_losses(encoded.not_captured)
         tensors: dict[str, Array] = {}

@@ -1,0 +1,235 @@
+"""Building ahead for TensorFlow and Keras: what a function or layer was called with, and the call again, on placeholders."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import sys
+import weakref
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import func_graph
+
+from detrain.frameworks.births import Births
+from detrain.frameworks.building import Building, Unit
+from detrain.runtime import report
+
+_MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
+
+
+class Builder:
+    """Watches what is built, and builds it ahead in a resumed process."""
+
+    def __init__(self, births: Births, building: Building) -> None:
+        self._births = births
+        self._building = building
+        self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._variable_keys: Any = None
+        self._watch_functions()
+
+    def build_ahead(self, units: list[Unit]) -> None:
+        """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
+        for unit in units:
+            if unit.call is None or self._building.is_built(unit):
+                continue
+            owner = self._find(unit.owner)
+            if owner is None:
+                continue
+            try:
+                self._build(owner, json.loads(unit.call))
+            except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
+                report.warn(
+                    f"cannot build {unit.owner!r} ahead ({type(error).__name__}: {str(error)[:120]}); it is built when needed"
+                )
+
+    def watch_keras(self) -> None:
+        """Watch Keras's layers and optimizers."""
+        import keras
+        from keras.src.backend.tensorflow.core import Variable
+
+        building, births = self._building, self._births
+        original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
+        original_initialize = Variable._initialize
+
+        @functools.wraps(original_build)
+        def built(layer: Any, call_spec: Any) -> Any:
+            if layer.built or tf.inside_function():
+                return original_build(layer, call_spec)
+            with building.unit(births.key(layer) or "", lambda: self._describe_call((), call_spec.user_arguments_dict)):
+                return original_build(layer, call_spec)
+
+        @functools.wraps(original_apply)
+        def applied(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if optimizer.built or tf.inside_function() or trainable_variables is None:
+                return original_apply(optimizer, grads, trainable_variables)
+            trainable_variables = list(trainable_variables)
+            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((trainable_variables,), {})):
+                return original_apply(optimizer, grads, trainable_variables)
+
+        @functools.wraps(original_initialize)
+        def initialized(variable: Any, value: Any) -> None:
+            original_initialize(variable, value)
+            key = self.variable_key(variable)
+            if key is not None:
+                self._keras_variables[key] = variable
+
+        keras.Layer._maybe_build = built
+        keras.optimizers.Optimizer.apply = applied
+        Variable._initialize = initialized
+
+    def variable_key(self, value: Any) -> str | None:
+        """Return the key of a variable, TensorFlow's or Keras's."""
+        inner = getattr(value, "_value", None) if not isinstance(value, tf.Variable) else value
+        return self._births.key(inner) if isinstance(inner, tf.Variable) else None
+
+    def _watch_functions(self) -> None:
+        births, building = self._births, self._building
+        original = polymorphic_function.Function.__init__
+        original_graph = func_graph.FuncGraph.__init__
+        original_trace = func_graph.func_graph_from_py_func
+
+        @functools.wraps(original)
+        def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
+            births.register(function, _function_label(python_function, sys._getframe(1)), sys._getframe(1))
+            original(function, python_function, *args, **kwargs)
+
+        @functools.wraps(original_graph)
+        def graph_made(graph: Any, *args: Any, **kwargs: Any) -> None:
+            original_graph(graph, *args, **kwargs)
+            graph.detrain_function = births.owner(sys._getframe(1), polymorphic_function.Function)
+
+        @functools.wraps(original_trace)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            owner = births.owner(frame, polymorphic_function.Function)
+            with building.unit(owner, lambda: self._describe_trace(frame, owner)):
+                return original_trace(*args, **kwargs)
+
+        polymorphic_function.Function.__init__ = function_made
+        func_graph.FuncGraph.__init__ = graph_made
+        func_graph.func_graph_from_py_func = traced
+
+    def _describe_trace(self, frame: FrameType | None, owner: str) -> str | None:
+        """Return the call that a function is being traced for, from its frame on the stack."""
+        while frame is not None:
+            names = frame.f_code.co_varnames
+            if names[:1] == ("self",) and frame.f_code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
+                values = frame.f_locals
+                if self._births.key(values.get("self")) == owner:
+                    return self._describe_call(values.get("args", ()), values.get("kwds", values.get("kwargs", {})))
+            frame = frame.f_back
+        return None
+
+    def _describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        try:
+            described = {
+                "args": [self._describe(value) for value in args],
+                "kwargs": {name: self._describe(value) for name, value in kwargs.items()},
+            }
+        except _NoDataError:
+            return None
+        return json.dumps(described)
+
+    def _describe(self, value: Any) -> Any:
+        """Return an argument as JSON: shapes for tensors, keys for what has one, plain values as they are."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return {"value": value}
+        key = self.variable_key(value) or self._births.key(value)
+        if isinstance(value, iterator_ops.OwnedIterator):
+            return {"iterator": self._describe_spec(value.element_spec)}
+        if key is not None:
+            return {"key": key}
+        if isinstance(value, tf.Tensor | np.ndarray | np.generic):
+            return {"tensor": [tf.as_dtype(value.dtype).name, list(value.shape)]}
+        return self._describe_nested(value, self._describe)
+
+    def _describe_spec(self, spec: Any) -> Any:
+        if isinstance(spec, tf.TensorSpec):
+            return {"tensor": [spec.dtype.name, None if spec.shape.rank is None else spec.shape.as_list()]}
+        return self._describe_nested(spec, self._describe_spec)
+
+    def _describe_nested(self, value: Any, describe: Any) -> Any:
+        if type(value) is list:
+            return {"list": [describe(item) for item in value]}
+        if type(value) is tuple:
+            return {"tuple": [describe(item) for item in value]}
+        if type(value) is dict and all(isinstance(key, str) for key in value):
+            return {"dict": {key: describe(item) for key, item in value.items()}}
+        raise _NoDataError
+
+    def _recall(self, described: Any) -> Any:
+        """Return the argument for a description, tensors as `tf.TensorSpec`."""
+        [(kind, content)] = described.items()
+        if kind == "value":
+            return content
+        if kind == "tensor":
+            return tf.TensorSpec(content[1], content[0])
+        if kind == "iterator":
+            return iterator_ops.IteratorSpec(self._recall(content))
+        if kind == "key":
+            found = self._keras_variables.get(content) or self._births.find(content)
+            if found is None:
+                raise LookupError(f"there is no {content!r} yet")
+            return found
+        if kind == "dict":
+            return {key: self._recall(item) for key, item in content.items()}
+        items = [self._recall(item) for item in content]
+        return items if kind == "list" else tuple(items)
+
+    def _find(self, key: str) -> Any:
+        """Return the owner with a key, having it made if it is a function that Keras or an attribute look-up makes."""
+        found = self._births.find(key)
+        if found is not None:
+            return found
+        parent_key, _, label = key.rpartition("/")
+        parent = self._births.find(parent_key)
+        maker = label.partition(" ")[0]
+        if parent is not None and maker in _MAKERS:
+            getattr(parent, maker)()
+        elif isinstance(parent, polymorphic_function.Function):
+            name = label.partition(".")[0]
+            instances = [value for value in gc.get_objects() if vars(type(value)).get(name) is parent]
+            if len(instances) == 1:
+                getattr(instances[0], name)
+        return self._births.find(key)
+
+    def _build(self, owner: Any, call: dict[str, Any]) -> None:
+        args = [self._recall(argument) for argument in call["args"]]
+        kwargs = {name: self._recall(argument) for name, argument in call["kwargs"].items()}
+        if isinstance(owner, polymorphic_function.Function):
+            owner.get_concrete_function(*args, **kwargs)
+            return
+        import keras
+
+        if isinstance(owner, keras.optimizers.Optimizer):
+            with self._building.unit(self._births.key(owner) or "", lambda: None):
+                owner.build(*args)
+            return
+        with func_graph.FuncGraph("detrain_build").as_default():
+            placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
+            with self._building.unit(self._births.key(owner) or "", lambda: None):
+                owner(*placeholders[0], **placeholders[1])
+
+
+class _NoDataError(Exception):
+    """An argument that is no data."""
+
+
+def _placeholder(value: Any) -> Any:
+    return tf.compat.v1.placeholder(value.dtype, value.shape) if isinstance(value, tf.TensorSpec) else value
+
+
+def _function_label(python_function: Any, frame: FrameType | None) -> str:
+    """Return a function's name, behind the method of Keras that makes it where one does."""
+    name = getattr(python_function, "__name__", "function")
+    while frame is not None:
+        if frame.f_code.co_name in _MAKERS:
+            return f"{frame.f_code.co_name} {name}"
+        frame = frame.f_back
+    return str(name)

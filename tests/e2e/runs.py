@@ -1,0 +1,117 @@
+"""Running programs for the end-to-end tests: under detrain, bare (the oracle, which knows nothing of detrain), and killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+TIMEOUT_S = 240
+
+ORACLE = """
+import os, random, runpy, sys
+random.seed(0)
+import numpy
+numpy.random.seed(0)
+import tensorflow
+tensorflow.random.set_seed(0)
+tensorflow.config.experimental.enable_op_determinism()
+random.seed(0)
+numpy.random.seed(0)
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left: its exit status and output."""
+
+    status: int
+    out: str
+    err: str
+
+    def last_line(self) -> str:
+        """The last line of the output, where the programs print the digest of their weights."""
+        return self.out.strip().splitlines()[-1] if self.out.strip() else ""
+
+    def matching(self, pattern: str) -> list[str]:
+        """The lines of the output that match."""
+        return [line for line in self.out.splitlines() if re.search(pattern, line)]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of the runs."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("DETRAIN", "CKPT_DIR", "PYTHONHASHSEED"))}
+    return {**plain, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", **changes}
+
+
+def bare(*command: object) -> Result:
+    """Run a program with the same determinism settings and without detrain."""
+    return _finish([sys.executable, "-c", ORACLE, *map(str, command)])
+
+
+def plain(*command: object, cwd: Path | None = None, **changes: str) -> Result:
+    """Run plain Python."""
+    return _finish([sys.executable, *map(str, command)], cwd=cwd, env=environment(**changes))
+
+
+def detrain(*command: object, cwd: Path | None = None, **changes: str) -> Result:
+    """Run the command `detrain`."""
+    return _finish([sys.executable, "-m", "detrain", *map(str, command)], cwd=cwd, env=environment(**changes))
+
+
+def _finish(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> Result:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env or environment(), cwd=cwd, check=False
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def killed(home: Path, *command: object, at_batch: int | None = None, in_save: int | None = None) -> bool:
+    """Run `detrain run --ckpt home ...` and SIGKILL it once its journal holds `at_batch` batches more than before, or while it
+    writes its `in_save`-th checkpoint. Returns False if the program ended first."""
+    journals = {path: path.stat().st_size for path in home.glob("*.journal")}
+    saved = {path.name for path in home.glob("*.h5")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detrain", "run", "--ckpt", str(home), *map(str, command)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    deadline = time.monotonic() + TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if at_batch is not None and _new_batches(home, journals) >= at_batch:
+            break
+        if in_save is not None and list(home.glob(".*.tmp")) and len({p.name for p in home.glob("*.h5")} - saved) >= in_save - 1:
+            break
+        time.sleep(0.0005)
+    was_running = process.poll() is None
+    if was_running:
+        process.send_signal(signal.SIGKILL)
+    process.wait()
+    return was_running
+
+
+def _new_batches(home: Path, before: dict[Path, int]) -> int:
+    """Count the batch records that were written since (40 bytes each; a resumed run first cuts the journal)."""
+    count = 0
+    for path in home.glob("*.journal"):
+        data = path.read_bytes()
+        known = before.get(path, 0)
+        count += data[known if len(data) >= known else 0 :].count(b"\xa1b")
+    return count
+
+
+def bare_python(*command: object) -> Result:
+    """Run a program without a framework, seeded, and without detrain."""
+    text = "\n".join(line for line in ORACLE.splitlines() if "tensorflow" not in line)
+    return _finish([sys.executable, "-c", text, *map(str, command)])

@@ -1,0 +1,240 @@
+"""Under `detrain run` a program looks to itself and to others as under plain `python`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs import PRELUDE
+from tests.e2e.runs import Result, detrain, environment, plain
+
+LOOP = """
+optimizer = Optimizer(np.ones(3))
+for epoch in range(2):
+    for step in range(3):
+        optimizer.apply_gradients(np.ones(3))
+"""
+
+PROGRAMS = {
+    "what it sees of itself": PRELUDE
+    + LOOP
+    + """
+print(__name__, __file__, __doc__, __spec__, __package__, type(__loader__).__name__, sys.argv, sys.path[0])
+print(sorted(name for name in globals() if not name.startswith(("exec", "record_", "epoch_loop", "batch_loop"))))
+print(sys.modules["__main__"].__file__, [name for name in os.environ if "DETRAIN" in name])
+""",
+    "exit status": PRELUDE + LOOP + "sys.exit(3)\n",
+    "exit message": PRELUDE + LOOP + "sys.exit('no')\n",
+    "standard error": PRELUDE + LOOP + "print('hey', file=sys.stderr)\n",
+    "an exception in the loop": PRELUDE
+    + LOOP
+    + """
+        # a comment
+        if epoch == 1:
+            values = {"a": 1}
+            print(values["a"] + values["b"])
+""",
+    "an exception in the loop's header": PRELUDE
+    + """
+optimizer = Optimizer(np.ones(3))
+for epoch in range(2):
+    for step in [1, 2, 3 // (1 - epoch)]:
+        optimizer.apply_gradients(np.ones(3))
+""",
+    "an exception in a loader": PRELUDE
+    + """
+def load():
+    yield 1
+    raise RuntimeError("no more")
+optimizer = Optimizer(np.ones(3))
+for epoch in range(2):
+    for x in load():
+        optimizer.apply_gradients(np.ones(3))
+""",
+    "a chained exception": PRELUDE
+    + LOOP
+    + """
+def first():
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        raise ValueError("outer") from error
+first()
+""",
+    "exit handlers": PRELUDE + LOOP + "import atexit\natexit.register(print, 'bye')\n",
+}
+
+
+def _last_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("detrain:")]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_output_status_and_traceback_are_those_of_plain_python(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAMS[name])
+
+    expected = plain("program.py", "-x", "--every", "7", cwd=tmp_path)
+    run = detrain("run", "--ckpt", tmp_path / "home", "program.py", "-x", "--every", "7", cwd=tmp_path)
+
+    assert run.out == expected.out
+    assert run.status == expected.status
+    assert _last_lines(run.err) == _last_lines(expected.err)
+
+
+def test_a_syntax_error_is_reported_as_python_reports_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("for epoch in range(3):\n    print(epoch\n")
+
+    expected = plain("program.py", cwd=tmp_path)
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    assert (run.out, run.err, run.status) == (expected.out, expected.err, expected.status)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_the_program_as_it_ends_plain_python(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + LOOP + "print('ready', flush=True)\nimport time\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detrain", "run", "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    started = time.monotonic()
+    process.send_signal(number)
+
+    assert process.wait(timeout=20) == -number
+    assert time.monotonic() - started < 20
+
+
+def test_a_module_runs_with_dash_m_and_its_submodules_are_instrumented(tmp_path: Path) -> None:
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "optimizer.py").write_text(PRELUDE)
+    (package / "training.py").write_text(
+        "from pack.optimizer import Optimizer, die, np, show\n"
+        "def train_one_epoch(optimizer, epoch):\n"
+        "    for step in range(4):\n"
+        "        optimizer.apply_gradients(np.random.normal(size=3))\n"
+        "        die(f'{epoch}:{step}')\n"
+        "    return float(optimizer.weights.sum())\n"
+    )
+    (package / "__main__.py").write_text(
+        "import sys\n"
+        "from pack.optimizer import Optimizer, np, show\n"
+        "from pack.training import train_one_epoch\n"
+        "print(__name__, __package__, __spec__.name, sys.argv[1:])\n"
+        "optimizer = Optimizer(np.ones(3))\n"
+        "for epoch in range(3):\n"
+        "    print('loss', train_one_epoch(optimizer, epoch))\n"
+        "show(optimizer.weights)\n"
+    )
+
+    whole = detrain("run", "--ckpt", "one", "-m", "pack", "-a", cwd=tmp_path)
+    killed = detrain("run", "--ckpt", "two", "-m", "pack", "-a", cwd=tmp_path, DIE_AT="1:2")
+    again = detrain("run", "--ckpt", "two", "-m", "pack", "-a", cwd=tmp_path)
+
+    assert whole.status == 0, whole.err
+    assert whole.out.startswith("__main__ pack pack.__main__ ['-a']")
+    assert killed.status == -9
+    assert again.out.splitlines()[1:] == whole.out.splitlines()[-3:]
+    assert not list(tmp_path.rglob("*.pyc")) or all(
+        plain("-m", "pack", cwd=tmp_path).status == 0 for _ in range(1)
+    )
+
+
+def test_bytecode_files_stay_those_of_the_original_source(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text(PRELUDE + "def train(optimizer):\n    for x in range(3):\n        optimizer.apply_gradients(x)\n")
+    (tmp_path / "program.py").write_text("import steps\no = steps.Optimizer(steps.np.ones(3))\nfor e in range(2):\n    steps.train(o)\n")
+
+    first = detrain("run", "program.py", cwd=tmp_path)
+    code = plain("-c", "import steps; print(steps.train.__code__.co_names)", cwd=tmp_path)
+
+    assert first.status == 0, first.err
+    assert "record_batch" not in code.out
+
+
+def _instrumented(tmp_path: Path) -> tuple[Path, Result]:
+    from tests.e2e.programs import FOR_LOOPS
+
+    (tmp_path / "program.py").write_text(FOR_LOOPS)
+    written = detrain("instrument", "--write", "probed.py", "program.py", cwd=tmp_path)
+    assert written.status == 0, written.err
+    return tmp_path / "probed.py", detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+
+
+def test_a_program_instrumented_on_disk_resumes_under_plain_python(tmp_path: Path) -> None:
+    path, whole = _instrumented(tmp_path)
+
+    killed = plain(path, cwd=tmp_path, DIE_AT="2:3", CKPT_DIR=str(tmp_path / "home"))
+    again = plain(path, cwd=tmp_path, CKPT_DIR=str(tmp_path / "home"))
+
+    assert killed.status == -9
+    assert again.status == 0, again.err
+    assert "resuming probed at 2:0" in again.err
+    assert again.out.splitlines() == whole.out.splitlines()[-len(again.out.splitlines()) :]
+
+
+def test_in_place_and_remove_undo_each_other(tmp_path: Path) -> None:
+    from tests.e2e.programs import FOR_LOOPS
+
+    path = tmp_path / "program.py"
+    path.write_bytes(FOR_LOOPS.encode())
+
+    detrain("instrument", "--in-place", "program.py", cwd=tmp_path)
+    probed = path.read_text()
+    original = (tmp_path / "program.py.orig").read_text()
+    detrain("instrument", "--remove", "program.py", cwd=tmp_path)
+
+    assert re.search(r"execute = record_batch\(step\)\n\s+if not execute:\n\s+continue\n", probed)
+    assert original == FOR_LOOPS
+    assert path.read_bytes() == FOR_LOOPS.encode()
+    assert not (tmp_path / "program.py.orig").exists()
+
+
+BY_HAND = PRELUDE + """
+from detrain import record_batch, record_epoch
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    record_epoch(epoch)
+    for batch in range(5):
+        x = np.random.normal(size=3)
+        execute = record_batch(batch)
+        if not execute:
+            continue
+        optimizer.apply_gradients(x)
+        die(f"{epoch}:{batch}")
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_probes_put_in_by_hand_resume_to_the_bit(every: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BY_HAND)
+
+    whole = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
+    killed = detrain("run", "--ckpt", "two", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
+    again = detrain("run", "--ckpt", "two", "--every", every, "program.py", cwd=tmp_path)
+
+    assert killed.status == -9
+    assert again.status == 0, again.err
+    assert again.out == whole.out
+
+
+def test_probes_put_in_by_hand_do_nothing_under_plain_python(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BY_HAND)
+    (tmp_path / "bare.py").write_text(
+        re.sub(r".*record_epoch.*\n|.*execute.*\n|            continue\n", "", BY_HAND)
+    )
+
+    seeded = ["-c", "import numpy, runpy, sys; numpy.random.seed(0); runpy.run_path(sys.argv[1])"]
+
+    assert plain(*seeded, "program.py", cwd=tmp_path).out == plain(*seeded, "bare.py", cwd=tmp_path).out
