@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from detrain.errors import NoStructure, ProgramNotFound
+from detrain.errors import NoStructure, ProgramNotFound, fit_unsupported
 from detrain.instrument.edits import Edit
 from detrain.runtime.digest import digest_source
 from detrain.structure import Structure, read_info
@@ -109,10 +109,7 @@ def find_structure(program: Program, home: Path) -> Structure:
     if structure.nests or program.has_probes() or not _parses(program.path):
         return structure
     if structure.fit_lines:
-        raise NoStructure(
-            f"{program.shown!r} trains through fit ({', '.join(structure.fit_lines[:3])}), which this version does not resume",
-            "write the loop out (train_on_batch, or a GradientTape), or run it without detrain",
-        )
+        raise fit_unsupported(program.shown, f" ({', '.join(structure.fit_lines[:3])})")
     raise NoStructure(
         f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights",
         "name the loops in an inst.info (docs/inst-info.md), or put the probes in by hand (README, Probes)",

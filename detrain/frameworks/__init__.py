@@ -19,6 +19,8 @@ class Settings:
 
     seed: int
     threads: int
+    on_fit: Callable[[], None] = lambda: None
+    """Called when the program trains through a loop of the framework's own (`Model.fit`), before that starts."""
 
 
 class Framework(Protocol):

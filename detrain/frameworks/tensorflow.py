@@ -53,6 +53,7 @@ class TensorFlow:
         self._iterators: dict[str, weakref.ref[Any]] = {}
         self._shuffles: dict[str, weakref.ref[Any]] = {}
         self._made: dict[str, int] = {}
+        self._on_fit = settings.on_fit
         self._settle(settings)
         self._watch_variables()
         self._watch_class(tf.train.ExponentialMovingAverage)
@@ -232,6 +233,14 @@ class TensorFlow:
 
         Operation.__new__ = staticmethod(layer_made)
         self._builder.watch_keras()
+        original_fit = keras.Model.fit
+
+        @functools.wraps(original_fit)
+        def fit(*args: Any, **kwargs: Any) -> Any:
+            self._on_fit()
+            return original_fit(*args, **kwargs)
+
+        keras.Model.fit = fit
 
     def _watch_datasets(self) -> None:
         original_dataset = dataset_ops.DatasetV2.__init__

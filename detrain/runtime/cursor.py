@@ -24,9 +24,10 @@ class Cursor:
     batch: int
     cut: Cut = "epoch"
 
-    def key(self) -> tuple[int, int, int, int]:
-        """Sort key: the order in which a run reaches its cuts."""
-        return (self.phase, self.epoch, _ORDER[self.cut] if self.cut in ("epoch", "end") else 1, self.batch)
+    def key(self) -> tuple[int, int, int, int, int]:
+        """Sort key: the order in which a run reaches its cuts. Of one batch `load` comes before `batch`."""
+        stage = _ORDER[self.cut]
+        return (self.phase, self.epoch, min(stage, 1) if self.cut != "end" else stage, self.batch, stage)
 
     def __str__(self) -> str:
         short = f"{self.epoch}:{self.batch}"

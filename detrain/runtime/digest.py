@@ -7,14 +7,22 @@ can read (models, open files) count by their type's name alone.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from typing import Any
+import collections
+import dataclasses
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from detrain.runtime.dtypes import dtype_name
+
 Array = npt.NDArray[Any]
+
+_DOUBLE: Final = struct.Struct("<d")
+_MAX_DEPTH: Final = 8
 
 
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:
@@ -46,39 +54,59 @@ def digest_source(source: bytes) -> str:
 
 def raw_bytes(array: Array) -> Any:
     """Return the bytes of an array in C order, without a copy where it is contiguous."""
-    flat = np.ascontiguousarray(array)
-    return flat.view(np.uint8).reshape(-1) if flat.ndim else flat.tobytes()
+    if array.itemsize == 0 or array.size == 0:
+        return b""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _feed_array(state: Any, array: Array) -> None:
-    state.update(f"array {array.dtype.str} {array.shape}".encode())
+    state.update(f"array {dtype_name(array.dtype) or array.dtype.str} {array.shape}".encode())
     if array.dtype.hasobject:
-        state.update(repr(array.tolist()).encode())
+        _feed_all(state, array.reshape(-1).tolist(), lambda _: None, depth=0)
     else:
         state.update(raw_bytes(array))
 
 
 def _feed(state: Any, value: object, to_array: Callable[[object], Array | None], depth: int) -> None:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        text = value.hex() if isinstance(value, float) else repr(value)
-        state.update(f"{type(value).__name__} {text};".encode("utf-8", "surrogatepass"))
-        return
-    if isinstance(value, np.ndarray | np.generic):
+        _feed_scalar(state, value)
+    elif isinstance(value, np.ndarray | np.generic):
         _feed_array(state, np.asarray(value))
-        return
-    if depth < 8 and isinstance(value, list | tuple):
+    elif depth < _MAX_DEPTH and isinstance(value, list | tuple | collections.deque):
         state.update(f"{type(value).__name__} {len(value)};".encode())
-        for item in value:
-            _feed(state, item, to_array, depth + 1)
-        return
-    if depth < 8 and isinstance(value, Mapping):
+        _feed_all(state, value, to_array, depth + 1)
+    elif depth < _MAX_DEPTH and isinstance(value, Mapping):
         state.update(f"dict {len(value)};".encode())
-        for key, item in value.items():
-            _feed(state, key, to_array, depth + 1)
-            _feed(state, item, to_array, depth + 1)
-        return
-    array = to_array(value)
-    if array is not None:
+        for pair in value.items():
+            _feed_all(state, pair, to_array, depth + 1)
+    elif depth < _MAX_DEPTH and isinstance(value, set | frozenset):
+        state.update(f"{type(value).__name__} {len(value)};".encode())
+        for digest in sorted(digest_value(item, to_array) for item in value):
+            state.update(digest.encode())
+    elif depth < _MAX_DEPTH and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        state.update(f"{type(value).__qualname__};".encode())
+        _feed_all(state, (getattr(value, each.name, None) for each in dataclasses.fields(value)), to_array, depth + 1)
+    elif (array := to_array(value)) is not None:
         _feed_array(state, array)
     else:
         state.update(f"opaque {type(value).__module__}.{type(value).__qualname__};".encode())
+
+
+def _feed_all(state: Any, values: Iterable[object], to_array: Callable[[object], Array | None], depth: int) -> None:
+    for value in values:
+        _feed(state, value, to_array, depth)
+
+
+def _feed_scalar(state: Any, value: bool | int | float | complex | str | bytes | None) -> None:
+    if isinstance(value, float):
+        data = _DOUBLE.pack(value)
+    elif isinstance(value, complex):
+        data = _DOUBLE.pack(value.real) + _DOUBLE.pack(value.imag)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        data = f"{int(value):x}".encode()  # decimal digits are limited to 4300
+    elif isinstance(value, bytes):
+        data = value
+    else:
+        data = str.encode(value if isinstance(value, str) else repr(value), "utf-8", "surrogatepass")
+    state.update(f"{type(value).__name__} {len(data)} ".encode())
+    state.update(data)

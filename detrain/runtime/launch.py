@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from detrain.errors import DetrainError
+from detrain.errors import DetrainError, fit_unsupported
 from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
 from detrain.instrument.edits import compile_edited
 from detrain.runtime import probes
@@ -125,9 +125,14 @@ class _Finder:
         spec.loader = _EditedLoader(spec.loader.name, spec.loader.path, edits)
         return spec
 
+    def _refuse_fit(self) -> None:
+        if probes.has_active_session():
+            probes.fail(fit_unsupported(self._config.shown))
+
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
-            settings = Settings(self._config.seed, self._config.threads)
+            on_fit = self._refuse_fit if self._session is not None else lambda: None
+            settings = Settings(self._config.seed, self._config.threads, on_fit)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

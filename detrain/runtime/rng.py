@@ -29,13 +29,13 @@ class RngState:
     def pack(self) -> bytes:
         """Return the state as bytes, bit for bit."""
         spare = 0.0 if self.gauss is None else self.gauss
-        return _HEADER.pack(len(self.words), self.gauss is not None, spare) + self.words.tobytes()
+        return _HEADER.pack(len(self.words), self.gauss is not None, spare) + self.words.astype("<u4").tobytes()
 
     @classmethod
     def unpack(cls, data: bytes) -> RngState:
         """Inverse of `pack`."""
         count, has_gauss, spare = _HEADER.unpack_from(data)
-        words = np.frombuffer(data, np.uint32, count, _HEADER.size)
+        words = np.frombuffer(data, "<u4", count, _HEADER.size).astype(np.uint32)
         return cls(words, spare if has_gauss else None)
 
 

@@ -119,3 +119,12 @@ def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: 
     assert first.out == digits.out
     assert again.out.splitlines() == digits.out.splitlines()[-2:]
     assert f"resuming train at {DIGITS_EPOCHS}:0" in again.err
+
+
+def test_the_fit_example_is_refused_before_it_trains(tmp_path: Path) -> None:
+    run = detrain("run", "--ckpt", tmp_path, EXAMPLES / "digits" / "fit.py", "--epochs", 2)
+
+    assert run.status == 65
+    assert run.out == ""
+    assert "trains through fit" in run.err
+    assert bare(EXAMPLES / "digits" / "fit.py", "--epochs", 2).status == 0

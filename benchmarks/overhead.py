@@ -1,0 +1,155 @@
+"""What detrain costs: run time under `detrain run` / bare with the same determinism, and fast-forward / bare loader iteration.
+
+    python benchmarks/overhead.py [--repeat N] [--json]
+
+Each workload is run as two processes in turn, bare (`detrain run --bare`: the same settings, no probes) and under detrain with a
+checkpoint an epoch, `--repeat` times. A workload prints the seconds of its loop alone (after the first epoch, so that tracing does not
+count), and the ratio is taken pair by pair: median, and the range of the middle half. Fast-forward is measured in one process: batches a
+second that the resumed loop passes over, against plain iteration over the same loader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+WORKLOADS = {
+    "dense, 2 ms a step": """
+import time, keras, numpy as np, tensorflow as tf
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(512, activation="relu"), keras.layers.Dropout(0.2), keras.layers.Dense(10)])
+x, y = np.random.normal(size=(4096, 64)).astype("float32"), np.random.randint(0, 10, 4096)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64)
+EPOCHS = 12
+""",
+    "convolution, 20 ms a step": """
+import time, keras, numpy as np, tensorflow as tf
+layers = keras.layers
+model = keras.Sequential([keras.Input((32, 32, 3)), layers.Conv2D(32, 3, activation="relu"), layers.BatchNormalization(),
+    layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(), layers.Flatten(), layers.Dropout(0.3), layers.Dense(10)])
+x, y = np.random.normal(size=(1024, 32, 32, 3)).astype("float32"), np.random.randint(0, 10, 1024)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1024).batch(32)
+EPOCHS = 6
+""",
+    "recurrent, 60 ms a step": """
+import time, keras, numpy as np, tensorflow as tf
+layers = keras.layers
+model = keras.Sequential([keras.Input((96,)), layers.Embedding(5000, 96), layers.LSTM(128), layers.Dropout(0.3), layers.Dense(10)])
+x, y = np.random.randint(0, 5000, (1024, 96)), np.random.randint(0, 10, 1024)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1024).batch(64)
+EPOCHS = 5
+""",
+}
+
+LOOP = """
+optimizer = keras.optimizers.Adam(1e-3)
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(y, model(x, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+started = None
+for epoch in range(EPOCHS):
+    if epoch == 1:
+        started = time.perf_counter()
+    for x, y in data:
+        loss = step(x, y)
+    float(loss)
+print("SECONDS", time.perf_counter() - started)
+"""
+
+FORWARD = """
+import json, os, sys, time
+import numpy as np, tensorflow as tf
+x = np.random.normal(size=(32768, 256)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices(x).shuffle(1000).batch(32)
+started = time.perf_counter()
+for epoch in range(3):
+    for batch in data:
+        pass
+print("PLAIN", 3 * 1024 / (time.perf_counter() - started))
+class Optimizer:
+    def apply_gradients(self, x):
+        if os.environ.get("STOP") and int(os.environ["STOP"]) == self.steps:
+            os._exit(0)
+        self.steps += 1
+optimizer = Optimizer()
+optimizer.steps = 0
+print("START", time.perf_counter(), flush=True)
+for batch in data:
+    if optimizer.steps == 1000:
+        print("ARRIVED", time.perf_counter(), flush=True)
+        os._exit(0)
+    optimizer.apply_gradients(batch)
+"""
+
+
+def seconds(program: Path, *options: str) -> float:
+    """Run a workload; return the seconds of its loop."""
+    done = subprocess.run(
+        [sys.executable, "-m", "detrain", "run", *options, str(program)],
+        capture_output=True, text=True, check=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    return float(done.stdout.split("SECONDS")[1])
+
+
+def overhead(name: str, repeat: int, folder: Path) -> dict[str, object]:
+    """Measure one workload."""
+    program = folder / "workload.py"
+    program.write_text(WORKLOADS[name] + LOOP)
+    ratios, bares = [], []
+    for number in range(repeat):
+        pair = {}
+        for kind in ("bare", "detrain") if number % 2 else ("detrain", "bare"):
+            options = ["--bare"] if kind == "bare" else ["--fresh", "--ckpt", str(folder / "home")]
+            pair[kind] = seconds(program, *options)
+        ratios.append(pair["detrain"] / pair["bare"])
+        bares.append(pair["bare"])
+    low, middle, high = statistics.quantiles(ratios, n=4) if repeat > 1 else (ratios[0],) * 3
+    return {"workload": name, "bare_s": statistics.median(bares), "ratio": middle, "quartiles": [low, high], "runs": repeat}
+
+
+def forward(folder: Path) -> dict[str, object]:
+    """Measure fast-forward against plain iteration over the same loader."""
+    program, home = folder / "forward.py", folder / "forward"
+    program.write_text(FORWARD)
+    command = [sys.executable, "-m", "detrain", "run", "--every", "1000b", "--ckpt", str(home), str(program)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run(command, capture_output=True, check=True, env=environment)
+    words = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
+    plain = float(words[words.index("PLAIN") + 1])
+    took = float(words[words.index("ARRIVED") + 1]) - float(words[words.index("START") + 1])
+    return {"plain_batches_s": plain, "forward_batches_s": 1000 / took, "ratio": 1000 / took / plain}
+
+
+def main() -> None:
+    """Run all workloads and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        rows = [overhead(workload, args.repeat, Path(name)) for workload in WORKLOADS]
+        forwards = [forward(Path(tempfile.mkdtemp(dir=name))) for _ in range(max(args.repeat // 2, 1))]
+    if args.json:
+        print(json.dumps({"overhead": rows, "forward": forwards}, indent=2))
+        return
+    for row in rows:
+        low, high = row["quartiles"]  # type: ignore[misc]
+        print(f"{row['workload']:28} bare {row['bare_s']:6.2f} s   detrain/bare {row['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
+    ratios = [float(row["ratio"]) for row in forwards]  # type: ignore[arg-type]
+    print(f"fast-forward / bare iteration {statistics.median(ratios):.2f}  [{min(ratios):.2f}, {max(ratios):.2f}]")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The names of array dtypes in files: every dtype whose bytes are all of its value, and nothing else.
+
+NumPy's own dtypes are named as in the npy format (`<f4`, `|S3`, for structured ones the JSON of their fields), those of
+ml_dtypes (bfloat16, float8_e4m3fn, ...) by their name. Object arrays have no name: their bytes are addresses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+DType = np.dtype[Any]
+
+_SIMPLE: Final = re.compile(r"[<>|=]?[biufcSUVmM]\d+(\[[\w/]+\])?|[|]b1")
+_EXTENSION: Final = re.compile(r"(bfloat16|u?int[1248]|float\d+\w*)")
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: DType) -> str | None:
+    """Return the name of a dtype, or None for one that `named_dtype` would not give back."""
+    if dtype.hasobject:
+        return None
+    if dtype.names is not None or dtype.subdtype is not None:
+        name = json.dumps(np.lib.format.dtype_to_descr(dtype))
+    else:
+        name = dtype.name if dtype.kind == "V" and dtype.type is not np.void else dtype.str
+    try:
+        return name if named_dtype(name) == dtype else None
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def named_dtype(name: str) -> DType:
+    """Return the dtype of a name; inverse of `dtype_name`. Raises ValueError for what is not the name of one."""
+    if _SIMPLE.fullmatch(name):
+        return _numpy_dtype(name, name)
+    if _EXTENSION.fullmatch(name):
+        import ml_dtypes  # every framework that has such arrays brings it along
+
+        kind = getattr(ml_dtypes, name, None)
+        if isinstance(kind, type):
+            return np.dtype(kind)
+    if name.startswith("["):
+        try:
+            return _numpy_dtype(_checked_fields(json.loads(name)), name)
+        except json.JSONDecodeError:
+            pass
+    raise ValueError(f"{name!r} is not the name of a dtype")
+
+
+def _numpy_dtype(descr: Any, name: str) -> DType:
+    try:
+        return np.dtype(np.lib.format.descr_to_dtype(descr))
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{name!r} is not the name of a dtype") from error
+
+
+def _checked_fields(descr: Any) -> Any:
+    """Return fields read from JSON as `descr_to_dtype` takes them; only simple dtypes may be at the leaves."""
+    if isinstance(descr, str):
+        if not _SIMPLE.fullmatch(descr):
+            raise ValueError(f"{descr!r} is not the name of a dtype")
+        return descr
+    if not isinstance(descr, list):
+        raise ValueError(f"{descr!r} does not describe fields")
+    if len(descr) == 2 and isinstance(descr[1], list) and all(isinstance(n, int) for n in descr[1]) and descr[1]:
+        return (_checked_fields(descr[0]), tuple(descr[1]))
+    fields = []
+    for field in descr:
+        title, form, *shape = field
+        fields.append((tuple(title) if isinstance(title, list) else title, _checked_fields(form), *map(tuple, shape)))
+    return fields

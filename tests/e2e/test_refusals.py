@@ -1,0 +1,297 @@
+"""Bad input: one clear message of two lines at most, the right exit code, nothing lost and nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from detrain import errors
+from tests.e2e.programs import FOR_LOOPS, PRELUDE
+from tests.e2e.runs import Result, detrain
+
+
+def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) -> None:
+    """The run ended with the error's code, and a message of at most two lines that says what it should."""
+    message = [line for line in run.err.splitlines() if line.startswith(("detrain: error", "  "))]
+    assert run.status == error.exit_code, run.err
+    assert 1 <= len(message) <= 2
+    for word in said:
+        assert word in "\n".join(message)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a program and checkpoints of a run of it that was killed in its third epoch."""
+    (tmp_path / "program.py").write_text(FOR_LOOPS)
+    assert detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3").status == -9
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "ckpt").iterdir()}
+
+
+@pytest.mark.parametrize("every", ["0", "-1", "3x", "0b", "1.5", "", "10sec"])
+def test_a_distance_between_checkpoints_that_is_none(every: str, home: Path) -> None:
+    assert_refused(detrain("run", "--every", every, "program.py", cwd=home), errors.UsageError, "--every", repr(every), "10min")
+
+
+def test_no_such_program(tmp_path: Path) -> None:
+    assert_refused(detrain("run", "nope.py", cwd=tmp_path), errors.ProgramNotFound, "'nope.py'")
+    assert_refused(detrain("run", "-m", "nope", cwd=tmp_path), errors.ProgramNotFound, "'nope'")
+
+
+def test_no_training_loop(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("for i in range(3):\n    print(i)\n")
+
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    assert_refused(run, errors.NoStructure, "program.py", "inst.info")
+    assert run.out == ""
+
+
+def test_training_through_fit_alone_is_refused_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("model = object()\nmodel.fit([1], [2])\n")
+
+    assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.NoStructure, "fit", "program.py:2")
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FOR_LOOPS)
+    (tmp_path / "file").write_text("")
+
+    assert_refused(detrain("run", "--ckpt", "file", "program.py", cwd=tmp_path), errors.StoreError, "file", "--ckpt")
+
+
+def test_checkpoints_of_another_program(home: Path) -> None:
+    before = contents(home)
+    (home / "other.py").write_text(FOR_LOOPS)
+
+    assert_refused(detrain("run", "other.py", cwd=home), errors.AnotherProgram, "'program'", "'other'", "--fresh")
+    assert contents(home) == before
+
+
+def test_fresh_starts_beside_the_checkpoints_of_another_program(home: Path) -> None:
+    before = contents(home)
+    (home / "other.py").write_text(FOR_LOOPS)
+
+    run = detrain("run", "--fresh", "other.py", cwd=home)
+    after = contents(home)
+    again = detrain("run", "program.py", cwd=home)
+
+    assert run.status == 0
+    assert {name: data for name, data in after.items() if name in before} == before
+    assert "resuming program at 2:0" in again.err
+
+
+def test_fresh_starts_the_same_program_anew_and_keeps_the_old_checkpoints(home: Path) -> None:
+    before = contents(home)
+
+    run = detrain("run", "--fresh", "program.py", cwd=home)
+
+    assert run.out.startswith("epoch 0 ")
+    assert {name: data for name, data in contents(home).items() if name in before} == before
+
+
+@pytest.mark.parametrize("change", ["lr = 2\n", "\ndef helper():\n    pass\n"])
+def test_changed_source(change: str, home: Path) -> None:
+    before = contents(home)
+    (home / "program.py").write_text(FOR_LOOPS + change)
+
+    assert_refused(detrain("run", "program.py", cwd=home), errors.AnotherProgram, "source", "program.py", "--fresh")
+    assert contents(home) == before
+
+
+def test_a_changed_comment_is_no_changed_source(home: Path) -> None:
+    (home / "program.py").write_text("# said in other words\n" + FOR_LOOPS)
+
+    assert "resuming" in detrain("run", "program.py", cwd=home).err
+
+
+def test_other_arguments(home: Path) -> None:
+    assert_refused(detrain("run", "program.py", "--lr", "1", cwd=home), errors.AnotherProgram, "arguments", "--lr")
+
+
+def test_another_seed(home: Path) -> None:
+    assert_refused(detrain("run", "--seed", "7", "program.py", cwd=home), errors.UsageError, "--seed 7")
+
+
+DATA = (
+    PRELUDE
+    + """
+data = np.load("data.npy")
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(4):
+        x = data[epoch * 4 + step]
+        optimizer.apply_gradients(x)
+        die(f"{epoch}:{step}")
+show(optimizer.weights)
+"""
+)
+
+
+def test_another_dataset_is_found_by_the_digest_of_the_first_batch(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(DATA)
+    data = np.random.default_rng(0).normal(size=(12, 3))
+    np.save(tmp_path / "data.npy", data)
+    detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:2")
+    before = contents(tmp_path)
+
+    np.save(tmp_path / "data.npy", data + 1e-9)
+    for _ in range(2):
+        assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.Diverged, "batch 1:0", "digest")
+        assert contents(tmp_path) == before
+    np.save(tmp_path / "data.npy", data)
+
+    assert detrain("run", "program.py", cwd=tmp_path).status == 0
+
+
+def test_a_large_array_that_is_not_the_first_runs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(DATA)
+    np.save(tmp_path / "data.npy", np.zeros((10000, 3)))
+    detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:2")
+
+    np.save(tmp_path / "data.npy", np.ones((10000, 3)))
+
+    assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.Diverged, "data", "digest")
+
+
+def newest(home: Path) -> Path:
+    return sorted((home / "ckpt").glob("*.h5"))[-1]
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def _flip_in_the_weights(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        dataset = file["python/graph"]
+        dataset[3] ^= 4
+
+
+@pytest.mark.parametrize("damage", [_truncate, _flip_in_the_weights, lambda path: path.write_bytes(b"")])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(damage: Callable[[Path], None], home: Path) -> None:
+    whole = detrain("run", "--ckpt", "elsewhere", "program.py", cwd=home)
+    path = newest(home)
+    damage(path)
+    bytes_before = path.read_bytes()
+
+    verdict = detrain("ckpt", "verify", "ckpt", cwd=home)
+    run = detrain("run", "--every", "10", "program.py", cwd=home)
+
+    assert verdict.status == errors.CheckpointDamaged.exit_code
+    assert "BAD" in verdict.out
+    assert path.name in run.err
+    assert "resuming program at 1:0" in run.err
+    assert run.out == "".join(line + "\n" for line in whole.out.splitlines()[1:])
+    assert path.read_bytes() == bytes_before or path.exists()
+
+
+def test_when_no_checkpoint_is_good_nothing_is_started_over_silently(home: Path) -> None:
+    for path in (home / "ckpt").glob("*.h5"):
+        _truncate(path)
+    before = contents(home)
+
+    assert_refused(detrain("run", "program.py", cwd=home), errors.CheckpointDamaged, "--fresh")
+    assert contents(home) == before
+
+
+def test_a_checkpoint_of_a_newer_format(home: Path) -> None:
+    with h5py.File(newest(home), "r+") as file:
+        file.attrs["version"] = 99
+    before = contents(home)
+
+    assert_refused(detrain("run", "program.py", cwd=home), errors.CheckpointTooNew, "99", "update")
+    assert contents(home) == before
+
+
+def _with_environment(path: Path, **changes: str) -> None:
+    """Write a checkpoint anew, with other entries in its environment."""
+    import msgspec
+
+    from detrain.store import Snapshot, read, write
+
+    snapshot = read(path)
+    meta = msgspec.structs.replace(snapshot.meta, environment={**snapshot.meta.environment, **changes})
+    path.unlink()
+    write(path, Snapshot(meta, snapshot.tensors, snapshot.rng, snapshot.python, snapshot.arrays))
+
+
+def test_another_environment_is_refused_by_name_and_may_be_allowed(home: Path) -> None:
+    _with_environment(newest(home), numpy="1.0.0", cpu="abacus")
+
+    assert_refused(detrain("run", "program.py", cwd=home), errors.EnvironmentChanged, "numpy was '1.0.0'", "abacus")
+    assert detrain("run", "--allow-environment", "program.py", cwd=home).status == 0
+
+
+def test_threads_and_settings_of_the_first_run_are_set_again(home: Path) -> None:
+    (home / "program.py").write_text(FOR_LOOPS.replace("main()\n", "main()\nprint('oneDNN', os.environ.get('TF_ENABLE_ONEDNN_OPTS'))\n"))
+    shutil.rmtree(home / "ckpt")
+    detrain("run", "program.py", cwd=home, DIE_AT="2:3", TF_ENABLE_ONEDNN_OPTS="0")
+
+    run = detrain("run", "program.py", cwd=home)
+
+    assert "oneDNN" not in run.out or "oneDNN 0" in run.out
+
+
+STRICT = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    log = open(os.devnull, "a")
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+    optimizer.log = log
+show(optimizer.weights)
+"""
+)
+
+
+def test_what_cannot_be_captured_is_named_and_refused_when_strict(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(STRICT)
+
+    run = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
+    strict = detrain("run", "--ckpt", "two", "--strict", "program.py", cwd=tmp_path)
+
+    assert run.status == 0
+    assert "optimizer.log (_io.TextIOWrapper)" in run.err
+    assert_refused(strict, errors.NotCapturable, "optimizer.log")
+
+
+def test_an_inst_info_with_a_wrong_line(home: Path) -> None:
+    info = {"format": 1, "source": "by hand", "nests": [{"batch_loop": {"file": "program.py", "line": 3, "column": 0, "kind": "for"}}]}
+    (home / "inst.info").write_text(json.dumps(info))
+
+    assert_refused(detrain("run", "program.py", cwd=home), errors.StructureInvalid, "program.py:3", "loops start at lines")
+
+
+def test_the_commands_help_shows_an_example() -> None:
+    for command in (["run"], ["instrument"], ["info"], ["ckpt", "ls"], ["ckpt", "show"], ["ckpt", "verify"]):
+        assert f"detrain {' '.join(command)}" in detrain(*command, "--help").out
+
+
+def test_ckpt_ls_and_show_print_tables_and_json(home: Path) -> None:
+    rows = json.loads(detrain("ckpt", "ls", "--json", "ckpt", cwd=home).out)
+    shown = json.loads(detrain("ckpt", "show", "--json", "ckpt", cwd=home).out)
+
+    assert [row["cursor"] for row in rows] == ["1:0", "2:0"]
+    assert shown["meta"]["epoch"] == 2
+    assert {"python", "numpy"} <= set(shown["rng"])
+    assert any("best" in name for name in shown["python"])
+    assert "2:0" in detrain("ckpt", "ls", "ckpt", cwd=home).out
+    assert "random stream" in detrain("ckpt", "show", "ckpt", cwd=home).out
