@@ -72,22 +72,19 @@ FORWARD = """
 import json, os, sys, time
 import numpy as np, tensorflow as tf
 x = np.random.normal(size=(32768, 256)).astype("float32")
-data = tf.data.Dataset.from_tensor_slices(x).shuffle(1000).batch(32)
+data = tf.data.Dataset.from_tensor_slices(x).shuffle(1000).batch(32).repeat(8)
 started = time.perf_counter()
-for epoch in range(3):
-    for batch in data:
-        pass
-print("PLAIN", 3 * 1024 / (time.perf_counter() - started))
+for batch in data.take(8000):
+    pass
+print("PLAIN", 8000 / (time.perf_counter() - started))
 class Optimizer:
     def apply_gradients(self, x):
-        if os.environ.get("STOP") and int(os.environ["STOP"]) == self.steps:
-            os._exit(0)
         self.steps += 1
 optimizer = Optimizer()
 optimizer.steps = 0
 print("START", time.perf_counter(), flush=True)
 for batch in data:
-    if optimizer.steps == 1000:
+    if optimizer.steps == 8000:
         print("ARRIVED", time.perf_counter(), flush=True)
         os._exit(0)
     optimizer.apply_gradients(batch)
@@ -123,13 +120,13 @@ def forward(folder: Path) -> dict[str, object]:
     """Measure fast-forward against plain iteration over the same loader."""
     program, home = folder / "forward.py", folder / "forward"
     program.write_text(FORWARD)
-    command = [sys.executable, "-m", "detrain", "run", "--every", "1000b", "--ckpt", str(home), str(program)]
+    command = [sys.executable, "-m", "detrain", "run", "--every", "8000b", "--ckpt", str(home), str(program)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     subprocess.run(command, capture_output=True, check=True, env=environment)
     words = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
     plain = float(words[words.index("PLAIN") + 1])
     took = float(words[words.index("ARRIVED") + 1]) - float(words[words.index("START") + 1])
-    return {"plain_batches_s": plain, "forward_batches_s": 1000 / took, "ratio": 1000 / took / plain}
+    return {"plain_batches_s": plain, "forward_batches_s": 8000 / took, "ratio": 8000 / took / plain}
 
 
 def main() -> None:

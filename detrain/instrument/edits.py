@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import bisect
-import io
 import tokenize
 from collections.abc import Sequence
 from types import CodeType
@@ -19,7 +18,8 @@ Edit = tuple[int, int, str]
 
 def decode_source(data: bytes) -> tuple[str, str]:
     """Return the text of a source file, its line ends as they are, and its encoding (PEP 263)."""
-    encoding, _lines = tokenize.detect_encoding(io.BytesIO(data).readline)
+    lines = iter(data.splitlines(keepends=True))  # a lone carriage return ends a line, too
+    encoding, _lines = tokenize.detect_encoding(lambda: next(lines, b""))
     return data.decode(encoding), encoding
 
 
@@ -37,9 +37,11 @@ def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeTyp
     """Compile a source file with edits; every position in the code is that of the original file."""
     if not edits:
         return compile(data, filename, "exec", dont_inherit=True)
+    if not edits:
+        return compile(data, filename, "exec", dont_inherit=True)
     source = decode_source(data)[0].encode()
     edited = apply(source, edits)
-    tree = ast.parse(edited, filename)
+    tree = ast.parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its cookie says
     back = _Back(source, edited, edits)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
@@ -52,8 +54,8 @@ class _Back:
     """Maps (line, byte column) of the edited text to the original's."""
 
     def __init__(self, source: bytes, edited: bytes, edits: Sequence[Edit]) -> None:
-        self._edited_lines = _line_starts(edited)
-        self._source_lines = _line_starts(source)
+        self._edited_lines = _line_spans(edited)
+        self._source_starts = [start for start, _end in _line_spans(source)]
         self._marks: list[tuple[int, int, int]] = []  # (start in edited, length of text, last byte in source)
         shift = 0
         for first, last, text in sorted(edits):
@@ -63,9 +65,11 @@ class _Back:
         self._starts = [mark[0] for mark in self._marks]
 
     def position(self, line: int, column: int) -> tuple[int, int]:
-        offset = self._original(self._edited_lines[line - 1] + column)
-        index = bisect.bisect_right(self._source_lines, offset) - 1
-        return index + 1, offset - self._source_lines[index]
+        start, end = self._edited_lines[line - 1]
+        inside = min(column, end - start)  # Python 3.11 places parts of some f-strings beyond the end of their line
+        offset = self._original(start + inside)
+        index = bisect.bisect_right(self._source_starts, offset) - 1
+        return index + 1, offset - self._source_starts[index] + column - inside
 
     def _original(self, offset: int) -> int:
         index = bisect.bisect_right(self._starts, offset) - 1
@@ -75,8 +79,10 @@ class _Back:
         return last + max(offset - start - length, 0)
 
 
-def _line_starts(data: bytes) -> list[int]:
-    starts = [0]
+def _line_spans(data: bytes) -> list[tuple[int, int]]:
+    """Return where each line starts, and where it ends without its line end."""
+    spans, start = [], 0
     for line in data.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    return starts
+        spans.append((start, start + len(line.rstrip(b"\r\n"))))
+        start += len(line)
+    return spans

@@ -7,6 +7,7 @@ random streams at the head of this batch (only where the body before it drew num
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 import xxhash
+
+from detrain.errors import CheckpointDamaged, StoreError
 
 _FRAME: Final = struct.Struct("<II")
 
@@ -26,34 +29,80 @@ class Journal:
     """The journal of one run. Reading keeps what lies beyond the resume point, to compare the re-run with."""
 
     def __init__(self, path: Path, keep_bytes: int) -> None:
-        """Open the journal. With the first new record it is cut to `keep_bytes`: what came after the cut is done again."""
+        """Open the journal. With the first new record it is cut to `keep_bytes`: what came after the cut is done again.
+
+        Raises CheckpointDamaged if the records before the cut are not all there: fast-forward would go on from other random
+        states than the first run's.
+        """
         self.batches: dict[Address, bytes] = {}
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
-        if path.exists():
-            for _offset, (kind, *address, value) in _records(path):
-                target: dict[Address, Any] = self.batches if kind == "b" else self.streams
-                target[tuple(address)] = value
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self.size = min(keep_bytes, os.fstat(self._file).st_size)
+        ends = {0}
+        for end, (kind, *address, value) in _records(path) if path.exists() else ():
+            ends.add(end)
+            if kind == "b":
+                self.batches[_address(address)] = value
+            elif kind == "r":
+                self.streams[_address(address)] = value
+        if keep_bytes not in ends:
+            raise CheckpointDamaged(
+                f"journal {str(path)!r} is damaged: whole up to byte {max(ends)}, the checkpoint rests on {keep_bytes} bytes of it",
+                "bring the file back, or start anew with --fresh (the old checkpoints stay)",
+            )
+        self.size = keep_bytes
+        self._path = path
         self._is_cut = False
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise self._cannot_write(error) from error
 
     def add_batch(self, address: Address, digest: bytes) -> None:
-        """Record the digest [16 bytes] of a batch."""
+        """Record the digest [16 bytes] of a batch. Raises StoreError; the journal then ends with the record before."""
         self._write(["b", *address, digest])
 
     def add_streams(self, address: Address, states: dict[str, bytes]) -> None:
-        """Record the packed random streams at the head of a batch."""
+        """Record the packed random streams at the head of a batch. Raises StoreError, as `add_batch` does."""
         self.streams[address] = states
         self._write(["r", *address, states])
 
+    def sync(self) -> None:
+        """Wait until the records are on the disk: a checkpoint that rests on them must not outlive them. Raises StoreError."""
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def close(self) -> None:
+        """Close the file. Nothing is buffered, so that nothing is lost without it."""
+        os.close(self._file)
+
     def _write(self, record: list[Any]) -> None:
-        if not self._is_cut:  # not before: until a batch has proved equal, what the first run recorded must not be lost
-            os.ftruncate(self._file, self.size)
-            os.lseek(self._file, self.size, os.SEEK_SET)
-            self._is_cut = True
         payload = msgspec.msgpack.encode(record)
-        self.size += os.write(self._file, _FRAME.pack(len(payload), xxhash.xxh32_intdigest(payload)) + payload)
+        data = _FRAME.pack(len(payload), xxhash.xxh32_intdigest(payload)) + payload
+        try:
+            if not self._is_cut:  # not before: until a batch has proved equal, what the first run recorded must not be lost
+                os.ftruncate(self._file, self.size)
+                self._is_cut = True
+            done = 0
+            while done < len(data):  # a disk that fills up takes a part first, and says so only then
+                done += os.pwrite(self._file, data[done:], self.size + done)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self.size)
+            raise self._cannot_write(error) from error
+        self.size += len(data)
+
+    def _cannot_write(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"cannot write journal {str(self._path)!r}: {error.strerror or error}",
+            "free space or make the folder writable, or give another with --ckpt DIR",
+        )
+
+
+def _address(numbers: list[int]) -> Address:
+    phase, epoch, batch = numbers
+    return phase, epoch, batch
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[Any]]]:

@@ -244,6 +244,9 @@ def record_batch(batch: object = None) -> bool:
     session = _active()
     if session is None:
         return True
+    if session.is_passing and _loops.loaded_batch is not None:
+        _loops.loaded_batch = None
+        return False
     frame = sys._getframe(1)
     return _guarded(lambda: _record_batch(session, frame))
 

@@ -47,13 +47,14 @@ class Session:
             journal.unlink(missing_ok=True)
         self._journal = Journal(journal, read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
-        self._phase, self._epoch, self._batch = -1, 0, 0
+        self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._is_in_phase = self._is_implicit = False
         self._batches_done = 0
         self._streams_at_batch: dict[str, bytes] | None = None
         self._epoch_base = -1
         self._saved_at = self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
+        self._sources = _Sources()
 
     def attach(self, framework: Framework) -> None:
         """A framework has been imported."""
@@ -76,7 +77,7 @@ class Session:
     def begin_phase(self, frame: FrameType) -> None:
         """The program enters an epoch loop (or a batch loop outside of any)."""
         self._phase += 1
-        self._epoch, self._batch, self._epoch_base = -1, 0, 0
+        self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
         self._epoch_at = time.monotonic()
         self._at_phase = self._capture.baseline(frame)
@@ -111,7 +112,7 @@ class Session:
         """Cut: an epoch starts."""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
-        self._epoch, self._batch = epoch, 0
+        self._epoch, self._batch, self._pass_until = epoch, 0, 0
         self._streams_at_batch = None
         if self._arrive("epoch", frame) or self._stations:
             return
@@ -139,18 +140,41 @@ class Session:
         if not self._is_in_phase:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
+        if self._batch < self._pass_until and self._batch > 0:
+            self._set_streams((self._phase, self._epoch, self._batch))
+            self._batch += 1
+            return self._batch - 1
         address = (self._phase, self._epoch, self._batch)
         if self._batch == 0 and (self.is_forwarding or self._config.every.unit != "epochs"):
             self._at_first_batch = self._capture.baseline(frame)
         if self.is_forwarding:
-            if not self._arrive("load", frame) and address in self._journal.streams:
-                self.streams.write(self._journal.streams[address])
+            self._aim()
+            if not self._arrive("load", frame):
+                self._set_streams(address)
         elif not self._stations:
             self._note_streams(address)
             if self._is_due_in_epoch():
                 self._save("load", frame)
         self._batch += 1
         return self._batch - 1
+
+    def _aim(self) -> None:
+        """Find out how many batches of this epoch are only to be loaded."""
+        self._pass_until = 0
+        if self.is_forwarding:
+            cursor = self._stations[0][1]
+            self._pass_until = cursor.batch if cursor.epoch == self._epoch and cursor.cut in ("load", "batch") else sys.maxsize
+
+    def _set_streams(self, address: tuple[int, int, int]) -> None:
+        """Set the random streams to where the body before this batch, which was skipped, had left them."""
+        states = self._journal.streams.get(address)
+        if states is not None:
+            self.streams.write(states)
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the batch that has been loaded lies before the next station, so that its body is skipped."""
+        return self._batch <= self._pass_until
 
     def end_load(self, frame: FrameType) -> None:
         """There was no further batch: the loader has run out. A batch loop outside of any epoch loop is a phase of its own."""
@@ -232,7 +256,7 @@ class Session:
             run=self._config.run,
             program=self._config.program,
             arguments=self._config.arguments,
-            sources=_sources(),
+            sources=self._sources.read(),
             environment=self._environment(),
             seed=self._config.seed,
             batches_done=self._batches_done,
@@ -278,6 +302,7 @@ class Session:
             self._check_sources(snapshot.meta)
             self._restore(snapshot, frame)
         self._stations.pop(0)
+        self._pass_until = 0
         return True
 
     def _restore(self, snapshot: Snapshot, frame: FrameType) -> None:
@@ -320,7 +345,7 @@ class Session:
             )
 
     def _check_sources(self, meta: Meta) -> None:
-        now = _sources()
+        now = self._sources.read()
         changed = sorted(name for name, digest in meta.sources.items() if now.get(name, digest) != digest)
         if changed:
             raise changed_source(changed)
@@ -346,14 +371,23 @@ def _cursor(meta: Meta) -> Cursor:
     return Cursor(meta.phase, meta.epoch, meta.batch, cut)
 
 
-def _sources() -> dict[str, str]:
-    """Return the digest of each of the user's source files, by its path relative to the entry's folder."""
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    base = Path(main).resolve().parent if main else Path.cwd()
-    found = {}
-    for module in user_modules().values():
-        path = Path(module.__file__ or "").resolve()
-        if path.suffix == ".py":
-            with contextlib.suppress(OSError):
-                found[os.path.relpath(path, base)] = digest_source(path.read_bytes())
-    return found
+class _Sources:
+    """The digests of the user's source files, each read once: what runs is what was there when it was imported."""
+
+    def __init__(self) -> None:
+        self._digests: dict[str, str] = {}
+
+    def read(self) -> dict[str, str]:
+        """Return the digest of each of the user's source files, by its path relative to the entry's folder."""
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
+        found = {}
+        for module in user_modules().values():
+            file = os.path.realpath(module.__file__ or "")
+            if file.endswith(".py"):
+                if file not in self._digests:
+                    with contextlib.suppress(OSError):
+                        self._digests[file] = digest_source(Path(file).read_bytes())
+                if file in self._digests:
+                    found[os.path.relpath(file, base)] = self._digests[file]
+        return found

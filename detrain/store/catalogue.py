@@ -15,7 +15,12 @@ from detrain.runtime.cursor import Cursor, Cut
 
 _CUTS: Final[dict[str, Cut]] = {"e": "epoch", "l": "load", "b": "batch", "z": "end"}
 _LETTERS: Final = {cut: letter for letter, cut in _CUTS.items()}
-_NAME: Final = re.compile(r"(?P<program>.+)-r(?P<run>\d+)-p(?P<phase>\d+)-e(?P<epoch>\d+)-(?P<cut>[elbz])(?P<batch>\d+)\.h5")
+_NUMBER: Final = r"(?:0|[1-9]\d*)"
+_NAME: Final = re.compile(
+    rf"(?P<program>.+)-r(?P<run>{_NUMBER})-p(?P<phase>{_NUMBER})-e(?P<epoch>\d{{5,}})-(?P<cut>[elbz])(?P<batch>\d{{6,}})\.h5",
+    re.ASCII | re.DOTALL,
+)
+_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,13 @@ def parse_name(path: Path) -> Entry | None:
     if match is None:
         return None
     cursor = Cursor(int(match["phase"]), int(match["epoch"]), int(match["batch"]), _CUTS[match["cut"]])
-    return Entry(path, match["program"], int(match["run"]), cursor)
+    entry = Entry(path, match["program"], int(match["run"]), cursor)
+    # A name with more zeros than we write (e000001) is not ours, and must not be pruned.
+    return entry if _name(entry.program, entry.run, cursor) == path.name else None
+
+
+def _name(program: str, run: int, cursor: Cursor) -> str:
+    return f"{program}-r{run}-p{cursor.phase}-e{cursor.epoch:05d}-{_LETTERS[cursor.cut]}{cursor.batch:06d}.h5"
 
 
 class Catalogue:
@@ -68,8 +79,7 @@ class Catalogue:
 
     def path(self, program: str, run: int, cursor: Cursor) -> Path:
         """Return the file name of a checkpoint, for example `train-r1-p0-e00003-e000000.h5`."""
-        letter = _LETTERS[cursor.cut]
-        return self.folder / f"{program}-r{run}-p{cursor.phase}-e{cursor.epoch:05d}-{letter}{cursor.batch:06d}.h5"
+        return self.folder / _name(program, run, cursor)
 
     def prune(self, program: str, run: int, keep: int) -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
@@ -78,7 +88,7 @@ class Catalogue:
         newest of each earlier phase.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
-        needed = {station.path for entry in mine[-keep:] for station in stations(mine, entry)}
+        needed = {station.path for entry in mine[max(len(mine) - keep, 0) :] for station in stations(mine, entry)}
         for entry in mine:
             if entry.path not in needed:
                 with contextlib.suppress(OSError):
@@ -86,9 +96,12 @@ class Catalogue:
 
     def remove_leftovers(self, program: str) -> None:
         """Delete the temporary files that a killed save of this program left."""
-        for path in self.folder.glob(f".{program}-r*.h5.*.tmp"):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        for path in self.folder.iterdir():
+            match = _LEFTOVER.fullmatch(path.name)
+            entry = parse_name(path.with_name(match["name"])) if match else None
+            if entry is not None and entry.program == program:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
