@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +20,11 @@ from detrain.errors import StructureInvalid
 
 FORMAT_VERSION: Final = 1
 
+AnyLoop = ast.For | ast.AsyncFor | ast.While
+
 
 class Loop(msgspec.Struct, frozen=True):
-    """A loop in a source file. `line` is one-based, `column` zero-based in bytes; `digest` that of its syntax tree."""
+    """A loop in a source file. `line` is one-based, `column` zero-based in bytes; `digest` is its `loop_digest`."""
 
     file: str
     line: int
@@ -73,30 +77,34 @@ def read_info(path: Path, base: Path) -> Structure:
         raise StructureInvalid(f"cannot read {str(path)!r}: {error}", "give a readable inst.info, or remove it") from error
     try:
         plain = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return _original(path, text, base)
+    version = plain.get("format") if isinstance(plain, dict) else None
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise StructureInvalid(f"{str(path)!r} has format {version}; this detrain reads up to {FORMAT_VERSION}", "update detrain")
     try:
         structure = msgspec.convert(plain, Structure)
     except msgspec.ValidationError as error:
         raise StructureInvalid(f"{str(path)!r} is not an inst.info: {error}", "see docs/inst-info.md for its form") from error
-    if structure.format > FORMAT_VERSION:
-        raise StructureInvalid(
-            f"{str(path)!r} has format {structure.format}; this detrain reads up to {FORMAT_VERSION}", "update detrain"
-        )
     nests = tuple(_located(nest, path, base) for nest in structure.nests)
     return msgspec.structs.replace(structure, nests=nests, source=str(path))
 
 
-def loop_nodes(tree: ast.AST) -> dict[int, ast.For | ast.While]:
+def loop_nodes(tree: ast.AST) -> dict[int, AnyLoop]:
     """Return the loops of a syntax tree by line."""
-    return {node.lineno: node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)}
+    return {node.lineno: node for node in ast.walk(tree) if isinstance(node, AnyLoop)}
 
 
-def loop_digest(node: ast.AST) -> str:
-    """Return the digest of a loop's own source, positions and formatting left out."""
+def loop_digest(node: AnyLoop) -> str:
+    """Return the digest of a loop's own source: its syntax tree, and on which of its lines each statement stands.
+
+    Where it stands, comments at line ends and white space inside lines are left out. The lines are in, because an inst.info
+    names the load and the update by their lines.
+    """
     from detrain.runtime.digest import digest_bytes
 
-    return digest_bytes(ast.dump(node).encode())
+    lines = [inner.lineno - node.lineno for inner in ast.walk(node) if isinstance(inner, ast.stmt)]
+    return digest_bytes(f"{ast.dump(node)} {lines}".encode())
 
 
 @lru_cache(maxsize=64)
@@ -104,33 +112,52 @@ def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
     """Return the names bound between the head of the loop and the probe at `line` (hand probes: the source is asked)."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return ()
     loops = [node for node in loop_nodes(tree).values() if node.lineno <= line <= (node.end_lineno or node.lineno)]
     if not loops:
         return ()
     loop = max(loops, key=lambda node: node.lineno)
-    before: list[ast.AST] = [loop.target] if isinstance(loop, ast.For) else []
+    before: list[ast.AST] = [] if isinstance(loop, ast.While) else [loop.target]
     before += [statement for statement in loop.body if (statement.end_lineno or 0) < line]
     return bound_names(before)
 
 
-def bound_names(nodes: list[ast.AST]) -> tuple[str, ...]:
-    """Return the names that nodes bind, in order of appearance."""
-    names = [node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+def bound_names(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
+    """Return the names that nodes bind, in order of appearance; those of functions and comprehensions inside are their own."""
+    names: list[str] = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            for name, value in ast.iter_fields(node):
+                if not (isinstance(node, ast.comprehension) and name == "target"):
+                    for child in value if isinstance(value, list) else [value]:
+                        if isinstance(child, ast.AST):
+                            visit(child)
+
+    for node in nodes:
+        visit(node)
     return tuple(dict.fromkeys(names))
 
 
 def _located(nest: Nest, path: Path, base: Path) -> Nest:
     batch_loop = _check(nest.batch_loop, path, base)
     epoch_loop = None if nest.epoch_loop is None else _check(nest.epoch_loop, path, base)
-    return msgspec.structs.replace(nest, batch_loop=batch_loop, epoch_loop=epoch_loop)
+    moved = batch_loop.line - nest.batch_loop.line
+    return msgspec.structs.replace(
+        nest,
+        batch_loop=batch_loop,
+        epoch_loop=epoch_loop,
+        load_line=None if nest.load_line is None else nest.load_line + moved,
+        update_line=None if nest.update_line is None else nest.update_line + moved,
+    )
 
 
 def _check(loop: Loop, path: Path, base: Path) -> Loop:
     """Find the loop that an inst.info means: at its line, or, when the file was edited elsewhere, by its digest."""
-    file = (base / loop.file).resolve()
-    nodes = _loops_of(file, path)
+    file, nodes = _loops_of(base / loop.file, path)
     found = nodes.get(loop.line)
     if loop.digest and (found is None or loop_digest(found) != loop.digest):
         same = [node for node in nodes.values() if loop_digest(node) == loop.digest]
@@ -145,15 +172,16 @@ def _check(loop: Loop, path: Path, base: Path) -> Loop:
             f"{str(path)!r} names a loop at {file.name}:{loop.line}; loops start at lines {sorted(nodes) or 'none'}",
             "correct the line, or remove the inst.info to have the loops found anew",
         )
-    kind = "for" if isinstance(found, ast.For) else "while"
+    kind = "while" if isinstance(found, ast.While) else "for"
     return msgspec.structs.replace(
         loop, file=str(file), line=found.lineno, column=found.col_offset, kind=kind, digest=loop_digest(found)
     )
 
 
-def _loops_of(file: Path, path: Path) -> dict[int, ast.For | ast.While]:
+def _loops_of(file: Path, path: Path) -> tuple[Path, dict[int, AnyLoop]]:
     try:
-        return loop_nodes(ast.parse(file.read_bytes()))
+        resolved = file.resolve()
+        return resolved, loop_nodes(ast.parse(resolved.read_bytes()))
     except (OSError, SyntaxError, ValueError) as error:
         raise StructureInvalid(
             f"{str(path)!r} names {str(file)!r}, which cannot be read: {error}",
@@ -165,9 +193,10 @@ def _original(path: Path, text: str, base: Path) -> Structure:
     """Read the one-line Python dict of the original project. Its file names are relative to where that was started."""
     try:
         info = ast.literal_eval(text.strip())
-        code = info["code_info"]
+        code = dict(info["code_info"])
         kind = info["loop_type"]["type"]
-    except (SyntaxError, ValueError, KeyError, TypeError, MemoryError, RecursionError) as error:
+        loader = str(info.get("dataloader", {}).get("full_name", ""))
+    except (SyntaxError, ValueError, LookupError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         raise StructureInvalid(
             f"{str(path)!r} is neither JSON nor the original's dict: {error}", "see docs/inst-info.md"
         ) from error
@@ -175,24 +204,28 @@ def _original(path: Path, text: str, base: Path) -> Structure:
         raise StructureInvalid(f"{str(path)!r} has loop type {kind!r}; known are 'ON_CUSTOM' and 'ON_DATASET'", "correct it")
 
     def loop(prefix: str) -> Loop | None:
-        if not code.get(f"{prefix}_file_name"):
+        name, number = str(code.get(f"{prefix}_file_name") or ""), _line_number(code.get(f"{prefix}_line_no"))
+        if not name:
             return None
-        return _check(Loop(_nearest(code[f"{prefix}_file_name"], base), int(code[f"{prefix}_line_no"]), 0, "for"), path, base)
+        if number is None:
+            raise StructureInvalid(f"{str(path)!r} lacks a line number: code_info.{prefix}_line_no", "correct it, or remove it")
+        return _check(Loop(_nearest(name, base), number, 0, "for"), path, base)
 
     def line(prefix: str, inside: Loop) -> int | None:
-        text = str(code.get(f"{prefix}_line_no") or "")
-        return int(text) if text.isdigit() and Path(str(code.get(f"{prefix}_file_name"))).name == Path(inside.file).name else None
+        is_same_file = Path(str(code.get(f"{prefix}_file_name"))).name == Path(inside.file).name
+        return _line_number(code.get(f"{prefix}_line_no")) if is_same_file else None
 
-    try:
-        batch_loop, epoch_loop = loop("loop"), loop("epoch")
-    except (KeyError, ValueError) as error:
-        raise StructureInvalid(f"{str(path)!r} lacks a line number: {error}", "correct it, or remove it") from error
+    batch_loop, epoch_loop = loop("loop"), loop("epoch")
     if batch_loop is None:
         raise StructureInvalid(f"{str(path)!r} names no batch loop (code_info.loop_file_name)", "correct it, or remove it")
     load_line = line("dl_call", batch_loop)
-    loader = str(info.get("dataloader", {}).get("full_name", ""))
     nest = Nest(batch_loop, epoch_loop, load_line, line("update_call", batch_loop), loader, (f"{path.name} of the original",))
     return Structure((nest,), str(path))
+
+
+def _line_number(value: object) -> int | None:
+    text = str(value)
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def _nearest(name: str, base: Path) -> str:

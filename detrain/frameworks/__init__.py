@@ -55,8 +55,11 @@ class Framework(Protocol):
     def make_constant(self, array: Array) -> object:
         """Return an immutable tensor of a value."""
 
-    def is_captured(self, value: object) -> bool:
-        """Return whether `tensors` captures an object's state."""
+    def describe_variable(self, value: object) -> list[str | bool] | None:
+        """Return a variable's key and what else is needed to make it anew, or None for anything else."""
+
+    def find_variable(self, described: list[str | bool]) -> object | None:
+        """Return the variable with a description; one that does not exist is made, where that is possible, else None."""
 
     def flush(self) -> None:
         """Have what the program has written through the framework reach its files: a kill after the cut must not lose it."""

@@ -8,8 +8,10 @@ program itself makes things, depend on how far the run is; they are part of a ch
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
+from collections.abc import Iterator
 from types import FrameType
 
 TOP = ""
@@ -21,13 +23,24 @@ class Births:
     def __init__(self) -> None:
         self._keys: dict[int, tuple[weakref.ref[object], str]] = {}
         self._counts: dict[str, dict[str, int]] = {}
+        self._given: str | None = None
+
+    @contextlib.contextmanager
+    def naming(self, key: str) -> Iterator[None]:
+        """Give the next new object this key: it is made again for one that the first run had."""
+        self._given = key
+        try:
+            yield
+        finally:
+            self._given = None
 
     def register(self, value: object, label: str, frame: FrameType | None = None) -> str:
         """Name a new object after its owner, its label and its turn; return the key."""
         known = self.key(value)
         if known is not None:
             return known
-        key = self.next_key(label, frame or sys._getframe(1), value)
+        key = self._given or self.next_key(label, frame or sys._getframe(1), value)
+        self._given = None
         identity = id(value)
         self._keys[identity] = (weakref.ref(value, lambda _ref: self._keys.pop(identity, None)), key)
         return key

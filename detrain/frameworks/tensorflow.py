@@ -138,10 +138,24 @@ class TensorFlow:
         """Return an eager tensor."""
         return tf.constant(array)
 
-    def is_captured(self, value: object) -> bool:
-        """Return whether an object is a variable, or a wrapper around one."""
-        inner = getattr(value, "_value", None) if type(value).__module__.startswith("keras.") else value
-        return isinstance(inner, tf.Variable)
+    def describe_variable(self, value: object) -> list[str | bool] | None:
+        """Return (key, whose it is, whether it is trainable) of a variable of TensorFlow or Keras."""
+        key = self._builder.variable_key(value)
+        if key is None:
+            return None
+        return [key, "tensorflow" if isinstance(value, tf.Variable) else "keras", bool(getattr(value, "trainable", True))]
+
+    def find_variable(self, described: list[str | bool]) -> object | None:
+        """Return the variable. One of TensorFlow that the loop made is made again, with its value from the checkpoint."""
+        key, owner, is_trainable = str(described[0]), described[1], bool(described[2])
+        if owner == "keras":
+            keras_variable: object | None = self._builder.keras_variable(key)
+            return keras_variable
+        found = self._births.find(key)
+        if found is None and key in self._pending:
+            with self._births.naming(key):
+                found = tf.Variable(self._pending[key], trainable=is_trainable)
+        return found
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""

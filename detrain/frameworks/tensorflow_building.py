@@ -30,7 +30,6 @@ class Builder:
         self._births = births
         self._building = building
         self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self._variable_keys: Any = None
         self._watch_functions()
 
     def build_ahead(self, units: list[Unit]) -> None:
@@ -87,6 +86,10 @@ class Builder:
         """Return the key of a variable, TensorFlow's or Keras's."""
         inner = getattr(value, "_value", None) if not isinstance(value, tf.Variable) else value
         return self._births.key(inner) if isinstance(inner, tf.Variable) else None
+
+    def keras_variable(self, key: str) -> Any:
+        """Return Keras's variable around the variable with a key, or None."""
+        return self._keras_variables.get(key)
 
     def _watch_functions(self) -> None:
         births, building = self._births, self._building
@@ -173,7 +176,8 @@ class Builder:
         if kind == "iterator":
             return iterator_ops.IteratorSpec(self._recall(content))
         if kind == "key":
-            found = self._keras_variables.get(content) or self._births.find(content)
+            keras_variable = self._keras_variables.get(content)
+            found = self._births.find(content) if keras_variable is None else keras_variable
             if found is None:
                 raise LookupError(f"there is no {content!r} yet")
             return found

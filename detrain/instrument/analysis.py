@@ -8,54 +8,77 @@ function or in the one that calls it. What only a run can tell (which of two rea
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from detrain.structure import Loop, Nest, Structure, bound_names, loop_digest
+import msgspec
+
+from detrain.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
 
 _UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _FIT: Final = frozenset({"fit", "fit_generator"})
-_COUNTING: Final = frozenset({"range", "count"})
+_RUN: Final = frozenset({"run", "experimental_run_v2"})
+_COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 _COMPILED: Final = ("function",)
+_LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
+_GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z])|gradienttape|trainable_(variables|weights)")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
-AnyLoop = ast.For | ast.While
+_Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Scope:
     """A function, or a module's top level, with what is known of it."""
 
     file: str
     node: Function
     qualname: str
-    is_compiled: bool = False
-    calls: set[str] = field(default_factory=set)
-    updates: bool = False
+    references: frozenset[str]
+    """How the program refers to it: `name`, and `.name` behind an object or a module."""
+    is_compiled: bool
+    calls: frozenset[str]
 
-    @property
-    def name(self) -> str:
-        return self.qualname.rpartition(".")[2]
+
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    """What updates weights: calls by their own nature, and references to functions of the program that make such calls."""
+
+    direct: set[int]
+    """`id` of the calls."""
+    references: set[str]
+
+    def calls(self, nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+        """Yield the calls that update, in the order of the source."""
+        for root in nodes:
+            for node in [root, *_own_nodes(root)]:
+                if isinstance(node, ast.Call) and (id(node) in self.direct or _invoked(node) & self.references):
+                    yield node
+
+
+_Found = tuple[_Scope, AnyLoop, list[AnyLoop]]
+"""A loop, where it stands, and the loops around it, outermost first."""
 
 
 def analyse(entry: Path) -> Structure:
     """Return the structure of the program whose main file is `entry`; modules beside it that it imports are read too."""
     trees = dict(sources(entry))
-    scopes = [scope for file, tree in trees.items() for scope in _scopes(file, tree)]
-    aliases = _aliases(trees.values())
-    updating = _updating_names(scopes, aliases)
+    methods = {method.name for tree in trees.values() for method in _methods(tree)}
+    wrapped = _compiled_references(trees.values())
+    scopes = [scope for file, tree in trees.items() for scope in _scopes(file, tree, methods, wrapped)]
+    updates = _updates(trees.values(), scopes, methods)
     loops = [(scope, loop, parents) for scope in scopes if not scope.is_compiled for loop, parents in _loops(scope.node)]
-    steps = updating - _looping_names(scopes, loops, updating)
+    steps = _Updates(updates.direct, updates.references - _looping_references(scopes, loops, updates))
     chosen = {id(loop) for _scope, loop, _parents in loops if _is_batch_loop(loop, steps)}
     nests = [
-        _nest(scope, loop, parents, steps)
+        _with_calling_loop(_nest(scope, loop, parents, steps), scope, loops, scopes)
         for scope, loop, parents in loops
         if id(loop) in chosen and not any(id(parent) in chosen for parent in parents)
     ]
-    nests = [_with_calling_loop(nest, loops, scopes) for nest in nests]
     fits = tuple(
         f"{Path(file).name}:{call.lineno}"
         for file, tree in trees.items()
@@ -106,40 +129,67 @@ def _files(folder: Path, name: str) -> list[Path]:
     return [base.with_suffix(".py"), base / "__init__.py"] if name else []
 
 
-def _scopes(file: str, tree: ast.Module) -> Iterator[_Scope]:
+def _methods(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from (child for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _scopes(file: str, tree: ast.Module, methods: Collection[str], wrapped: Collection[str]) -> Iterator[_Scope]:
     def walk(node: ast.AST, prefix: str, is_compiled: bool) -> Iterator[_Scope]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                is_method = isinstance(node, ast.ClassDef)
+                references = frozenset({f".{child.name}"}) if is_method else _references_to(child.name, methods)
                 compiled = is_compiled or any(_decorator_name(d) in _COMPILED for d in child.decorator_list)
+                compiled = compiled or not references.isdisjoint(wrapped)
                 name = f"{prefix}{child.name}"
-                yield _Scope(file, child, name, compiled, _calls(child))
+                yield _Scope(file, child, name, references, compiled, _calls(child))
                 yield from walk(child, f"{name}.", compiled)
             elif isinstance(child, ast.ClassDef):
                 yield from walk(child, f"{prefix}{child.name}.", is_compiled)
             else:
                 yield from walk(child, prefix, is_compiled)
 
-    yield _Scope(file, tree, "", False, _calls(tree))
+    yield _Scope(file, tree, "", frozenset(), False, _calls(tree))
     yield from walk(tree, "", False)
+
+
+def _references_to(name: str, methods: Collection[str]) -> frozenset[str]:
+    """Return the references that may mean a function: also `module.name`, where no method has that name."""
+    return frozenset({name}) if name in methods else frozenset({name, f".{name}"})
+
+
+def _reference(node: ast.AST) -> str:
+    return f".{node.attr}" if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes below, functions and classes defined there left out."""
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        if not isinstance(child, _Inner):
             yield child
             yield from _own_nodes(child)
 
 
-def _calls(node: ast.AST) -> set[str]:
-    return {_called_name(child) for child in _own_nodes(node) if isinstance(child, ast.Call)}
+def _calls(node: ast.AST) -> frozenset[str]:
+    return frozenset(reference for child in _own_nodes(node) if isinstance(child, ast.Call) for reference in _invoked(child))
+
+
+def _invoked(call: ast.Call) -> set[str]:
+    """Return what a call refers to: the function, and that which it is told to run (`strategy.run(train_step, args=...)`)."""
+    found = {_reference(call.func)}
+    if _called_name(call) in _RUN:
+        found |= {_reference(argument) for argument in _arguments(call)}
+    return found - {""}
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _called_name(call: ast.Call) -> str:
-    function = call.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    return _reference(call.func).removeprefix(".")
 
 
 def _decorator_name(node: ast.expr) -> str:
@@ -148,65 +198,89 @@ def _decorator_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _aliases(trees: object) -> dict[str, set[str]]:
-    """Return names assigned from an expression that mentions functions: `step = tf.function(train_step)`."""
-    found: dict[str, set[str]] = {}
-    for tree in trees:  # type: ignore[attr-defined]
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                mentioned = {n.id for argument in node.value.args for n in ast.walk(argument) if isinstance(n, ast.Name)}
-                for target in node.targets:
-                    name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
-                    if name and mentioned:
-                        found.setdefault(name, set()).update(mentioned)
+def _compiled_references(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the references to functions that are compiled by a call: `tf.function(train_step)`."""
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {reference for call in calls if _called_name(call) in _COMPILED for reference in _passed_on(call)} - {""}
+
+
+def _aliases(trees: Iterable[ast.Module], methods: Collection[str]) -> list[tuple[frozenset[str], set[str]]]:
+    """Return what is assigned from functions, and the functions: `step = tf.function(train_step)`."""
+    found = []
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                name = _reference(target)
+                names = frozenset({name}) if name.startswith(".") else _references_to(name, methods)
+                if name:
+                    found.append((names, _passed_on(node.value)))
     return found
 
 
-def _is_direct_update(call: ast.Call) -> bool:
+def _passed_on(value: ast.expr) -> set[str]:
+    """Return what an expression may be a function made from. The result of a call that runs one is no function."""
+    if isinstance(value, ast.IfExp):
+        return _passed_on(value.body) | _passed_on(value.orelse)
+    if isinstance(value, ast.Call):
+        arguments = [] if _called_name(value) in _RUN else _arguments(value)
+        return {reference for argument in arguments for reference in _passed_on(argument)}
+    return {_reference(value)}
+
+
+def _updates(trees: Collection[ast.Module], scopes: list[_Scope], methods: Collection[str]) -> _Updates:
+    """Return what updates weights: the calls, and the functions of the program that make them, directly or through others."""
+    updates = _Updates(_direct_updates(trees), set())
+    aliases = _aliases(trees, methods)
+    before = -1
+    while before != len(updates.references):
+        before = len(updates.references)
+        for scope in scopes:
+            if any(updates.calls([scope.node])):
+                updates.references.update(scope.references)
+        for names, functions in aliases:
+            if functions & updates.references:
+                updates.references.update(names)
+    return updates
+
+
+def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    gradients = {name for node in nodes for name in _gradients_bound(node)}
+    return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_direct_update(node, gradients)}
+
+
+def _gradients_bound(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Assign):
+        calls = (n for n in ast.walk(node.value) if isinstance(n, ast.Call))
+        return bound_names(node.targets) if any(_called_name(call) == "gradient" for call in calls) else ()
+    return bound_names([node.target]) if isinstance(node, ast.For) and _is_over_gradients(node) else ()
+
+
+def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
     name = _called_name(call)
     if name in _UPDATES:
         return True
-    if name == "apply" and isinstance(call.func, ast.Attribute):
-        return any(word in ast.unparse(call.func.value).lower() for word in _OPTIMIZER_WORDS)
-    return False
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if name == "assign_sub":  # gradient descent by hand
+        return any(_read_names(argument) & gradients for argument in call.args)
+    return name == "apply" and any(word in ast.unparse(call.func.value).lower() for word in _OPTIMIZER_WORDS)
 
 
-def _updating_names(scopes: list[_Scope], aliases: dict[str, set[str]]) -> set[str]:
-    """Return the names of the program's functions that update weights, directly or through others."""
-    names: set[str] = set()
-    for scope in scopes:
-        scope.updates = any(isinstance(node, ast.Call) and _is_direct_update(node) for node in _own_nodes(scope.node))
-    changed = True
-    while changed:
-        before = len(names)
-        for scope in scopes:
-            if scope.updates or scope.calls & names or _mentions(scope.node, names):
-                scope.updates = True
-                if scope.name:
-                    names.add(scope.name)
-        names.update(name for name, mentioned in aliases.items() if mentioned & names)
-        changed = len(names) != before
-    return names
+def _is_over_gradients(loop: AnyLoop) -> bool:
+    """Return whether a loop goes over the gradients of one update: it is a part of that, no loop over batches."""
+    return not isinstance(loop, ast.While) and _GRADIENTS.search(ast.unparse(loop.iter).lower()) is not None
 
 
-def _looping_names(scopes: list[_Scope], loops: list[tuple[_Scope, AnyLoop, list[AnyLoop]]], updating: set[str]) -> set[str]:
-    """Return the names of functions that update in a loop of their own, or call one that does: they train, they are no step."""
-    names = {scope.name for scope, loop, _parents in loops if any(_update_calls(loop.body, updating))} - {""}
+def _looping_references(scopes: list[_Scope], loops: list[_Found], updates: _Updates) -> set[str]:
+    """Return the references to functions that update in a loop of their own, or call one that does: these are no steps."""
+    found = {reference for scope, loop, _parents in loops if any(updates.calls(loop.body)) for reference in scope.references}
     while True:
-        more = {scope.name for scope in scopes if not scope.is_compiled and scope.calls & names} - names - {""}
+        calling = (scope for scope in scopes if not scope.is_compiled and scope.calls & found)
+        more = {reference for scope in calling for reference in scope.references} - found
         if not more:
-            return names
-        names |= more
-
-
-def _mentions(node: ast.AST, names: set[str]) -> bool:
-    """Return whether a call passes one of the functions on: `strategy.run(train_step, args=...)`."""
-    return any(
-        isinstance(call, ast.Call)
-        and _called_name(call) == "run"
-        and any(isinstance(a, ast.Name) and a.id in names for a in call.args)
-        for call in _own_nodes(node)
-    )
+            return found
+        found |= more
 
 
 def _loops(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
@@ -214,36 +288,31 @@ def _loops(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
 
     def walk(node: ast.AST, parents: list[AnyLoop]) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-                continue
-            if isinstance(child, ast.For | ast.While):
+            if isinstance(child, AnyLoop) and not _is_over_gradients(child):
                 yield child, parents
                 yield from walk(child, [*parents, child])
-            else:
+            elif not isinstance(child, _Inner):
                 yield from walk(child, parents)
 
     yield from walk(function, [])
 
 
-def _update_calls(nodes: list[ast.stmt], updating: set[str]) -> Iterator[ast.Call]:
-    for statement in nodes:
-        for node in [statement, *_own_nodes(statement)]:
-            if isinstance(node, ast.Call) and (
-                _is_direct_update(node) or _called_name(node) in updating or _mentions(ast.Expr(node), updating)
-            ):
-                yield node
+def _inner_nodes(loop: AnyLoop) -> set[int]:
+    """Return the `id` of all that stands in the loops inside a loop."""
+    inner = (child for child in _own_nodes(loop) if isinstance(child, AnyLoop) and not _is_over_gradients(child))
+    return {id(node) for child in inner for node in ast.walk(child)}
 
 
-def _is_batch_loop(loop: AnyLoop, updating: set[str]) -> bool:
+def _is_batch_loop(loop: AnyLoop, updates: _Updates) -> bool:
     """Return whether a loop's body updates weights outside of inner loops (an inner loop that also does is a part of the body)."""
-    inner = {id(call) for child in _own_nodes(loop) if isinstance(child, ast.For | ast.While) for call in ast.walk(child)}
-    return any(id(call) not in inner for call in _update_calls(loop.body, updating))
+    inner = _inner_nodes(loop)
+    return any(id(call) not in inner for call in updates.calls(loop.body))
 
 
-def _nest(scope: _Scope, loop: AnyLoop, parents: list[AnyLoop], updating: set[str]) -> Nest:
-    update = next(_update_calls(loop.body, updating))
+def _nest(scope: _Scope, loop: AnyLoop, parents: list[AnyLoop], updates: _Updates) -> Nest:
+    update = next(updates.calls(loop.body))
     load = _load_statement(loop, update)
-    loader = ast.unparse(loop.iter) if isinstance(loop, ast.For) and load is None else ""
+    loader = ast.unparse(loop.iter) if not isinstance(loop, ast.While) and load is None else ""
     if load is not None:
         loader = next((ast.unparse(n) for n in ast.walk(load) if isinstance(n, ast.Call | ast.Subscript)), "")
     evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
@@ -252,31 +321,36 @@ def _nest(scope: _Scope, loop: AnyLoop, parents: list[AnyLoop], updating: set[st
 
 
 def _loop(scope: _Scope, loop: AnyLoop) -> Loop:
-    kind = "for" if isinstance(loop, ast.For) else "while"
+    kind = "while" if isinstance(loop, ast.While) else "for"
     return Loop(scope.file, loop.lineno, loop.col_offset, kind, scope.qualname, loop_digest(loop))
 
 
 def _load_statement(loop: AnyLoop, update: ast.Call) -> ast.stmt | None:
     """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and takes
     them from something other than what the loop has already loaded. None if the loop's header does it all."""
-    before = []
+    before: list[ast.stmt] = []
     for statement in loop.body:
         if any(node is update for node in ast.walk(statement)):
             break
         before.append(statement)
-    else:
-        return None
-    header = set(bound_names([loop.target])) if isinstance(loop, ast.For) and not _is_counting(loop.iter) else set()
+    header = set() if isinstance(loop, ast.While) or _is_counting(loop.iter) else set(bound_names([loop.target]))
     wanted = _read_names(update)
-    found: ast.stmt | None = None
     for statement in reversed(before):
+        if wanted & set(bound_names([statement])):
+            wanted |= _read_names(statement)
+    accumulated = {name for inner in before if isinstance(inner, AnyLoop) for name in bound_names([inner])}
+    loaded = set(header)
+    found: ast.stmt | None = None
+    for statement in before:
         bound = set(bound_names([statement]))
-        if bound & wanted and not isinstance(statement, ast.AugAssign):
-            read = _read_names(statement) - bound
-            loaded_above = {name for s in before if s.lineno < statement.lineno for name in bound_names([s])} | header
-            if not read & loaded_above and found is None and _loads(statement):
+        is_from_loaded = bool(_read_names(statement, with_index=False) & loaded)
+        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or _GRADIENTS.search(ast.unparse(statement).lower())
+        if is_computed or (is_from_loaded and not _takes_next(statement)):
+            loaded |= bound
+        elif _loads(statement) and not bound <= accumulated:
+            if bound & wanted and (not header & wanted or _surely_loads(statement, loaded)):
                 found = statement
-            wanted |= read
+            loaded |= bound
     return found
 
 
@@ -284,28 +358,46 @@ def _loads(statement: ast.stmt) -> bool:
     return any(isinstance(node, ast.Call | ast.Subscript | ast.Await) for node in ast.walk(statement))
 
 
-def _read_names(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+def _takes_next(statement: ast.stmt) -> bool:
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(_called_name(call).strip("_").startswith(("next", "get_next")) for call in calls)
+
+
+def _surely_loads(statement: ast.stmt, loaded: set[str]) -> bool:
+    """Return whether a statement loads although the header already brings in what is trained on: `x = data[i]`."""
+    return any(
+        (isinstance(node, ast.Call) and any(word in _called_name(node).lower() for word in _LOADING_WORDS))
+        or (isinstance(node, ast.Subscript) and bool(_read_names(node.slice) & loaded))
+        for node in ast.walk(statement)
+    )
+
+
+def _read_names(node: ast.AST, *, with_index: bool = True) -> set[str]:
+    """Return the names that a node reads; without the index, `data[i]` reads `data` alone."""
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    children = [node.value] if isinstance(node, ast.Subscript) and not with_index else ast.iter_child_nodes(node)
+    return {name for child in children for name in _read_names(child, with_index=with_index)}
 
 
 def _is_counting(iterable: ast.expr) -> bool:
     """Return whether an iterable only counts: `range(n)`, also through `enumerate`, `tqdm` and the like."""
     if isinstance(iterable, ast.Call):
-        return _called_name(iterable) in _COUNTING or any(_is_counting(argument) for argument in iterable.args[:1])
+        among = iterable.args if _called_name(iterable) == "zip" else iterable.args[:1]
+        return _called_name(iterable) in _COUNTING or (bool(among) and all(_is_counting(argument) for argument in among))
     return False
 
 
-def _with_calling_loop(nest: Nest, loops: list[tuple[_Scope, AnyLoop, list[AnyLoop]]], scopes: list[_Scope]) -> Nest:
+def _with_calling_loop(nest: Nest, scope: _Scope, loops: list[_Found], scopes: list[_Scope]) -> Nest:
     """If a nest has no epoch loop of its own, take the loop that calls the function which holds it."""
-    names, seen = {nest.batch_loop.function.rpartition(".")[2]} - {""}, set[str]()
+    names, seen = set(scope.references), set[str]()
     while nest.epoch_loop is None and names - seen:
         seen |= names
-        for scope, loop, _parents in loops:
-            inner = {id(n) for child in _own_nodes(loop) if isinstance(child, ast.For | ast.While) for n in ast.walk(child)}
+        for calling, loop, _parents in loops:
+            inner = _inner_nodes(loop)
             calls = (n for n in _own_nodes(loop) if isinstance(n, ast.Call) and id(n) not in inner)
-            is_same = scope.file == nest.batch_loop.file and loop.lineno == nest.batch_loop.line
-            if not is_same and any(_called_name(call) in names for call in calls):
-                found = _loop(scope, loop)
-                return Nest(nest.batch_loop, found, nest.load_line, nest.update_line, nest.loader, nest.evidence)
-        names = {scope.name for scope in scopes if scope.calls & names} - {""}
+            is_same = calling.file == nest.batch_loop.file and loop.lineno == nest.batch_loop.line
+            if not is_same and any(_invoked(call) & names for call in calls):
+                return msgspec.structs.replace(nest, epoch_loop=_loop(calling, loop))
+        names = {reference for other in scopes if other.calls & names for reference in other.references}
     return nest

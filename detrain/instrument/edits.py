@@ -85,4 +85,4 @@ def _line_spans(data: bytes) -> list[tuple[int, int]]:
     for line in data.splitlines(keepends=True):
         spans.append((start, start + len(line.rstrip(b"\r\n"))))
         start += len(line)
-    return spans
+    return spans or [(0, 0)]

@@ -6,31 +6,38 @@ numbers can be mapped back, and removing the edits gives the original bytes.
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import libcst as cst
-from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, PositionProvider
+from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper, PositionProvider
 
 from detrain.errors import CannotRewrite
 from detrain.instrument.edits import Edit, apply, decode_source
-from detrain.structure import Nest
+from detrain.structure import Nest, bound_names
 
 IMPORT_MARK: Final = "  # put here by detrain"
 _ONE_LINE_MARK: Final = "  # detrain: one line "
+_BY_HAND: Final = "put the loop into a plain form, or the probes in by hand"
 _PROBES: Final = ("batch_loop", "epoch_loop", "record_batch", "record_epoch", "record_load", "record_phase")
-_BARE_IN_CALL: Final = (cst.Tuple, cst.Yield)  # as a sole argument these need parentheses of their own
-_HAS_PROBES: Final = re.compile(r"^\s*(from\s+detrain(\.\w+)?\s+import|import\s+detrain)\b", re.MULTILINE)
+_OUR_IMPORT: Final = re.compile(rf"from [\w.]+ import (?P<names>[\w, ]+){IMPORT_MARK}")
 
 AnyLoop = cst.For | cst.While
 
 
 def has_probes(source: str) -> bool:
     """Return whether a source imports detrain: it carries probes already, put there by hand or by the rewriter."""
-    return _HAS_PROBES.search(source) is not None
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
+    return any(module.partition(".")[0] == "detrain" for module in modules)
 
 
 def edits_for(data: bytes, nests: Sequence[Nest], file: str, module: str = "detrain") -> list[Edit]:
@@ -69,11 +76,15 @@ class _Rewriter:
         self._source = text.encode()
         self._file = file
         self._module = module
-        wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        try:
+            wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        except cst.ParserSyntaxError as error:
+            raise CannotRewrite(f"{file}:{error.raw_line}: libcst cannot read this: {error.message}", _BY_HAND) from error
         self._tree = wrapper.module
         self._positions = wrapper.resolve(PositionProvider)
         self._spans = wrapper.resolve(ByteSpanPositionProvider)
         self._newline = self._tree.default_newline
+        self._unit = _behind_form_feed(self._tree.default_indent) or "    "
         self._lines = _line_offsets(self._source)
         taken = set(re.findall(r"\w+", text))
         self._names = _Names({name: _free(name, taken) for name in _PROBES}, _free("execute", taken))
@@ -81,18 +92,29 @@ class _Rewriter:
         self._edits: list[Edit] = []
 
     def edits(self, nests: Sequence[Nest]) -> list[Edit]:
-        loops = {self._positions[node].start.line: node for node in _all_loops(self._tree)}
-        done: set[int] = set()
-        for nest in nests:
-            if nest.batch_loop.file == self._file:
-                self._batch_loop(loops[nest.batch_loop.line], nest)
-            epoch = nest.epoch_loop
-            if epoch is not None and epoch.file == self._file and epoch.line not in done:
-                done.add(epoch.line)
-                self._epoch_loop(loops[epoch.line])
+        batch_loops = {nest.batch_loop.line: nest for nest in nests if nest.batch_loop.file == self._file}
+        epoch_loops = {nest.epoch_loop.line for nest in nests if nest.epoch_loop and nest.epoch_loop.file == self._file}
+        for line, nest in batch_loops.items():
+            self._batch_loop(self._loop_at(line), nest)
+        for line in sorted(epoch_loops):
+            self._epoch_loop(self._loop_at(line))
         if self._used:
             self._import()
+        self._check()
         return sorted(self._edits)
+
+    def _loop_at(self, line: int) -> AnyLoop:
+        for loop in _all_loops(self._tree):
+            if self._positions[loop].start.line == line:
+                return loop
+        raise CannotRewrite(f"{self._file}:{line}: no loop starts here", "name the line of a loop in the inst.info, or remove it")
+
+    def _check(self) -> None:
+        """Refuse edits that do not leave a program, such as one behind a statement that a backslash continues."""
+        try:
+            ast.parse(apply(self._source, self._edits).decode())
+        except SyntaxError as error:
+            raise CannotRewrite(f"{self._file}: the probes do not fit between its lines: {error.msg}", _BY_HAND) from error
 
     # The two loops.
 
@@ -109,7 +131,7 @@ class _Rewriter:
     def _batch_loop(self, loop: AnyLoop, nest: Nest) -> None:
         self._refuse_unknown(loop)
         load = self._load_statement(loop, nest)
-        names = () if load is None else tuple(_bound_names(load))
+        names = () if load is None else self._names_bound_by(load)
         execute = self._names.execute
         record = [
             f"{execute} = {self._probe('record_batch')}({_counter_name(loop)})",
@@ -133,7 +155,7 @@ class _Rewriter:
         if isinstance(loop, cst.For) and loop.asynchronous is not None:
             raise CannotRewrite(
                 f"{self._file}:{line}: the training loop is an `async for`",
-                "no right rewriting is known for it; put the loop into a plain `for`, or the probes in by hand",
+                f"no right rewriting is known for it; {_BY_HAND}",
             )
 
     def _load_statement(self, loop: AnyLoop, nest: Nest) -> cst.BaseStatement | None:
@@ -156,15 +178,18 @@ class _Rewriter:
         self._used.add(name)
         return self._names.probes[name]
 
+    def _names_bound_by(self, statement: cst.BaseStatement) -> tuple[str, ...]:
+        return bound_names([ast.parse(self._tree.code_for_node(statement))])
+
     def _wrap(self, iterable: cst.BaseExpression, probe: str, names: tuple[str, ...]) -> None:
-        span = self._spans[iterable]
-        first, last = span.start, span.start + span.length
-        before = self._source[first - 1 : first].decode("utf-8", "replace")
-        touches = before.isidentifier() or before.isdigit()  # `in[1, 2]`: one more pair inside says that there was no space
-        inside = int(isinstance(iterable, _BARE_IN_CALL) or (bool(names) and isinstance(iterable, cst.GeneratorExp))) + touches
+        """Make the iterable the argument of a probe. A pair of parentheses around the call says what it had not: a space
+        before it (`in[1, 2]`), or parentheses of its own (`in 1, 2`)."""
+        first, last = _outer_span(iterable, self._spans)
+        is_bare = isinstance(iterable, cst.Tuple) and not iterable.lpar
+        outside = _touches_in(self._source, first) + is_bare
         extra = "".join(f', "{name}"' for name in names)
-        opening = f"{'(' * touches}{self._probe(probe)}({'(' * inside}"
-        closing = f"{')' * inside}{extra}){')' * touches}"
+        opening = f"{'(' * outside}{self._probe(probe)}({'(' * is_bare}"
+        closing = f"{')' * is_bare}{extra}){')' * outside}"
         self._edits += [(first, first, opening), (last, last, closing)]
 
     def _insert_before_loop(self, loop: AnyLoop, line: str) -> None:
@@ -183,16 +208,17 @@ class _Rewriter:
         number = self._last_line(statement)
         indent = self._indent_of(self._first_line(statement))
         offset = self._lines[number]
-        prefix = "" if self._source[:offset].endswith((b"\n", b"\r")) else self._newline
-        self._edits.append((offset, offset, prefix + self._block(lines, indent)))
+        block = self._block(lines, indent)
+        if not self._source[:offset].endswith((b"\n", b"\r")):  # the file ends here, without a newline; so it does afterwards
+            block = self._newline + block.removesuffix(self._newline)
+        self._edits.append((offset, offset, block))
 
     def _insert_line(self, number: int, lines: list[str]) -> None:
         offset = self._lines[number - 1]
         self._edits.append((offset, offset, self._block(lines, self._indent_of(number))))
 
     def _block(self, lines: list[str], indent: str) -> str:
-        unit = self._tree.default_indent
-        return "".join(indent + line.replace("\t", unit) + self._newline for line in lines)
+        return "".join(indent + line.replace("\t", self._unit) + self._newline for line in lines)
 
     def _open_up(self, loop: AnyLoop, body: cst.SimpleStatementSuite, lines: list[str]) -> None:
         """Put a loop that stands on one line on several; the mark keeps the white space that gives way."""
@@ -206,7 +232,7 @@ class _Rewriter:
                 f"{self._file}:{self._positions[loop].start.line}: the loop's body hangs on a continued line",
                 "put the body on lines of its own",
             )
-        indent = self._indent_of(self._positions[loop].start.line) + self._tree.default_indent
+        indent = self._indent_of(self._positions[loop].start.line) + self._unit
         mark = f"{_ONE_LINE_MARK}{white.hex() or '-'}{self._newline}"
         self._edits.append((first, span.start, mark + self._block(lines, indent) + indent))
 
@@ -220,9 +246,7 @@ class _Rewriter:
         text = f"from {self._module} import {self._names.imported(self._used)}{IMPORT_MARK}{self._newline}"
         if line == 0:
             line = self._first_line(self._tree.body[0]) - 1
-        offset = self._lines[line]
-        prefix = "" if offset == 0 or self._source[:offset].endswith((b"\n", b"\r")) else self._newline
-        self._edits.append((offset, offset, prefix + text))
+        self._edits.append((self._lines[line], self._lines[line], text))
 
     def _last_line(self, statement: cst.CSTNode) -> int:
         end = self._positions[statement].end
@@ -235,39 +259,41 @@ class _Rewriter:
         return int(self._positions[statement].start.line)
 
     def _indent_of(self, number: int) -> str:
-        line = self._source[self._lines[number - 1] :]
-        return re.match(rb"[ \t\x0c]*", line).group().decode()  # type: ignore[union-attr]
+        line = self._source[self._lines[number - 1] : self._lines[number]]
+        return _behind_form_feed(line[: len(line) - len(line.lstrip(b" \t\x0c"))].decode())
 
 
 def remove(data: bytes) -> bytes:
     """Return the source without the probes that `instrument` put in; other sources come back as they are."""
     text, encoding = decode_source(data)
-    if IMPORT_MARK.strip() not in text:
+    lines = _lines(text)
+    imports = [index for index, line in enumerate(lines) if _OUR_IMPORT.fullmatch(line.rstrip("\r\n"))]
+    if not imports:
         return data
-    return _remove(text).encode(encoding)
+    names = _imported_names(lines.pop(imports[0]))
+    without = _close_up(_without_probes(lines, names))
+    return _unwrap(without, names).encode(encoding)
 
 
-def _remove(text: str) -> str:
-    aliases = _imported_names(text)
-    lines = text.splitlines(keepends=True)
-    execute = r"(?P<execute>\w+) = {record_batch}\(\w*\)".format(**aliases)
+def _without_probes(lines: list[str], names: dict[str, str]) -> list[str]:
+    execute = re.compile(r"(?P<execute>\w+) = {record_batch}\(\w*\)".format(**names))
+    alone = re.compile(r"{record_epoch}\(\w*\)|{record_phase}\(\)|{record_load}\([^()]*\)".format(**names))
     kept: list[str] = []
     index = 0
     while index < len(lines):
         bare = lines[index].strip()
-        if IMPORT_MARK.strip() in bare:
-            index += 1
-            continue
-        found = re.fullmatch(execute, bare)
-        if found and lines[index + 1].strip() == f"if not {found['execute']}:" and lines[index + 2].strip() == "continue":
+        found = execute.fullmatch(bare)
+        following = [line.strip() for line in lines[index + 1 : index + 3]]
+        if found and following == [f"if not {found['execute']}:", "continue"]:
             index += 3
-            continue
-        if re.fullmatch(r"(?:{record_epoch}\(\w*\)|{record_phase}\(\)|{record_load}\([^()]*\))".format(**aliases), bare):
+        elif alone.fullmatch(bare):
             index += 1
-            continue
-        kept.append(lines[index])
-        index += 1
-    return _unwrap(_close_up(kept), aliases)
+        else:
+            kept.append(lines[index])
+            index += 1
+    if not lines[-1].endswith(("\n", "\r")):  # the file ended without a newline; so it did before the probes
+        kept[-1] = kept[-1].rstrip("\r\n")
+    return kept
 
 
 def _close_up(lines: list[str]) -> str:
@@ -288,7 +314,7 @@ def _close_up(lines: list[str]) -> str:
     return result
 
 
-def _unwrap(text: str, aliases: dict[str, str]) -> str:
+def _unwrap(text: str, names: dict[str, str]) -> str:
     """Take the loop wrappers off the iterables."""
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     spans = wrapper.resolve(ByteSpanPositionProvider)
@@ -298,30 +324,32 @@ def _unwrap(text: str, aliases: dict[str, str]) -> str:
         call = loop.iter if isinstance(loop, cst.For) else None
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
             continue
-        if call.func.value not in (aliases["epoch_loop"], aliases["batch_loop"]):
+        if call.func.value not in (names["epoch_loop"], names["batch_loop"]):
             continue
         argument = call.args[0].value
-        inner = spans[argument]
-        first, last = inner.start, inner.start + inner.length
-        outer_first, outer_last = spans[call].start, spans[call].start + spans[call].length
-        own = len(argument.lpar)
-        extra = 1 if isinstance(argument, _BARE_IN_CALL) or (len(call.args) > 1 and isinstance(argument, cst.GeneratorExp)) else 0
-        if own > extra and source[outer_first - 1 : outer_first] == b"(" and _touches_word(source, outer_first - 1):
-            outer_first, outer_last = outer_first - 1, outer_last + 1
-        cuts += [(outer_first, first, ""), (last, outer_last, "")]
+        outer_first, outer_last = _outer_span(call, spans)
+        first, last = _outer_span(argument, spans)
+        is_bare = len(call.lpar) > _touches_in(source, outer_first)
+        cuts += [(outer_first, first + is_bare, ""), (last - is_bare, outer_last, "")]
     return apply(source, cuts).decode()
 
 
-def _touches_word(source: bytes, offset: int) -> bool:
-    before = source[offset - 1 : offset].decode("utf-8", "replace")
-    return before.isidentifier() or before.isdigit()
+def _outer_span(node: cst.BaseExpression, spans: Mapping[cst.CSTNode, CodeSpan]) -> tuple[int, int]:
+    """Return where an expression starts and ends, its own parentheses included."""
+    first, last = (node.lpar[0], node.rpar[-1]) if node.lpar else (node, node)
+    return spans[first].start, spans[last].start + spans[last].length
 
 
-def _imported_names(text: str) -> dict[str, str]:
+def _touches_in(source: bytes, first: int) -> bool:
+    """Return whether an iterable stands right behind its `in`."""
+    return source[first - 1 : first] == b"n"
+
+
+def _imported_names(line: str) -> dict[str, str]:
     names = {name: name for name in _PROBES}
-    line = next(line for line in text.splitlines() if IMPORT_MARK.strip() in line)
-    for part in line.partition(" import ")[2].partition("  #")[0].split(","):
-        name, _, alias = part.strip().partition(" as ")
+    found = _OUR_IMPORT.match(line)
+    for part in found["names"].split(", ") if found else ():
+        name, _, alias = part.partition(" as ")
         names[name] = alias or name
     return names
 
@@ -353,30 +381,10 @@ def _counter_name(loop: AnyLoop) -> str:
         if name == "enumerate":
             first = target.elements[0].value if isinstance(target, cst.Tuple) else None
             return first.value if isinstance(first, cst.Name) else ""
-        if not iterable.args:
+        if name == "zip" or not iterable.args:
             break
         iterable = iterable.args[0].value
     return ""
-
-
-def _bound_names(statement: cst.CSTNode) -> list[str]:
-    """Return the names that a statement assigns, in order."""
-    found: list[str] = []
-
-    class Visitor(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-            found.extend(_target_names(node.target))
-
-    statement.visit(Visitor())
-    return list(dict.fromkeys(found))
-
-
-def _target_names(target: cst.BaseExpression) -> list[str]:
-    if isinstance(target, cst.Name):
-        return [target.value]
-    if isinstance(target, cst.Tuple | cst.List):
-        return [name for element in target.elements for name in _target_names(element.value)]
-    return []
 
 
 def _is_prologue(statement: cst.CSTNode, index: int) -> bool:
@@ -392,6 +400,16 @@ def _free(name: str, taken: set[str]) -> str:
     while name in taken or keyword.iskeyword(name):
         name += "_"
     return name
+
+
+def _behind_form_feed(white: str) -> str:
+    """Return what of the white space at the start of a line is indentation: a form feed starts it anew."""
+    return white.rpartition("\x0c")[2]
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines as Python counts them; `str.splitlines` knows more line ends."""
+    return [line.decode() for line in text.encode().splitlines(keepends=True)]
 
 
 def _line_offsets(source: bytes) -> list[int]:

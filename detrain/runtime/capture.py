@@ -78,10 +78,20 @@ class Capture:
                 return framework.make_constant(array)
             return array
 
-        def is_handled(value: object) -> bool:
-            return any(framework.is_captured(value) for framework in self._frameworks)
+        def variable(value: object) -> list[Item] | None:
+            for framework in self._frameworks:
+                described = framework.describe_variable(value)
+                if described is not None:
+                    return [framework.name, *described]
+            return None
 
-        return Hooks(tensor, make_tensor, is_handled)
+        def find_variable(described: list[Item]) -> object | None:
+            for framework in self._frameworks:
+                if framework.name == described[0]:
+                    return framework.find_variable(described[1:])
+            return None
+
+        return Hooks(tensor, make_tensor, variable, find_variable)
 
 
 def user_modules() -> dict[str, ModuleType]:

@@ -73,8 +73,10 @@ class Hooks:
 
     tensor: Callable[[object], Array | None]
     make_tensor: Callable[[Array], object]
-    is_handled: Callable[[object], bool]
-    """Whether a framework captures the object itself (a variable), so that it is no loss here."""
+    variable: Callable[[object], list[Item] | None]
+    """Describes a variable, whose value a framework captures; None for anything else."""
+    find_variable: Callable[[list[Item]], object | None]
+    """Returns the variable with a description, made anew if need be, or None."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class Baseline:
     """What was there when the loop was entered: large arrays by digest, and the objects that are not data."""
 
     arrays: dict[str, object] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    """Digest of each array by its path."""
     _opaque: dict[int, weakref.ref[Any] | type] = field(default_factory=dict)
 
     def add(self, value: object) -> None:
@@ -174,7 +178,7 @@ class Encoder:
             factory = self.encode(value.default_factory, path) if cls is collections.defaultdict else None
             return [cls.__name__, pairs, factory]
         if cls is np.ndarray and not value.dtype.hasobject:
-            return self._encode_array("ndarray", value, value)
+            return self._encode_array("ndarray", value, value, path)
         if isinstance(value, np.generic) and not value.dtype.hasobject:
             return ["npscalar", self._store(np.asarray(value))]
         if cls is complex:
@@ -212,9 +216,12 @@ class Encoder:
             return self._encode_class(value, path)
         if isinstance(value, _STATIC):
             return ["static", _static_name(value)]
+        variable = self._hooks.variable(value)
+        if variable is not None:
+            return ["variable", variable]
         tensor = self._hooks.tensor(value)
         if tensor is not None:
-            return self._encode_array("tensor", value, tensor)
+            return self._encode_array("tensor", value, tensor, path)
         if isinstance(value, tuple) and hasattr(cls, "_fields") and is_user_class_or_tuple(cls):
             return [
                 "namedtuple",
@@ -229,7 +236,7 @@ class Encoder:
     def _encode_opaque(self, value: object, path: str) -> list[Item]:
         if self._collects:
             self._baseline.add(value)
-        elif not self._baseline.has(value) and not self._hooks.is_handled(value):
+        elif not self._baseline.has(value):
             self._lost.append(f"{path} ({_type_name(value)})")
         return ["opaque", _type_name(value)]
 
@@ -256,14 +263,17 @@ class Encoder:
             [[name, self.encode(item, f"{path}.{name}")] for name, item in data.items()],
         ]
 
-    def _encode_array(self, kind: str, value: object, array: Array) -> list[Item]:
-        if array.nbytes > _LARGE_BYTES:
-            digest = digest_array(array)
-            if self._collects:
-                self._baseline.arrays[digest] = value
-                return []
-            if digest in self._baseline.arrays:
-                return ["same", digest]
+    def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
+        """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data differ."""
+        digest = digest_array(array)
+        if self._collects:
+            self._baseline.arrays[digest] = value
+            self._baseline.paths[path] = digest
+            return []
+        if array.nbytes > _LARGE_BYTES and digest in self._baseline.arrays:
+            return ["same", digest]
+        if self._baseline.paths.get(path) == digest:
+            return [kind, self._store(array), True]
         return [kind, self._store(array)]
 
     def _store(self, array: Array) -> str:
@@ -315,6 +325,11 @@ class Decoder:
             return self._decode_user_object(number, node, current, path)
         if kind in ("function", "class", "cell"):
             return self._decode_static_with_state(node, current, path)
+        if kind == "variable":
+            found = self._hooks.find_variable(node[1])
+            if found is None:
+                self.missing.append(f"{path}: the variable {node[1][1]!r} is not there")
+            return current if found is None else found
         if kind in ("ndarray", "tensor", "same", "npscalar"):
             return self._decode_array(node, current, path)
         if kind in ("random", "RandomState", "Generator", "bits"):
@@ -416,6 +431,10 @@ class Decoder:
                 return current
             return found
         array = self._arrays[node[1]]
+        if node[2:] == [True]:
+            now = current if isinstance(current, np.ndarray) else self._hooks.tensor(current)
+            if now is not None and digest_array(now) != digest_array(array):
+                self.missing.append(f"{path}: the array is not the one that the first run had (digest {digest_array(array)})")
         if kind == "npscalar":
             return array[()]
         if kind == "tensor":

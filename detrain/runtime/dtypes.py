@@ -27,11 +27,16 @@ def dtype_name(dtype: DType) -> str | None:
     if dtype.names is not None or dtype.subdtype is not None:
         name = json.dumps(np.lib.format.dtype_to_descr(dtype))
     else:
-        name = dtype.name if dtype.kind == "V" and dtype.type is not np.void else dtype.str
+        name = dtype.name if is_extension(dtype) else dtype.str
     try:
         return name if named_dtype(name) == dtype else None
     except ValueError:
         return None
+
+
+def is_extension(dtype: DType) -> bool:
+    """Return whether a dtype was added to NumPy by a library, ml_dtypes."""
+    return dtype.isbuiltin == 2  # NumPy's number for "registered by a user"
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +18,13 @@ import numpy as np
 
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.digest import Array, digest_array, digest_bytes
+from detrain.runtime.dtypes import dtype_name, is_extension, named_dtype
+from detrain.store.sink import Sink, new_file
 
 FORMAT_VERSION: Final = 1
 _MAGIC: Final = "detrain checkpoint"
-_GROUPS: Final = ("tensors", "rng", "python")
+_GROUPS: Final = ("tensors", "rng", "python", "python/arrays")
+_GRAPH: Final = "python/graph"
 _DIGEST: Final = "xxh3_128"
 
 
@@ -68,40 +71,38 @@ def write(path: Path, snapshot: Snapshot) -> str:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        digest = _write_file(temporary, snapshot)
-        descriptor = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
+        with new_file(temporary) as sink:
+            digest = _write_into(sink, snapshot)
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StoreError(
-            f"cannot write checkpoint {str(path)!r}: {error}",
+            f"cannot write checkpoint {str(path)!r}: {_reason(error)}",
             "free space or make the folder writable, or give another with --ckpt DIR; earlier checkpoints are intact",
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return digest
 
 
 def read_meta(path: Path) -> Meta:
     """Return what a checkpoint says about itself, its digest checked; tensors are not read."""
     with _open(path) as file:
-        return _read_meta(path, file)
+        return _read_meta(path, file)[0]
 
 
 def read(path: Path) -> Snapshot:
     """Read a checkpoint and check every digest. Raises CheckpointDamaged, CheckpointTooNew or StoreError."""
     with _open(path) as file:
-        meta = _read_meta(path, file)
+        meta, datasets = _read_meta(path, file)
         values: dict[str, Array] = {}
-        for name, dataset in _datasets(path, file):
+        for name, dataset in datasets.items():
             array = _load(path, name, dataset)
-            _check(path, name, digest_array(array), _attribute(path, dataset, _DIGEST))
+            _check(path, name, digest_array(array), _text(path, dataset, _DIGEST))
             values[name] = array
-        tensors = {_attribute(path, file[name], "key"): values[name] for name in values if name.startswith("tensors/")}
+        tensors = {_text(path, datasets[name], "key"): values[name] for name in values if name.startswith("tensors/")}
         rng = {name[4:]: values[name].tobytes() for name in values if name.startswith("rng/")}
         arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
         return Snapshot(meta, tensors, rng, values["python/graph"].tobytes(), arrays)
@@ -111,47 +112,89 @@ def verify(path: Path) -> str:
     """Check every digest of a checkpoint, and return the digest of the whole. Raises as `read` does."""
     read(path)
     with _open(path) as file:
-        return str(_attribute(path, file, "digest"))
+        return _text(path, file, "digest")
 
 
-def _write_file(path: Path, snapshot: Snapshot) -> str:
+def _write_into(sink: Sink, snapshot: Snapshot) -> str:
     meta = msgspec.json.encode(snapshot.meta, order="deterministic").decode()
-    with h5py.File(path, "x", libver=("v110", "v114"), track_order=False) as file:
-        file.attrs["format"] = _MAGIC
+    with _new_hdf5(sink) as file:
+        _put_text(file, "format", _MAGIC)
         file.attrs["version"] = FORMAT_VERSION
         file.create_dataset("meta", data=np.frombuffer(meta.encode(), np.uint8), track_times=False)
         lines = [meta]
         for group in _GROUPS:
-            file.create_group(group)
+            h5py.h5g.create(file.id, group.encode(), gcpl=_timeless(h5py.h5p.GROUP_CREATE))
         for number, (key, array) in enumerate(snapshot.tensors.items()):
-            name = f"tensors/{number:05d} {key.replace('/', ' ')}"
-            lines.append(_put(file, name, array, {"key": key}))
+            if sink.error is not None:
+                raise sink.error
+            lines.append(_put(file, f"tensors/{number:05d} {key.replace('/', ' ')}", array, key))
         for name, packed in snapshot.rng.items():
             lines.append(_put(file, f"rng/{name}", np.frombuffer(packed, np.uint8)))
-        lines.append(_put(file, "python/graph", np.frombuffer(snapshot.python, np.uint8)))
+        lines.append(_put(file, _GRAPH, np.frombuffer(snapshot.python, np.uint8)))
         for name, array in snapshot.arrays.items():
             lines.append(_put(file, f"python/arrays/{name}", array))
         digest = _tree_digest(lines)
-        file.attrs["digest"] = digest
+        _put_text(file, "digest", digest)
     return digest
 
 
-def _put(file: Any, name: str, array: Array, attributes: Mapping[str, str] | None = None) -> str:
+def _new_hdf5(sink: Sink) -> Any:
+    """Return a new HDF5 file. By h5py's low level, because the high one cannot leave out the time at which groups are made."""
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V114)
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, sink)
+    return h5py.File(h5py.h5f.create(b"checkpoint", h5py.h5f.ACC_TRUNC, _timeless(h5py.h5p.FILE_CREATE), access))
+
+
+def _timeless(kind: Any) -> Any:
+    properties = h5py.h5p.create(kind)
+    properties.set_obj_track_times(False)
+    return properties
+
+
+def _put(file: Any, name: str, array: Array, key: str | None = None) -> str:
     """Write one dataset with its digest; return its line in the tree digest."""
-    digest = digest_array(array)
-    native = array.dtype.kind != "V"  # bfloat16 and the like have no HDF5 type: their bytes go in, their name goes along
-    stored = array if native else np.ascontiguousarray(array).view(np.dtype(f"V{array.dtype.itemsize}"))
+    dtype = dtype_name(array.dtype)
+    if dtype is None:
+        raise ValueError(f"{name!r} has dtype {array.dtype}, whose bytes are not data")
+    is_native = _is_native(array.dtype)
+    stored = array if is_native else _view(np.ascontiguousarray(array), _opaque(array.dtype), array.shape)
     dataset = file.create_dataset(name, data=stored, track_times=False)
-    dataset.attrs[_DIGEST] = digest
-    if not native:
-        dataset.attrs["dtype"] = array.dtype.name
-    for key, value in (attributes or {}).items():
-        dataset.attrs[key] = value
-    return _line(name, array, digest)
+    digest = digest_array(array)
+    _put_text(dataset, _DIGEST, digest)
+    if not is_native:
+        _put_text(dataset, "dtype", dtype)
+    if key is not None:
+        _put_text(dataset, "key", key)
+    return _line(name, dtype, array.shape, digest, key)
 
 
-def _line(name: str, array: Array, digest: str) -> str:
-    return f"{name} {array.dtype.name} {array.shape} {digest}"
+def _put_text(item: Any, name: str, value: str) -> None:
+    """Write a text attribute. Of fixed length: HDF5 keeps others in a heap without checksums, where it can hang on a wrong bit."""
+    data = value.encode()
+    item.attrs.create(name, data, dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
+
+
+def _is_native(dtype: np.dtype[Any]) -> bool:
+    """Return whether HDF5 has the type. Of the others (bfloat16, dates, text, ...) the bytes go in, and their name goes along."""
+    sizes = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
+    return dtype.itemsize in sizes.get(dtype.kind, ()) and not is_extension(dtype)
+
+
+def _opaque(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"V{max(dtype.itemsize, 1)}")  # empty text has no bytes; HDF5 has no type without any
+
+
+def _view(array: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Return the bytes of a contiguous array as another type, and of what has no bytes a new array."""
+    if 0 in (array.itemsize, dtype.itemsize):
+        return np.zeros(shape, dtype)
+    return array.reshape(-1).view(dtype).reshape(shape)
+
+
+def _line(name: str, dtype: str, shape: tuple[int, ...], digest: str, key: str | None) -> str:
+    return f"{name} {dtype} {shape} {digest}" + ("" if key is None else f" {key}")
 
 
 def _tree_digest(lines: list[str]) -> str:
@@ -165,90 +208,126 @@ def _open(path: Path) -> Iterator[Any]:
     try:
         with h5py.File(path, "r") as file:
             yield file
-    except (StoreError, CheckpointTooNew):
+    except StoreError:
         raise
-    # h5py turns a damaged structure into any of these, depending on the byte that is wrong.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, UnicodeError, MemoryError) as error:
+    except PermissionError as error:
+        raise StoreError(f"checkpoint {str(path)!r} cannot be read: {_reason(error)}", "make the file readable") from error
+    except Exception as error:  # an edge: HDF5 and h5py raise anything on a damaged structure, depending on the byte that is wrong
         raise CheckpointDamaged(
-            f"checkpoint {str(path)!r} cannot be read: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            f"checkpoint {str(path)!r} cannot be read: {type(error).__name__}: {_reason(error)}",
             "it is truncated or damaged; detrain goes back to the newest good one",
         ) from error
 
 
-def _read_meta(path: Path, file: Any) -> Meta:
-    if file.attrs.get("format") != _MAGIC:
+def _read_meta(path: Path, file: Any) -> tuple[Meta, dict[str, Any]]:
+    """Return what the checkpoint says about itself, and its datasets by name, none of them read yet."""
+    if "format" not in file.attrs or _text(path, file, "format") != _MAGIC:
         raise CheckpointDamaged(f"{str(path)!r} is not a checkpoint of detrain", "give the file or folder that detrain wrote")
-    version = int(file.attrs["version"])
+    version = file.attrs["version"]
+    if not isinstance(version, np.integer) or version < 1:
+        raise _damaged(path, f"has format {version!r}")
     if version > FORMAT_VERSION:
         raise CheckpointTooNew(
             f"checkpoint {str(path)!r} has format {version}; this detrain reads up to {FORMAT_VERSION}",
             "update detrain, or start anew with --fresh; the file is left as it is",
         )
-    text = file["meta"][()].tobytes()
+    datasets = _datasets(path, file)
+    text = _load(path, "meta", datasets.pop("meta")).tobytes()
     lines = [text.decode()]
-    for name, dataset in _datasets(path, file):
-        dtype = str(dataset.attrs.get("dtype", dataset.dtype.name))
-        lines.append(f"{name} {dtype} {dataset.shape} {_attribute(path, dataset, _DIGEST)}")
-    _check(path, "the tree of names, shapes and digests", _tree_digest(lines), _attribute(path, file, "digest"))
-    return msgspec.json.decode(text, type=Meta)
+    for name, dataset in datasets.items():
+        key = _text(path, dataset, "key") if name.startswith("tensors/") else None
+        lines.append(_line(name, str(dtype_name(_dtype(path, dataset))), dataset.shape, _text(path, dataset, _DIGEST), key))
+    _check(path, "the tree of names, shapes and digests", _tree_digest(lines), _text(path, file, "digest"))
+    return msgspec.json.decode(text, type=Meta), datasets
 
 
-def _datasets(path: Path, file: Any) -> list[tuple[str, Any]]:
-    """Return every dataset under the known groups; links that leave the file are refused, not followed."""
-    found: list[tuple[str, Any]] = []
-
-    def walk(group: Any, prefix: str) -> None:
-        for name in group:
-            link = group.get(name, getlink=True)
-            if not isinstance(link, h5py.HardLink):
-                raise CheckpointDamaged(f"checkpoint {str(path)!r} has a link at {prefix + name!r}", "detrain follows none")
-            item = group[name]
-            if isinstance(item, h5py.Group):
-                walk(item, f"{prefix}{name}/")
-            else:
-                found.append((f"{prefix}{name}", item))
-
-    for group in _GROUPS:
-        walk(file[group], f"{group}/")
+def _datasets(path: Path, file: Any) -> dict[str, Any]:
+    """Return the datasets by name. Those whose bytes are not in this file, or that claim more than it has, are refused."""
+    found = {name: _child(path, file, name) for name in ("meta", _GRAPH)}
+    for group in ("tensors", "rng", "python/arrays"):
+        names = _child(path, file, group)
+        for name in names:
+            found[f"{group}/{name}"] = _child(path, names, name)
+    size_bytes = path.stat().st_size
+    for name, dataset in found.items():
+        if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
+            raise _damaged(path, f"has no array at {name!r}")
+        if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS or dataset.external or dataset.is_virtual:
+            raise _damaged(path, f"has a dataset {name!r} that is compressed, in pieces or outside of the file")
+        size_bytes -= dataset.nbytes
+        if size_bytes < 0 or dataset.id.get_storage_size() != dataset.nbytes:
+            raise _damaged(path, f"has a dataset {name!r} that claims {dataset.nbytes} bytes, more than there are")
     return found
 
 
+def _child(path: Path, parent: Any, name: str) -> Any:
+    """Return what lies at a path below a group; links that could lead out of the file are refused, not followed."""
+    for part in name.split("/"):
+        if not isinstance(parent, h5py.Group):
+            raise _damaged(path, f"has no group {parent.name!r}")
+        if not isinstance(parent.get(part, getlink=True), h5py.HardLink):
+            raise _damaged(path, f"has a link at {part!r}; detrain follows none")
+        parent = parent[part]
+    return parent
+
+
+def _dtype(path: Path, dataset: Any) -> np.dtype[Any]:
+    """Return the dtype of the array that a dataset holds."""
+    stored: np.dtype[Any] = dataset.dtype
+    if "dtype" not in dataset.attrs:
+        if not _is_native(stored):
+            raise _damaged(path, f"has a dataset {dataset.name!r} of type {stored}")
+        return stored
+    try:
+        dtype = named_dtype(_text(path, dataset, "dtype"))
+    except ValueError as error:
+        raise _damaged(path, f"has a dataset {dataset.name!r} whose dtype {error}") from error
+    if stored != _opaque(dtype):
+        raise _damaged(path, f"has a dataset {dataset.name!r} of type {stored} that claims to be {dtype}")
+    return dtype
+
+
 def _load(path: Path, name: str, dataset: Any) -> Array:
-    if dataset.external or dataset.is_virtual:
-        raise CheckpointDamaged(f"dataset {name!r} of {str(path)!r} lies outside the file", "detrain follows no links")
-    if dataset.chunks is None and dataset.nbytes > path.stat().st_size:
-        raise CheckpointDamaged(f"dataset {name!r} of {str(path)!r} claims {dataset.nbytes} bytes, more than the file has")
-    array: Array = np.asarray(dataset[()])
-    dtype = dataset.attrs.get("dtype")
-    return array if dtype is None else array.view(_named_dtype(str(dtype)))
-
-
-def _named_dtype(name: str) -> np.dtype[Any]:
-    """Return a dtype that NumPy itself lacks, from ml_dtypes (which every framework brings along)."""
-    import ml_dtypes
-
-    kinds: dict[str, Callable[[], np.dtype[Any]]] = {
-        known: lambda known=known: np.dtype(getattr(ml_dtypes, known))  # type: ignore[misc]
-        for known in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "int4", "uint4")
-    }
-    if name not in kinds:
-        raise CheckpointDamaged(f"unknown dtype {name!r}", f"known besides NumPy's own: {', '.join(kinds)}")
-    return kinds[name]()
+    dtype = _dtype(path, dataset)
+    try:
+        array: Array = np.empty(dataset.shape, dataset.dtype)
+    except (ValueError, MemoryError) as error:
+        raise _damaged(path, f"has a dataset {name!r} of {dataset.nbytes} bytes, more than memory has") from error
+    if array.size:
+        dataset.read_direct(array)
+    return array if array.dtype == dtype else _view(array, dtype, array.shape)
 
 
 def _check(path: Path, name: str, got: str, expected: str) -> None:
     if got != expected:
-        raise CheckpointDamaged(
-            f"checkpoint {str(path)!r} is damaged: {name} has digest {got}, written as {expected}",
-            "detrain goes back to the newest good one; keep the file if you want to look at it",
-        )
+        raise _damaged(path, f"is damaged: {name} has digest {got}, written as {expected}")
 
 
-def _attribute(path: Path, item: Any, name: str) -> str:
-    value = item.attrs.get(name)
-    if not isinstance(value, str):
-        raise CheckpointDamaged(f"checkpoint {str(path)!r}: {item.name!r} lacks its attribute {name!r}", "it is damaged")
-    return value
+def _text(path: Path, item: Any, name: str) -> str:
+    """Return a text attribute."""
+    if name not in item.attrs:
+        raise _damaged(path, f"lacks the attribute {name!r} of {item.name!r}")
+    attribute = item.attrs.get_id(name)
+    kind = attribute.get_type()
+    # Before it is read: text of variable length lies in the heap that HDF5 does not check.
+    if not isinstance(kind, h5py.h5t.TypeStringID) or kind.is_variable_str() or attribute.shape != ():
+        raise _damaged(path, f"has an attribute {name!r} of {item.name!r} that is not text of fixed length")
+    value: bytes | str = item.attrs[name]
+    return value if isinstance(value, str) else value.decode()
+
+
+def _damaged(path: Path, what: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"checkpoint {str(path)!r} {what}",
+        "detrain goes back to the newest good one; keep the file if you want to look at it",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return why, in a line: HDF5 writes its whole internal state into the messages of system errors."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error).partition("\n")[0]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Small training programs without a framework, so that a run takes half a second. They kill themselves at `$DIE_AT`."""
 
-PRELUDE = '''\
+PRELUDE = """\
 import os, random, signal, sys
 import numpy as np
 
@@ -20,7 +20,7 @@ class Optimizer:
 
 def show(weights):
     print("weights", weights.tobytes().hex())
-'''
+"""
 
 FOR_LOOPS = (
     PRELUDE
@@ -61,7 +61,7 @@ main()
 
 WHILE_LOOPS = (
     PRELUDE
-    + '''
+    + """
 data = np.random.default_rng(3).normal(size=(12, 3))
 weights = np.ones(3)
 optimizer = Optimizer(weights)
@@ -77,12 +77,12 @@ while epoch < 4:
     epoch += 1
     print(f"epoch {epoch} loss {float(np.abs(optimizer.weights).sum())!r}", flush=True)
 show(optimizer.weights)
-'''
+"""
 )
 
 TRY_CONTINUE = (
     PRELUDE
-    + '''
+    + """
 class Pool:
     def __init__(self):
         self.items = list(range(20))
@@ -111,12 +111,12 @@ for e in range(4):
             print(f"epoch {e} {b} loss {float(optimizer.weights @ held_out)!r}", flush=True)
 print("served", pool.served, "idx", idx)
 show(optimizer.weights)
-'''
+"""
 )
 
 PHASES = (
     PRELUDE
-    + '''
+    + """
 def train(optimizer, epochs, data, rng):
     losses = []
     for epoch in range(epochs):
@@ -139,12 +139,12 @@ for fold in range(3):
     print("fold", fold, "score", scores[fold][-1])
 print(sorted(scores.items()))
 show(optimizer.weights)
-'''
+"""
 )
 
 ONE_LOOP = (
     PRELUDE
-    + '''
+    + """
 def stream():
     state = random.random()
     while True:
@@ -160,12 +160,12 @@ for step in range(30):
     if step % 10 == 9:
         print(f"step {step} loss {float(np.abs(optimizer.weights).sum())!r}", flush=True)
 show(optimizer.weights)
-'''
+"""
 )
 
 METHODS = (
     PRELUDE
-    + '''
+    + """
 class Trainer:
     total_steps = 0
     def __init__(self):
@@ -204,7 +204,7 @@ if __name__ == "__main__":
     trainer = Trainer()
     print(trainer.train(4), Trainer.total_steps, sorted(trainer.seen), len(trainer.log["loss"]))
     show(trainer.optimizer.weights)
-'''
+"""
 )
 
 ALL = {

@@ -146,14 +146,16 @@ def test_a_module_runs_with_dash_m_and_its_submodules_are_instrumented(tmp_path:
     assert whole.out.startswith("__main__ pack pack.__main__ ['-a']")
     assert killed.status == -9
     assert again.out.splitlines()[1:] == whole.out.splitlines()[-3:]
-    assert not list(tmp_path.rglob("*.pyc")) or all(
-        plain("-m", "pack", cwd=tmp_path).status == 0 for _ in range(1)
-    )
+    assert not list(tmp_path.rglob("*.pyc")) or all(plain("-m", "pack", cwd=tmp_path).status == 0 for _ in range(1))
 
 
 def test_bytecode_files_stay_those_of_the_original_source(tmp_path: Path) -> None:
-    (tmp_path / "steps.py").write_text(PRELUDE + "def train(optimizer):\n    for x in range(3):\n        optimizer.apply_gradients(x)\n")
-    (tmp_path / "program.py").write_text("import steps\no = steps.Optimizer(steps.np.ones(3))\nfor e in range(2):\n    steps.train(o)\n")
+    (tmp_path / "steps.py").write_text(
+        PRELUDE + "def train(optimizer):\n    for x in range(3):\n        optimizer.apply_gradients(x)\n"
+    )
+    (tmp_path / "program.py").write_text(
+        "import steps\no = steps.Optimizer(steps.np.ones(3))\nfor e in range(2):\n    steps.train(o)\n"
+    )
 
     first = detrain("run", "program.py", cwd=tmp_path)
     code = plain("-c", "import steps; print(steps.train.__code__.co_names)", cwd=tmp_path)
@@ -200,7 +202,9 @@ def test_in_place_and_remove_undo_each_other(tmp_path: Path) -> None:
     assert not (tmp_path / "program.py.orig").exists()
 
 
-BY_HAND = PRELUDE + """
+BY_HAND = (
+    PRELUDE
+    + """
 from detrain import record_batch, record_epoch
 optimizer = Optimizer(np.ones(3))
 for epoch in range(4):
@@ -214,6 +218,7 @@ for epoch in range(4):
         die(f"{epoch}:{batch}")
 show(optimizer.weights)
 """
+)
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
@@ -231,9 +236,7 @@ def test_probes_put_in_by_hand_resume_to_the_bit(every: str, tmp_path: Path) -> 
 
 def test_probes_put_in_by_hand_do_nothing_under_plain_python(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(BY_HAND)
-    (tmp_path / "bare.py").write_text(
-        re.sub(r".*record_epoch.*\n|.*execute.*\n|            continue\n", "", BY_HAND)
-    )
+    (tmp_path / "bare.py").write_text(re.sub(r".*record_epoch.*\n|.*execute.*\n|            continue\n", "", BY_HAND))
 
     seeded = ["-c", "import numpy, runpy, sys; numpy.random.seed(0); runpy.run_path(sys.argv[1])"]
 

@@ -137,8 +137,12 @@ show(optimizer.weights)
 )
 
 
-def test_another_dataset_is_found_by_the_digest_of_the_first_batch(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(DATA)
+LAZY_DATA = DATA.replace('data = np.load("data.npy")\n', "").replace("x = data[epoch", 'x = np.load("data.npy")[epoch')
+
+
+@pytest.mark.parametrize(("program", "said"), [(DATA, "data: the array"), (LAZY_DATA, "batch 1:0")])
+def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program)
     data = np.random.default_rng(0).normal(size=(12, 3))
     np.save(tmp_path / "data.npy", data)
     detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:2")
@@ -146,7 +150,7 @@ def test_another_dataset_is_found_by_the_digest_of_the_first_batch(tmp_path: Pat
 
     np.save(tmp_path / "data.npy", data + 1e-9)
     for _ in range(2):
-        assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.Diverged, "batch 1:0", "digest")
+        assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.Diverged, said, "digest")
         assert contents(tmp_path) == before
     np.save(tmp_path / "data.npy", data)
 
@@ -239,7 +243,9 @@ def test_another_environment_is_refused_by_name_and_may_be_allowed(home: Path) -
 
 
 def test_threads_and_settings_of_the_first_run_are_set_again(home: Path) -> None:
-    (home / "program.py").write_text(FOR_LOOPS.replace("main()\n", "main()\nprint('oneDNN', os.environ.get('TF_ENABLE_ONEDNN_OPTS'))\n"))
+    (home / "program.py").write_text(
+        FOR_LOOPS.replace("main()\n", "main()\nprint('oneDNN', os.environ.get('TF_ENABLE_ONEDNN_OPTS'))\n")
+    )
     shutil.rmtree(home / "ckpt")
     detrain("run", "program.py", cwd=home, DIE_AT="2:3", TF_ENABLE_ONEDNN_OPTS="0")
 
@@ -274,7 +280,11 @@ def test_what_cannot_be_captured_is_named_and_refused_when_strict(tmp_path: Path
 
 
 def test_an_inst_info_with_a_wrong_line(home: Path) -> None:
-    info = {"format": 1, "source": "by hand", "nests": [{"batch_loop": {"file": "program.py", "line": 3, "column": 0, "kind": "for"}}]}
+    info = {
+        "format": 1,
+        "source": "by hand",
+        "nests": [{"batch_loop": {"file": "program.py", "line": 3, "column": 0, "kind": "for"}}],
+    }
     (home / "inst.info").write_text(json.dumps(info))
 
     assert_refused(detrain("run", "program.py", cwd=home), errors.StructureInvalid, "program.py:3", "loops start at lines")

@@ -1,0 +1,82 @@
+"""The file that HDF5 writes a checkpoint into: one that never fails while HDF5 looks.
+
+HDF5 (seen in 1.14) ends the process with a segmentation fault when a write fails while it closes a file, so a full disk would
+kill the run. Here errors are kept until HDF5 is done, and raised then.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+
+class Sink(io.RawIOBase):
+    """A new file for h5py's file-like driver. After a first error it takes everything and writes nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._position = 0
+        self.error: OSError | None = None
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset from the start or the end."""
+        self._position = offset + (os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write all of the data at the position, or note the error."""
+        done, view = 0, memoryview(data).cast("B")
+        try:
+            while self.error is None and done < len(view):
+                done += os.pwrite(self._descriptor, view[done:], self._position + done)
+        except OSError as error:
+            self.error = error
+        self._position += len(view)
+        return len(view)
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read back what was written; zeros beyond the end."""
+        view = memoryview(buffer).cast("B")
+        data = os.pread(self._descriptor, len(view), self._position)
+        view[:] = data + bytes(len(view) - len(data))
+        self._position += len(view)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the length of the file, or note the error."""
+        length = self._position if size is None else size
+        try:
+            if self.error is None:
+                os.ftruncate(self._descriptor, length)
+        except OSError as error:
+            self.error = error
+        return length
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Sink]:
+    """Make a file, hand out its sink, and see it on the disk (fsync). Raises OSError, the sink's included."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        sink = Sink(descriptor)
+        yield sink
+        if sink.error is not None:
+            raise sink.error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

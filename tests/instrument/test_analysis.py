@@ -1,0 +1,750 @@
+"""Static analysis: the structure of small programs, as a person would write it down with markers behind the lines."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from detrain.errors import CannotRewrite
+from detrain.instrument.analysis import analyse, sources
+from detrain.instrument.rewriter import edits_for
+from detrain.structure import Structure
+
+# `#E1` marks an epoch loop, `#B1` a batch loop, `#L1` the statement that loads, `#U1` the update; the number is the nest's.
+Found = dict[str, str]
+
+
+def marked(folder: Path) -> list[Found]:
+    """Return, for each nest that the markers name, where its parts stand (`file:line`)."""
+    nests: dict[str, Found] = {}
+    for path in sorted(folder.rglob("*.py")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            for kind, nest in re.findall(r"#([EBLU])(\d)", line):
+                nests.setdefault(nest, {})[kind] = f"{path.relative_to(folder)}:{number}"
+    return [nests[number] for number in sorted(nests)]
+
+
+def found(structure: Structure, folder: Path) -> list[Found]:
+    nests = []
+    for nest in structure.nests:
+        file = Path(nest.batch_loop.file).relative_to(folder.resolve())
+        parts = {"B": f"{file}:{nest.batch_loop.line}"}
+        if nest.epoch_loop is not None:
+            parts["E"] = f"{Path(nest.epoch_loop.file).relative_to(folder.resolve())}:{nest.epoch_loop.line}"
+        if nest.load_line is not None:
+            parts["L"] = f"{file}:{nest.load_line}"
+        if nest.update_line is not None:
+            parts["U"] = f"{file}:{nest.update_line}"
+        nests.append(parts)
+    return sorted(nests, key=lambda parts: parts["B"])
+
+
+def check(folder: Path, **files: str) -> Structure:
+    """Analyse `main` with the other files beside it, and compare with the markers."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__in__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), "utf-8")
+    structure = analyse(folder / "main.py")
+    expected = sorted(marked(folder), key=lambda parts: parts["B"])
+    assert found(structure, folder) == expected
+    return structure
+
+
+STEP = """
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x))
+    grads = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+    return loss
+"""
+
+
+def with_step(program: str, decorator: str = "@tf.function") -> str:
+    return f"import tensorflow as tf\n{decorator}{STEP}\n{textwrap.dedent(program)}"
+
+
+# Where the update is.
+
+
+def test_a_compiled_step_is_the_update(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        for epoch in range(3): #E1
+            total = 0.0
+            for x, y in dataset: #B1
+                total += train_step(x, y) #U1
+            print(total)
+        """),
+    )
+
+    (nest,) = structure.nests
+    assert nest.loader == "dataset"
+    assert (nest.batch_loop.kind, nest.batch_loop.column, nest.batch_loop.function) == ("for", 4, "")
+    assert "train_step" in nest.evidence[0]
+    assert structure.source == "static analysis"
+    assert structure.fit_lines == ()
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "step = tf.function(train_step)",
+        "step = tf.function(train_step, jit_compile=True)",
+        "step = tf.function(train_step) if args.graph else train_step",
+        "step = train_step",
+        "step = tf.function(functools.partial(train_step, training=True))",
+        "step: object = tf.function(train_step)",
+        "step = tf.function(func=train_step)",
+    ],
+)
+def test_a_step_under_another_name_is_the_update(tmp_path: Path, alias: str) -> None:
+    check(
+        tmp_path,
+        main=with_step(
+            f"""
+{alias}
+for epoch in range(3): #E1
+    for i, (x, y) in enumerate(dataset): #B1
+        step(x, y) #U1
+    for x, y in validation:
+        loss_fn(y, model(x))
+""",
+            "",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "strategy.run(train_step, args=(x, y))",
+        "strategy.reduce('sum', strategy.run(train_step, args=(x, y)), axis=None)",
+        "strategy.run(fn=train_step, args=(x, y))",
+    ],
+)
+def test_a_step_that_a_strategy_runs_is_the_update(tmp_path: Path, call: str) -> None:
+    check(
+        tmp_path,
+        main=with_step(
+            f"""
+for epoch in range(3): #E1
+    for x, y in strategy.experimental_distribute_dataset(dataset): #B1
+        loss = {call} #U1
+    for x, y in validation:
+        value = model.loss(x, y)
+        loss(x)
+""",
+            "",
+        ),
+    )
+
+
+def test_a_distributed_step_around_the_step_is_the_update(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step(
+            """
+            @tf.function
+            def distributed_step(x, y):
+                return strategy.reduce("sum", strategy.run(train_step, args=(x, y)), axis=None)
+
+            with strategy.scope():
+                for epoch in range(3): #E1
+                    for x, y in dataset: #B1
+                        distributed_step(x, y) #U1
+            """,
+            "",
+        ),
+    )
+
+
+def test_train_on_batch_is_the_update(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        model.compile("sgd", "mse")
+        for e in range(epochs): #E1
+            for b in range(len(files) // 2): #B1
+                x, y = dataset.slide_seq2seq_batch(2, 64) #L1
+                result = model.train_on_batch(x, y) #U1
+                if b % 100 == 0:
+                    eval_x, eval_y = dataset.slide_seq2seq_batch(2, 64, "eval")
+        """,
+    )
+
+
+def test_an_update_in_the_loop_itself_is_found(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        def main():
+            for epoch in range(3): #E1
+                for step, (x, y) in enumerate(train_dataset): #B1
+                    with tf.GradientTape() as tape:
+                        loss = loss_fn(y, model(x, training=True))
+                    grads = tape.gradient(loss, model.trainable_weights)
+                    optimizer.apply_gradients(zip(grads, model.trainable_weights)) #U1
+                    metric.update_state(y, loss)
+                for x, y in validation:
+                    metric.update_state(y, model(x))
+        main()
+        """,
+    )
+
+
+def test_keras_optimizers_may_apply(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for x in data: #B1
+                opt.apply(gradients(x), weights) #U1
+            for x in validation:
+                transform.apply(x)
+        """,
+    )
+
+
+def test_methods_of_a_trainer_are_followed(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        class Trainer:
+            def __init__(self):
+                self.train_step = tf.function(self._train_step)
+
+            def _train_step(self, batch):
+                x, y = batch
+                with tf.GradientTape() as tape:
+                    loss = self.loss(y, self.model(x))
+                grads = tape.gradient(loss, self.model.trainable_variables)
+                self.optimizer.apply_gradients(zip(grads, self.model.trainable_variables))
+
+            def test_step(self, batch):
+                return self.loss(batch[1], self.model(batch[0]))
+
+            def train_epoch(self):
+                for batch in self.loader: #B1
+                    self.train_step(batch) #U1
+
+            def evaluate(self):
+                for batch in self.validation:
+                    self.test_step(batch)
+
+            def train(self):
+                for epoch in range(self.epochs): #E1
+                    self.train_epoch()
+                    self.evaluate()
+
+        Trainer().train()
+        """,
+    )
+
+
+def test_a_strategy_may_run_a_method(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        class Trainer:
+            def step(self, x):
+                self.optimizer.minimize(self.loss, x)
+
+            def train(self):
+                for epoch in range(3): #E1
+                    for x in self.data: #B1
+                        self.strategy.run(self.step, args=(x,)) #U1
+        """,
+    )
+
+
+def test_the_epoch_loop_may_be_in_another_module_than_the_batch_loop(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main="""
+        from engine import evaluate, train_one_epoch
+
+        def main():
+            for epoch in range(3): #E1
+                train_one_epoch(model, loader)
+                evaluate(model, loader)
+
+        if __name__ == "__main__":
+            main()
+        """,
+        engine=with_step("""
+        def train_one_epoch(model, loader):
+            model.reset()
+            for x, y in loader: #B1
+                train_step(x, y) #U1
+
+        def evaluate(model, loader):
+            for x, y in loader:
+                model(x)
+        """),
+    )
+
+    assert structure.nests[0].batch_loop.function == "train_one_epoch"
+
+
+def test_the_epoch_loop_may_be_two_calls_away(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        def one_epoch(data):
+            for x, y in data: #B1
+                train_step(x, y) #U1
+
+        def train_and_evaluate(data):
+            one_epoch(data)
+            for x, y in data:
+                model(x)
+
+        for epoch in range(3): #E1
+            train_and_evaluate(data)
+        """),
+    )
+
+
+def test_packages_beside_the_program_are_read(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        from lib.training import engine
+
+        for epoch in range(3): #E1
+            engine.train_one_epoch(loader)
+        """,
+        lib__in____init__="",
+        lib__in__training__in____init__="",
+        lib__in__training__in__engine="""
+        from ..steps import train_step
+
+        def train_one_epoch(loader):
+            for x, y in loader: #B1
+                train_step(x, y) #U1
+        """,
+        lib__in__steps=with_step(""),
+    )
+
+
+def test_a_module_in_a_package_finds_the_package_by_its_own_name(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "steps.py").write_text(with_step(""))
+    (package / "main.py").write_text("from package.steps import train_step\nfor x, y in data:\n    train_step(x, y)\n")
+
+    structure = analyse(package / "main.py")
+
+    assert [nest.batch_loop.line for nest in structure.nests] == [2]
+
+
+def test_each_module_is_read_once_and_those_with_errors_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("import a, b, missing\nimport a\n")
+    (tmp_path / "a.py").write_text("import main, b\n")
+    (tmp_path / "b.py").write_text("def\n")
+
+    names = [Path(file).name for file, _tree in sources(tmp_path / "main.py")]
+
+    assert sorted(names) == ["a.py", "main.py"]
+
+
+# Which loop is the batch loop.
+
+
+def test_a_loop_that_warms_up_is_a_nest_of_its_own_only_if_it_updates(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        for x, y in dataset.take(1):
+            model(x)
+        for variable in model.variables:
+            print(variable)
+        for epoch in range(3): #E1
+            for x, y in dataset: #B1
+                train_step(x, y) #U1
+        """),
+    )
+
+
+def test_a_loop_over_gradients_is_no_batch_loop(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for x, y in dataset: #B1
+                with tf.GradientTape() as tape:
+                    loss = loss_fn(y, model(x))
+                grads = tape.gradient(loss, model.trainable_variables)
+                clipped = []
+                for g in grads:
+                    clipped.append(tf.clip_by_norm(g, 1.0))
+                for g, v in zip(clipped, model.trainable_variables):
+                    optimizer.apply_gradients([(g, v)]) #U1
+        """,
+    )
+
+
+def test_a_loop_over_gradients_in_a_step_is_no_batch_loop(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        def train_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_fn(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            for g, v in zip(grads, model.trainable_variables):
+                optimizer.apply_gradients([(g, v)])
+
+        for epoch in range(3): #E1
+            for x, y in dataset: #B1
+                train_step(x, y) #U1
+        """,
+    )
+
+
+def test_gradient_descent_by_hand_is_an_update(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for x, y in dataset: #B1
+                with tf.GradientTape() as tape:
+                    loss = loss_fn(y, model(x))
+                dw, db = tape.gradient(loss, [w, b])
+                w.assign_sub(0.1 * dw) #U1
+                b.assign_sub(0.1 * db)
+            for x in validation:
+                average.assign_sub(x)
+        """,
+    )
+
+
+def test_gradient_descent_by_hand_in_a_loop_over_variables_is_an_update(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        @tf.function
+        def gradients_of(x): ...
+
+        def train(x):
+            grads = tape.gradient(loss_of(x), weights)
+            for w, g in zip(weights, grads):
+                w.assign_sub(rate * g)
+
+        for epoch in range(3): #E1
+            for x in dataset: #B1
+                train(x) #U1
+        """,
+    )
+
+
+def test_loops_of_compiled_functions_are_no_batch_loops(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step(
+            """
+            @tf.function(jit_compile=True)
+            def several(iterator):
+                for _ in tf.range(10):
+                    train_step(*next(iterator))
+
+            def more(iterator):
+                for _ in tf.range(10):
+                    train_step(*next(iterator))
+
+            more_compiled = tf.function(more)
+            for epoch in range(3): #E1
+                for step in range(10): #B1
+                    several(iterator) #U1
+                    more_compiled(iterator)
+            """
+        ),
+    )
+
+
+def test_two_optimizers_update_in_one_nest(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        @tf.function
+        def train_step(images):
+            noise = tf.random.normal([16, 100])
+            with tf.GradientTape() as gen_tape, tf.GradientTape() as disc_tape:
+                losses = loss_of(generator(noise), images)
+            generator_optimizer.apply_gradients(zip(gen_tape.gradient(losses, g), g))
+            discriminator_optimizer.apply_gradients(zip(disc_tape.gradient(losses, d), d))
+
+        def train(dataset, epochs):
+            for epoch in range(epochs): #E1
+                for image_batch in dataset: #B1
+                    train_step(image_batch) #U1
+        train(data, 50)
+        """,
+    )
+
+
+def test_a_gan_by_train_on_batch_has_one_nest(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for i in range(n_batches): #B1
+                real = data[i * 16:(i + 1) * 16] #L1
+                noise = np.random.normal(0, 1, (16, 100))
+                fake = generator.predict(noise)
+                d_loss = discriminator.train_on_batch(real, ones) #U1
+                g_loss = gan.train_on_batch(noise, ones)
+        """,
+    )
+
+
+def test_noise_beside_a_batch_from_the_header_is_no_load(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        for epoch in range(3): #E1
+            for x, y in dataset: #B1
+                noise = tf.random.normal([16, 100])
+                x = tf.cast(x, "float32")
+                train_step(x + noise, y) #U1
+        """),
+    )
+
+
+def test_a_step_after_accumulated_gradients_is_a_batch(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for step in range(steps): #B1
+                total = zeros()
+                for micro in range(4):
+                    x, y = next(iterator)
+                    with tf.GradientTape() as tape:
+                        loss = loss_fn(y, model(x))
+                    total = add(total, tape.gradient(loss, weights))
+                optimizer.apply_gradients(zip(total, weights)) #U1
+        """,
+    )
+
+
+def test_an_update_every_few_batches_is_in_the_batch_loop(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for i, (x, y) in enumerate(dataset): #B1
+                with tf.GradientTape() as tape:
+                    loss = loss_fn(y, model(x))
+                total = add(total, tape.gradient(loss, weights))
+                if i % 4 == 3:
+                    optimizer.apply_gradients(zip(total, weights)) #U1
+                    total = zeros()
+        """,
+    )
+
+
+def test_folds_stand_outside_the_epochs(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        for fold, (train, test) in enumerate(folds.split(data)):
+            model = make_model()
+            for epoch in range(3): #E1
+                for x, y in batches(train): #B1
+                    train_step(x, y) #U1
+                for x, y in batches(test):
+                    model(x)
+        """),
+    )
+
+
+def test_a_critic_trained_in_a_loop_of_its_own_is_a_part_of_the_body(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for batch in dataset: #B1
+                for _ in range(5):
+                    critic.train_on_batch(batch) #U1
+                generator.train_on_batch(noise())
+        """,
+    )
+
+
+def test_two_phases_are_two_nests(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        for epoch in range(3): #E1
+            for x, y in pretraining: #B1
+                train_step(x, y) #U1
+        model.trainable = True
+        epoch = 0
+        while epoch < 5: #E2
+            for x, y in dataset: #B2
+                train_step(x, y) #U2
+            epoch += 1
+        """),
+    )
+
+
+def test_a_loop_over_steps_has_no_epoch_loop(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        step = 0
+        while step < 100: #B1
+            x, y = next(iterator) #L1
+            train_step(x, y) #U1
+            step += 1
+        """),
+    )
+
+    assert structure.nests[0].batch_loop.kind == "while"
+    assert structure.nests[0].loader == "next(iterator)"
+
+
+def test_a_step_and_a_training_function_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        class Agent:
+            def train(self, batch):
+                self.optimizer.apply_gradients(self.gradients(batch))
+
+        def train(agent):
+            for episode in range(3): #E1
+                for t in range(100): #B1
+                    batch = memory.sample(32) #L1
+                    agent.train(batch) #U1
+        train(Agent())
+        """,
+    )
+
+
+def test_an_async_loop_is_found_and_left_to_the_rewriter_to_refuse(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        async def train():
+            for epoch in range(3): #E1
+                async for x, y in dataset: #B1
+                    train_step(x, y) #U1
+        """),
+    )
+
+    path = tmp_path / "main.py"
+    with pytest.raises(CannotRewrite, match="async for"):
+        edits_for(path.read_bytes(), structure.nests, str(path.resolve()))
+
+
+# Where the batch is loaded.
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x, y = next(it) #L1",
+        "x, y = loader.next() #L1",
+        "batch = loader.get_batch(i) #L1\n    x, y = batch",
+        "x = data[i * 4:(i + 1) * 4] #L1\n    y = 1",
+        "x = data[i * 4:(i + 1) * 4]\n    y = labels[i * 4:(i + 1) * 4] #L1",
+        "start = i * 4\n    x, y = data[start:start + 4] #L1",
+        "index = np.random.randint(0, 10, 4)\n    x, y = data[index] #L1",
+        "x, y = next(it) #L1\n    x = tf.cast(x, 'float32')",
+        "x, y = next(it) #L1\n    x = augment(x)\n    y = y[0]",
+        "try: #L1\n        x, y = loader.next()\n    except StopIteration:\n        continue",
+        "if it is None:\n        it = iter(data)\n    x, y = next(it) #L1",
+        "print(i)\n    x, y = next(it) #L1\n    print(x)",
+        "x: object = next(it) #L1\n    y = x[1]",
+        "with lock: #L1\n        x, y = queue.get()",
+        "x, y = [next(it) for _ in range(2)] #L1",
+        "x = [n for n in range(3)]\n    x, y = next(it) #L1",
+    ],
+)
+@pytest.mark.parametrize("header", ["for i in range(3):", "for i in tqdm(range(3)):", "for i in trange(3):", "while i < 3:"])
+def test_the_statement_that_loads_is_found(tmp_path: Path, header: str, body: str) -> None:
+    check(tmp_path, main=with_step(f"\n{header} #B1\n    {body}\n    train_step(x, y) #U1\n"))
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ("for x, y in dataset:", "pass"),
+        ("for x, y in dataset:", "x = augment(x)"),
+        ("for batch in dataset:", "x, y = batch['x'], batch['y']"),
+        ("for i, (x, y) in enumerate(dataset):", "x = tf.reshape(x, [-1])"),
+        ("for i, batch in zip(range(10), dataset):", "x, y = unpack(batch)"),
+        ("for _, (x, y) in zip(range(10), dataset):", "with writer.as_default(): tf.summary.scalar('x', x)"),
+        ("for i in range(10):", "x = y = None"),
+        ("for i in range(10):", "rate = i / 10"),
+    ],
+)
+def test_where_the_header_loads_no_statement_does(tmp_path: Path, header: str, body: str) -> None:
+    check(tmp_path, main=with_step(f"\n{header} #B1\n    {body}\n    train_step(x, y) #U1\n"))
+
+
+def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        for epoch in range(3): #E1
+            order = rng.permutation(10)
+            for i in order: #B1
+                x, y = data[i] #L1
+                train_step(x, y) #U1
+        """),
+    )
+
+    assert structure.nests[0].loader == "data[i]"
+
+
+def test_a_batch_loaded_in_the_call_that_updates_has_no_statement(tmp_path: Path) -> None:
+    check(tmp_path, main=with_step("\nfor i in range(3): #B1\n    train_step(*next(it)) #U1\n"))
+
+
+# Programs without a nest.
+
+
+def test_a_program_that_only_fits_has_fit_lines_and_no_nests(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main="""
+        import model
+        net = model.build()
+        net.compile("adam", "mse")
+        for trial in range(3):
+            net.fit(x, y)
+        fit(x)
+        """,
+        model="""
+        import keras
+
+        class Net(keras.Model):
+            def train_step(self, data):
+                self.optimizer.apply_gradients(self.gradients(data))
+
+        def build():
+            model = Net()
+            model.fit_generator(warm_up)
+            return model
+        """,
+    )
+
+    assert sorted(structure.fit_lines) == ["main.py:6", "model.py:10"]
+
+
+@pytest.mark.parametrize("text", ["", "x = 1\n", "for x in range(3):\n    print(x)\n", "model.predict(x)\n", "for\n"])
+def test_a_program_without_training_has_no_nests(tmp_path: Path, text: str) -> None:
+    structure = check(tmp_path, main=text)
+
+    assert structure.nests == ()
+    assert structure.fit_lines == ()

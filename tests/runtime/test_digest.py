@@ -1,0 +1,154 @@
+"""Digests: equal values have equal ones, and every bit, dtype and shape counts."""
+
+import collections
+import copy
+import dataclasses
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from detrain.runtime.digest import digest_array, digest_bytes, digest_source, digest_value, raw_bytes
+
+
+def no_tensor(value):
+    return None
+
+
+def digest(value):
+    return digest_value(value, no_tensor)
+
+
+arrays = hnp.arrays(
+    st.one_of(hnp.scalar_dtypes(), hnp.byte_string_dtypes(), hnp.unicode_string_dtypes()), hnp.array_shapes(min_dims=0, min_side=0)
+)
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text(st.characters()), st.binary()
+)
+values = st.recursive(
+    st.one_of(scalars, arrays),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(tuple), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def nan_with_payload(payload):
+    return struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000000 | payload))[0]
+
+
+def test_the_digest_of_bytes_is_xxh3_128_as_the_reference_library_computes_it():
+    assert digest_bytes(b"detrain") == xxhash.xxh3_128(b"detrain").hexdigest()
+
+
+@given(values)
+def test_a_copy_has_the_same_digest(value):
+    assert digest(value) == digest(copy.deepcopy(value))
+
+
+@given(arrays, st.randoms(use_true_random=False))
+def test_every_flipped_bit_of_an_array_changes_its_digest(array, random):
+    assume(array.nbytes)
+    data = bytearray(array.tobytes())
+    data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    other = np.frombuffer(bytes(data), array.dtype).reshape(array.shape)
+    assert digest_array(other) != digest_array(array)
+
+
+@given(arrays)
+def test_raw_bytes_are_the_bytes_in_c_order(array):
+    assert bytes(raw_bytes(array)) == array.tobytes()
+
+
+@given(hnp.arrays(np.int32, hnp.array_shapes(min_dims=2)))
+def test_memory_order_does_not_count(array):
+    assert digest_array(np.asfortranarray(array)) == digest_array(array)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.0, -0.0),
+        (nan_with_payload(1), nan_with_payload(2)),
+        (complex(0.0, nan_with_payload(1)), complex(0.0, nan_with_payload(2))),
+        (1, True),
+        (1, 1.0),
+        (0, None),
+        ("1", b"1"),
+        ("a", "a\0"),
+        ([1], (1,)),
+        ([1, [2]], [1, 2]),
+        ([[], []], [[[]]]),
+        (["ab"], ["a", "b"]),
+        ({"a": 1}, {"a": 2}),
+        ({1: 2}, {2: 1}),
+        ([], {}),
+        ({1, 2}, {1, 3}),
+        (collections.deque([1]), collections.deque([2])),
+        ([10**5000], [10**5000 + 1]),
+        (np.float32(1), np.float64(1)),
+        (np.zeros(3), np.zeros((3, 1))),
+        (np.zeros((0, 3)), np.zeros((3, 0))),
+        (np.zeros(2, "<i4"), np.zeros(2, ">i4")),
+        (np.zeros(2, ml_dtypes.float8_e5m2), np.zeros(2, ml_dtypes.float8_e4m3fn)),
+        (np.zeros(2, [("a", "f4"), ("b", "f4")]), np.zeros(2, [("a", "f4"), ("c", "f4")])),
+        (np.array(["a", 1.0], object), np.array(["a", 2.0], object)),
+        (np.array([0.0], object), np.array([-0.0], object)),
+    ],
+)
+def test_values_that_differ_have_digests_that_differ(one, other):
+    assert digest(one) != digest(other)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: object
+    y: object
+
+
+def test_the_fields_of_a_dataclass_count():
+    assert digest(Batch([1], [2])) == digest(Batch([1], [2]))
+    assert digest(Batch([1], [2])) != digest(Batch([1], [3]))
+
+
+@given(st.sets(st.text(max_size=3)), st.randoms(use_true_random=False))
+def test_the_order_of_a_set_does_not_count(items, random):
+    assert digest(set(random.sample(sorted(items), len(items)))) == digest(items)
+
+
+def test_objects_in_an_object_array_count_by_their_type_not_their_address():
+    assert digest_array(np.array([object()], object)) == digest_array(np.array([object()], object))
+
+
+def test_a_value_that_contains_itself_has_a_digest():
+    loop: list[object] = []
+    loop.append(loop)
+    assert digest(loop) == digest(loop)
+
+
+def test_a_tensor_counts_as_the_array_it_holds():
+    class Tensor:
+        pass
+
+    held = np.arange(3.0)
+    assert digest_value(Tensor(), lambda _: held) == digest_value(held, no_tensor)
+
+
+def test_of_an_object_without_readable_data_only_the_type_counts():
+    assert digest(object()) == digest(object())
+
+
+@pytest.mark.parametrize("same", ["x = 1  # why\n", "\n\nx = 1\n", "x=1"])
+def test_comments_and_blank_lines_of_a_source_do_not_count(same):
+    assert digest_source(same.encode()) == digest_source(b"x = 1\n")
+
+
+@pytest.mark.parametrize("other", [b"x = 2\n", b"y = 1\n", b"x = 1; x\n", b"x = (\n", b"\0"])
+def test_what_python_sees_of_a_source_counts(other):
+    assert digest_source(other) != digest_source(b"x = 1\n")

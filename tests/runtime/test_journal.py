@@ -1,0 +1,189 @@
+"""The journal: what was appended is read again, and what a crash or a bad disk made of it is never taken for a record."""
+
+import contextlib
+import errno
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detrain.errors import CheckpointDamaged, StoreError
+from detrain.runtime.journal import Journal
+
+addresses = st.tuples(st.integers(0, 3), st.integers(0, 2**40), st.integers(0, 2**40))
+records = st.one_of(
+    st.tuples(st.just("b"), addresses, st.binary(min_size=16, max_size=16)),
+    st.tuples(st.just("r"), addresses, st.dictionaries(st.sampled_from(["python", "numpy"]), st.binary(max_size=30))),
+)
+
+
+@contextlib.contextmanager
+def opened(path, keep_bytes=0):
+    journal = Journal(path, keep_bytes)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def append(journal, items):
+    """Append records; return the length of the journal after each."""
+    ends = []
+    for kind, address, value in items:
+        (journal.add_batch if kind == "b" else journal.add_streams)(address, value)
+        ends.append(journal.size)
+    return ends
+
+
+def contents(path, keep_bytes=0):
+    with opened(path, keep_bytes) as journal:
+        return journal.batches, journal.streams
+
+
+def expected_of(items):
+    return (
+        {address: value for kind, address, value in items if kind == "b"},
+        {address: value for kind, address, value in items if kind == "r"},
+    )
+
+
+THREE = [("b", (0, 0, 0), b"0" * 16), ("r", (0, 0, 1), {"python": b"12345"}), ("b", (0, 0, 1), b"1" * 16)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.journal"
+
+
+@given(items=st.lists(records, max_size=8))
+def test_what_was_appended_is_read_again(tmp_path_factory, items):
+    path = tmp_path_factory.mktemp("journal") / "run.journal"
+    with opened(path) as journal:
+        ends = append(journal, items)
+    assert contents(path) == expected_of(items)
+    assert path.stat().st_size == (ends[-1] if ends else 0)
+
+
+@given(items=st.lists(records, min_size=1, max_size=6), more=st.lists(records, max_size=4), data=st.data())
+def test_a_reopened_journal_keeps_its_start_and_takes_new_records(tmp_path_factory, items, more, data):
+    path = tmp_path_factory.mktemp("journal") / "run.journal"
+    with opened(path) as journal:
+        ends = [0, *append(journal, items)]
+    kept = data.draw(st.integers(0, len(items)))
+    with opened(path, ends[kept]) as journal:
+        assert (journal.batches, journal.streams) == expected_of(items)  # also what lies beyond the cut, to compare with
+        append(journal, more)
+    assert contents(path) == expected_of(items[:kept] + more if more else items)
+
+
+def test_a_tail_torn_at_any_byte_is_cut_off(path, tmp_path):
+    with opened(path) as journal:
+        ends = [0, *append(journal, THREE)]
+    whole = path.read_bytes()
+    torn = tmp_path / "torn.journal"
+    for length in range(len(whole) + 1):
+        torn.write_bytes(whole[:length])
+        good = max(number for number, end in enumerate(ends) if end <= length)
+        with opened(torn, ends[good]) as journal:
+            assert (journal.batches, journal.streams) == expected_of(THREE[:good])
+            append(journal, THREE[good:])
+        assert torn.read_bytes() == whole
+
+
+def test_a_flipped_bit_anywhere_loses_its_record_and_those_behind_it_but_makes_no_other(path, tmp_path):
+    with opened(path) as journal:
+        ends = [0, *append(journal, THREE)]
+    whole = path.read_bytes()
+    damaged = tmp_path / "damaged.journal"
+    for offset in range(len(whole)):
+        for bit in range(8):
+            data = bytearray(whole)
+            data[offset] ^= 1 << bit
+            damaged.write_bytes(data)
+            good = max(number for number, end in enumerate(ends) if end <= offset)
+            assert contents(damaged) == expected_of(THREE[:good])
+
+
+def test_a_checkpoint_that_rests_on_damaged_records_is_refused(path):
+    with opened(path) as journal:
+        ends = append(journal, THREE)
+    data = bytearray(path.read_bytes())
+    data[ends[0] + 9] ^= 1
+    path.write_bytes(data)
+    with opened(path, ends[0]):
+        pass
+    with pytest.raises(CheckpointDamaged, match=f"whole up to byte {ends[0]}, the checkpoint rests on {ends[1]}"):
+        Journal(path, ends[1])
+
+
+@pytest.mark.parametrize("keep_bytes", [1, 1000])
+def test_a_length_that_is_no_end_of_a_record_is_refused(path, keep_bytes):
+    with opened(path) as journal:
+        append(journal, THREE)
+    with pytest.raises(CheckpointDamaged):
+        Journal(path, keep_bytes)
+
+
+def test_a_checkpoint_whose_journal_is_gone_is_refused(path):
+    with pytest.raises(CheckpointDamaged):
+        Journal(path, 40)
+    assert not path.exists()
+
+
+def test_opening_does_not_cut_and_the_first_new_record_does(path):
+    with opened(path) as journal:
+        ends = append(journal, THREE)
+    with opened(path, ends[0]) as journal:
+        assert journal.size == ends[0]
+        assert path.stat().st_size == ends[2]
+        append(journal, THREE[1:2])
+        assert path.stat().st_size == ends[1]
+    assert contents(path) == expected_of(THREE[:2])
+
+
+def test_equal_records_give_equal_bytes(path, tmp_path):
+    for each in (path, tmp_path / "other"):
+        with opened(each) as journal:
+            append(journal, THREE)
+    assert path.read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_a_record_is_in_the_file_as_soon_as_it_is_added(path):
+    with opened(path) as journal:
+        append(journal, THREE)
+        assert contents(path) == expected_of(THREE)
+        journal.sync()
+
+
+def test_a_write_that_the_disk_takes_in_pieces_is_whole(path, monkeypatch):
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, offset: pwrite(file, data[:7], offset))
+    with opened(path) as journal:
+        append(journal, THREE)
+    assert contents(path) == expected_of(THREE)
+
+
+def test_a_full_disk_is_an_error_of_the_store_and_leaves_the_records_before(path, monkeypatch):
+    with opened(path) as journal:
+        append(journal, THREE[:2])
+        pwrite, calls = os.pwrite, []
+
+        def full(file, data, offset):
+            calls.append(offset)
+            if len(calls) > 1:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return pwrite(file, data[:5], offset)
+
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(StoreError, match="No space left"):
+            append(journal, THREE[2:])
+        assert path.stat().st_size == journal.size
+        monkeypatch.undo()
+        append(journal, THREE[2:])
+    assert contents(path) == expected_of(THREE)
+
+
+def test_a_journal_that_cannot_be_opened_is_an_error_of_the_store(tmp_path):
+    with pytest.raises(StoreError, match="cannot write journal"):
+        Journal(tmp_path / "missing" / "run.journal", 0)

@@ -1,0 +1,228 @@
+"""The checkpoint home: names parse and format, pruning keeps what resuming needs, and nothing that is not ours is touched."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detrain.errors import StoreError
+from detrain.runtime.cursor import Cursor
+from detrain.store.catalogue import Catalogue, Entry, parse_name, stations
+
+cursors = st.builds(
+    Cursor, st.integers(0, 30), st.integers(0, 10**7), st.integers(0, 10**8), st.sampled_from(["epoch", "load", "batch", "end"])
+)
+programs = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1, max_size=12)
+
+FOREIGN = [
+    "notes.txt",
+    "train.h5",
+    "weights-e00001.h5",
+    "train-r1.journal",
+    "train-r1-p0-e1-e0.h5",
+    "train-r01-p0-e00001-e000000.h5",
+    "train-r1-p0-e000001-e000000.h5",
+    "train-r1-p0-e00001-x000000.h5",
+    "train-r1-p0-e00001-e000000.h5.bak",
+    "train-r1-p0-e00001-e000000.hdf5",
+    "train-r1-p0-e-0001-e000000.h5",
+    "train-r1-p0-e०००००-e000000.h5",
+    "-r1-p0-e00001-e000000.h5",
+    ".train-r1-p0-e00001-e000000.h5.tmp",
+]
+
+
+@pytest.fixture
+def catalogue(tmp_path):
+    return Catalogue(tmp_path)
+
+
+def save(catalogue, *cursors, program="train", run=1):
+    for cursor in cursors:
+        catalogue.path(program, run, cursor).touch()
+
+
+def held(catalogue, program="train", run=1):
+    return [entry.cursor for entry in catalogue.entries() if (entry.program, entry.run) == (program, run)]
+
+
+def epoch(number, phase=0):
+    return Cursor(phase, number, 0, "epoch")
+
+
+def load(number, batch, phase=0):
+    return Cursor(phase, number, batch, "load")
+
+
+def end(number, phase=0):
+    return Cursor(phase, number, 0, "end")
+
+
+@given(programs, st.integers(0, 99999), cursors)
+def test_a_name_that_is_formatted_parses_to_what_it_was_made_of(program, run, cursor):
+    path = Catalogue(Path("home")).path(program, run, cursor)
+    assert parse_name(path) == Entry(path, program, run, cursor)
+
+
+@given(st.from_regex(r"\A[a-z]{1,3}-r[0-9]{1,2}-p[0-9]{1,2}-e[0-9]{4,6}-[elbz][0-9]{5,7}\.h5\Z"))
+def test_a_name_that_parses_is_the_one_that_would_be_formatted(name):
+    entry = parse_name(Path(name))
+    assert entry is None or Catalogue(Path()).path(entry.program, entry.run, entry.cursor).name == name
+
+
+def test_a_name_reads_as_it_is_documented():
+    assert Catalogue(Path()).path("train", 1, epoch(3)).name == "train-r1-p0-e00003-e000000.h5"
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_names_are_not_ours(name):
+    assert parse_name(Path(name)) is None
+
+
+def test_entries_come_in_the_order_of_the_run(catalogue):
+    expected = [
+        epoch(0),
+        load(0, 5),
+        load(0, 10),
+        epoch(1),
+        load(1, 3),
+        end(2),
+        epoch(0, 1),
+        load(0, 100000, 1),
+        load(0, 1000000, 1),
+    ]
+    save(catalogue, *reversed(expected))
+    assert held(catalogue) == expected
+
+
+def test_entries_are_sorted_by_program_and_run_first(catalogue):
+    save(catalogue, epoch(0), run=10)
+    save(catalogue, epoch(9), run=2)
+    save(catalogue, epoch(9), program="a")
+    assert [(entry.program, entry.run) for entry in catalogue.entries()] == [("a", 1), ("train", 2), ("train", 10)]
+
+
+def test_a_folder_that_is_not_there_has_no_entries(tmp_path):
+    assert Catalogue(tmp_path / "missing").entries() == []
+
+
+@given(st.lists(cursors, min_size=1, max_size=12, unique_by=Cursor.key), st.data())
+def test_stations_lie_on_the_way_in_order_with_the_target_last(all_cursors, data):
+    entries = [Entry(Path(str(number)), "train", 1, cursor) for number, cursor in enumerate(all_cursors)]
+    target = data.draw(st.sampled_from(entries))
+    way = stations(entries, target)
+    keys = [entry.cursor.key() for entry in way]
+    assert way[-1] == target
+    assert keys == sorted(set(keys))
+    assert {entry.cursor.phase for entry in way} == {
+        entry.cursor.phase for entry in entries if entry.cursor.key() <= target.cursor.key()
+    }
+
+
+@given(st.lists(cursors, min_size=1, max_size=12, unique_by=Cursor.key), st.data())
+def test_stations_of_a_pruned_home_are_those_of_the_whole_one(all_cursors, data):
+    entries = [Entry(Path(str(number)), "train", 1, cursor) for number, cursor in enumerate(all_cursors)]
+    target = data.draw(st.sampled_from(entries))
+    way = stations(entries, target)
+    assert stations(way, target) == way
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (epoch(1), [epoch(1)]),
+        (load(1, 5), [epoch(1), load(1, 5)]),
+        (load(2, 5), [load(2, 5)]),  # no checkpoint at the start of epoch 2
+        (end(3), [end(3)]),
+        (epoch(0, 1), [end(3), epoch(0, 1)]),
+        (load(0, 7, 1), [end(3), epoch(0, 1), load(0, 7, 1)]),
+    ],
+)
+def test_a_checkpoint_rests_on_the_start_of_its_epoch_and_on_earlier_phases(target, expected):
+    everything = [epoch(0), epoch(1), load(1, 5), load(2, 5), end(3), epoch(0, 1), load(0, 7, 1)]
+    entries = {cursor: Entry(Path(str(number)), "train", 1, cursor) for number, cursor in enumerate(everything)}
+    assert [entry.cursor for entry in stations(entries.values(), entries[target])] == expected
+
+
+def test_pruning_keeps_the_newest(catalogue):
+    save(catalogue, *(epoch(number) for number in range(1, 8)))
+    catalogue.prune("train", 1, 3)
+    assert held(catalogue) == [epoch(5), epoch(6), epoch(7)]
+
+
+def test_pruning_keeps_what_the_newest_rest_on(catalogue):
+    save(catalogue, epoch(1), load(1, 4), load(1, 8), end(2), epoch(0, 1), epoch(1, 1), load(1, 2, 1), load(1, 4, 1))
+    catalogue.prune("train", 1, 1)
+    assert held(catalogue) == [end(2), epoch(1, 1), load(1, 4, 1)]
+
+
+@given(all_cursors=st.lists(cursors, min_size=1, max_size=10, unique_by=Cursor.key), keep=st.integers(1, 4))
+def test_after_pruning_the_newest_resume_as_they_would_have_before(tmp_path_factory, all_cursors, keep):
+    catalogue = Catalogue(tmp_path_factory.mktemp("home"))
+    save(catalogue, *all_cursors)
+    before = catalogue.entries()
+    ways = [stations(before, entry) for entry in before[-keep:]]
+    catalogue.prune("train", 1, keep)
+    after = catalogue.entries()
+    assert [stations(after, entry) for entry in before[-keep:]] == ways
+    assert {entry.path for entry in after} == {entry.path for way in ways for entry in way}
+
+
+def test_pruning_with_nothing_to_keep_leaves_nothing(catalogue):
+    save(catalogue, epoch(1), epoch(2))
+    catalogue.prune("train", 1, 0)
+    assert held(catalogue) == []
+
+
+def test_pruning_never_touches_what_is_not_of_the_run(catalogue):
+    save(catalogue, epoch(1), epoch(2), epoch(3))
+    save(catalogue, epoch(1), run=2)
+    save(catalogue, epoch(1), program="train-r1")
+    save(catalogue, epoch(1), program="other")
+    for name in FOREIGN:
+        (catalogue.folder / name).touch()
+    (catalogue.folder / "train-r1-p0-e00000-e000000.h5").mkdir()
+    catalogue.prune("train", 1, 1)
+    names = {path.name for path in catalogue.folder.iterdir()}
+    others = {"train-r2-p0-e00001-e000000.h5", "train-r1-r1-p0-e00001-e000000.h5", "other-r1-p0-e00001-e000000.h5"}
+    assert names == {*FOREIGN, *others, "train-r1-p0-e00003-e000000.h5", "train-r1-p0-e00000-e000000.h5"}
+
+
+def test_pruning_goes_on_where_a_file_is_gone_already(catalogue, monkeypatch):
+    save(catalogue, epoch(1), epoch(2), epoch(3))
+    entries = catalogue.entries()
+    entries[0].path.unlink()
+    monkeypatch.setattr(catalogue, "entries", lambda: entries)
+    catalogue.prune("train", 1, 1)
+    assert [path.name for path in catalogue.folder.iterdir()] == [entries[2].path.name]
+
+
+@pytest.mark.parametrize("program", ["train", "tr[ai]n", "*", "train-r1"])
+def test_only_the_leftovers_of_the_program_are_removed(catalogue, program):
+    mine = f".{catalogue.path(program, 1, epoch(1)).name}.123.tmp"
+    others = [
+        ".train-rnn-r1-p0-e00001-e000000.h5.123.tmp",
+        ".train-r1-notes.h5.123.tmp",
+        ".trains-r1-p0-e00001-e000000.h5.123.tmp",
+        ".detrain.123.tmp",
+        "train-r1-p0-e00001-e000000.h5",
+        *FOREIGN,
+    ]
+    for name in [mine, *others]:
+        (catalogue.folder / name).touch()
+    catalogue.remove_leftovers(program)
+    assert {path.name for path in catalogue.folder.iterdir()} == set(others)
+
+
+def test_creating_a_home_makes_the_folders_above_and_leaves_nothing_in_it(tmp_path):
+    catalogue = Catalogue(tmp_path / "a" / "b")
+    catalogue.create()
+    catalogue.create()
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_home_that_cannot_be_made_is_an_error_of_the_store(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        Catalogue(tmp_path / "file" / "home").create()
