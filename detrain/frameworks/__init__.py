@@ -61,6 +61,9 @@ class Framework(Protocol):
     def find_variable(self, described: list[str | bool]) -> object | None:
         """Return the variable with a description; one that does not exist is made, where that is possible, else None."""
 
+    def not_captured(self) -> list[str]:
+        """Return what state there is that `tensors` does not hold, in words."""
+
     def flush(self) -> None:
         """Have what the program has written through the framework reach its files: a kill after the cut must not lose it."""
 

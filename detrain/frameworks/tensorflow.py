@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager import context
-from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops, summary_ops_v2, variables
+from tensorflow.python.ops import gen_resource_variable_ops, lookup_ops, resource_variable_ops, summary_ops_v2, variables
 
 from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings
@@ -31,6 +31,7 @@ from detrain.runtime.digest import Array
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 
 _SUPPORTED: Final = ((2, 21), (2, 22))
+_NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
 
 
 class TensorFlow:
@@ -61,6 +62,8 @@ class TensorFlow:
         self._watch_datasets()
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_writers()
+        self._tables: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._watch_tables()
         self._random = RandomCounters()
 
     def streams(self) -> dict[str, Stream]:
@@ -156,6 +159,15 @@ class TensorFlow:
             with self._births.naming(key):
                 found = tf.Variable(self._pending[key], trainable=is_trainable)
         return found
+
+    def not_captured(self) -> list[str]:
+        """Return variables that hold no numbers, and lookup tables that can change."""
+        found = [
+            f"{key} (a variable of {variable.dtype.name})"
+            for key, variable in self._alive().items()
+            if variable.dtype in _NO_NUMBERS
+        ]
+        return found + [f"table {table.name} (tensorflow.lookup)" for table in self._tables]
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""
@@ -287,6 +299,20 @@ class TensorFlow:
         iterator_ops.OwnedIterator.__init__ = iterator_made
         iterator_ops.OwnedIterator._next_internal = advanced
 
+    def _watch_tables(self) -> None:
+        for cls in (lookup_ops.MutableHashTable, lookup_ops.DenseHashTable):
+            self._watch_table(cls)
+
+    def _watch_table(self, cls: Any) -> None:
+        original = cls.__init__
+
+        @functools.wraps(original)
+        def table_made(table: Any, *args: Any, **kwargs: Any) -> None:
+            original(table, *args, **kwargs)
+            self._tables.add(table)
+
+        cls.__init__ = table_made
+
     def _watch_writers(self) -> None:
         original = summary_ops_v2._ResourceSummaryWriter.__init__
 
@@ -327,7 +353,7 @@ def _upstream_shuffles(dataset: Any, births: Births) -> set[str]:
 
 def _read(variable: Any) -> Array | None:
     """Return a variable's value as an array that shares its buffer; None if it has none yet, or is not of numbers."""
-    if variable.dtype in (tf.string, tf.resource, tf.variant):
+    if variable.dtype in _NO_NUMBERS:
         return None
     with tf.init_scope():
         if not gen_resource_variable_ops.var_is_initialized_op(variable.handle):

@@ -52,15 +52,21 @@ def user_frames(innermost: FrameType) -> list[FrameType]:
 
 def is_module_frame(frame: FrameType) -> bool:
     """Return whether the frame runs a module's top level, so that its locals are the module's globals."""
-    return frame.f_locals is frame.f_globals if not _WRITES_THROUGH else frame.f_code.co_name == "<module>"
+    names = frame.f_locals
+    if names is frame.f_globals:
+        return True
+    # From 3.12 on a frame that is inside an inlined comprehension hands out its names anew each time, its variable among them.
+    return frame.f_code.co_name == "<module>" and names is not frame.f_locals
 
 
 def live_locals(frame: FrameType) -> dict[str, object]:
     """Return the locals of a suspended frame that may still be read."""
     live = live_names(frame.f_code, frame.f_lasti)
+    values: Mapping[str, object] = frame.f_locals
     if is_module_frame(frame):
         live |= names_read_by_functions(frame.f_code)
-    return {name: value for name, value in dict(frame.f_locals).items() if name in live}
+        values = frame.f_globals
+    return {name: value for name, value in dict(values).items() if name in live}
 
 
 def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:

@@ -1,32 +1,25 @@
 """Which names of a suspended frame can still be read: a backward data-flow analysis over its bytecode.
 
 A local that will be assigned before it is read (last iteration's gradients, a tape, a progress bar) is dead at the cut and
-need not be captured. The analysis is conservative: closure cells count as live, every instruction in a `try` may jump to
-its handler, and code that looks at its own namespace (`locals()`, `eval`, ...) keeps every name alive.
+need not be captured. The analysis is conservative: closure cells count as live, what can raise in a `try` may jump to its
+handler, a `with` may swallow an exception, and code that looks at its own namespace (`locals()`, `eval`, ...) keeps every name alive.
 """
 
 from __future__ import annotations
 
 import bisect
 import dis
+from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Final
 
-_LOADS: Final = frozenset(
-    {
-        "LOAD_FAST",
-        "LOAD_FAST_CHECK",
-        "LOAD_FAST_AND_CLEAR",
-        "LOAD_NAME",
-        "LOAD_FAST_BORROW",
-        "LOAD_FROM_DICT_OR_GLOBALS",
-    }
-)
-_STORES: Final = frozenset({"STORE_FAST", "STORE_NAME", "STORE_FAST_MAYBE_NULL"})
-_DELETES: Final = frozenset({"DELETE_FAST", "DELETE_NAME"})
+_LOADS: Final = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_BORROW", "DELETE_FAST"})
+"""Deleting counts as reading: it fails where the name is not bound."""
+_STORES: Final = frozenset({"STORE_FAST", "STORE_FAST_MAYBE_NULL"})
+_NAME_LOADS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_NAME", "DELETE_GLOBAL"})
 _CELLS: Final = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "MAKE_CELL", "COPY_FREE_VARS"})
-_GLOBALS: Final = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_GLOBALS: Final = _NAME_LOADS | {"STORE_GLOBAL"}
 _NO_FALL_THROUGH: Final = frozenset(
     {
         "RETURN_VALUE",
@@ -38,14 +31,23 @@ _NO_FALL_THROUGH: Final = frozenset(
         "JUMP_BACKWARD_NO_INTERRUPT",
     }
 )
-_LOOKS_AT_ITSELF: Final = frozenset({"locals", "globals", "vars", "eval", "exec"})
+_NEVER_RAISES: Final = frozenset(
+    {"STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_NAME", "POP_TOP", "LOAD_CONST", "COPY", "SWAP", "PUSH_NULL", "NOP"}
+)
+"""Of an instruction in a `try` these cannot lead to the handler: else `tape` would be live before `with ... as tape`."""
+_LOOKS_AT_ITSELF: Final = frozenset(
+    {"locals", "globals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "f_locals", "f_globals", "__dict__"}
+)
+_FAST: Final = "fast "
+"""Set before names of fast locals: in a module's code, that of an inlined comprehension is another than the global of its name."""
 
 
 def live_names(code: CodeType, offset: int) -> frozenset[str]:
     """Return the names of a frame of `code`, suspended in the instruction at `offset`, that may still be read."""
     offsets, live = _flow(code)
     # A frame that waits for a call may point into the inline cache behind the call's instruction.
-    names = set(live[bisect.bisect_right(offsets, offset) - 1]) if offset >= 0 else set(code.co_varnames + code.co_names)
+    at_cut = live[bisect.bisect_right(offsets, offset) - 1] if offset >= 0 else code.co_varnames + code.co_names
+    names = {name.removeprefix(_FAST) for name in at_cut}
     names.update(code.co_cellvars, code.co_freevars)
     if _LOOKS_AT_ITSELF & set(code.co_names):
         names.update(code.co_varnames, code.co_names)
@@ -56,11 +58,19 @@ def live_names(code: CodeType, offset: int) -> frozenset[str]:
 def names_read_by_functions(code: CodeType) -> frozenset[str]:
     """Return the global names that functions and classes defined in a module's code may read, write or delete."""
     names: set[str] = set()
+    for inner in _functions(code):
+        names.update(i.argval for i in dis.get_instructions(inner) if i.opname in _GLOBALS)
+        if _LOOKS_AT_ITSELF & set(inner.co_names):
+            names.update(code.co_names)
+    return frozenset(names)
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of the functions and classes in a code, at any depth."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names.update(i.argval for i in dis.get_instructions(constant) if i.opname in _GLOBALS)
-            names.update(names_read_by_functions(constant))
-    return frozenset(names)
+            yield constant
+            yield from _functions(constant)
 
 
 @lru_cache(maxsize=64)
@@ -92,7 +102,7 @@ def _successors(code: CodeType, instructions: list[dis.Instruction], position: d
         following = [] if instruction.opname in _NO_FALL_THROUGH or index + 1 == len(instructions) else [index + 1]
         if instruction.opcode in jumps and instruction.argval in position:
             following.append(position[instruction.argval])
-        for entry in handlers:
+        for entry in handlers if instruction.opname not in _NEVER_RAISES else ():
             if entry.start <= instruction.offset < entry.end and entry.target in position:
                 following.append(position[entry.target])
         result.append(following)
@@ -103,16 +113,24 @@ def _effect(instruction: dis.Instruction) -> tuple[frozenset[str], frozenset[str
     """Return (names read before any write, names written) of one instruction."""
     name, value = instruction.opname, instruction.argval
     if name in _LOADS:
+        return _fast(value), frozenset()
+    if name in _STORES:
+        return frozenset(), _fast(value)
+    if name in _NAME_LOADS:
         return frozenset({value}), frozenset()
-    if name in _STORES or name in _DELETES:
+    if name == "STORE_NAME":
         return frozenset(), frozenset({value})
     if name in ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"):
-        return frozenset(value), frozenset()
+        return _fast(*value), frozenset()
     if name == "STORE_FAST_STORE_FAST":
-        return frozenset(), frozenset(value)
+        return frozenset(), _fast(*value)
     if name == "STORE_FAST_LOAD_FAST":
         stored, loaded = value
-        return frozenset({loaded} - {stored}), frozenset({stored})
+        return _fast(loaded) - _fast(stored), _fast(stored)
     if name in _CELLS and isinstance(value, str):
         return frozenset({value}), frozenset()
     return frozenset(), frozenset()
+
+
+def _fast(*names: str) -> frozenset[str]:
+    return frozenset(_FAST + name for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 
 def say(text: str) -> None:
@@ -15,6 +16,26 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print one line of warning."""
     say(f"warning: {text}")
+
+
+_status: list[Any] = []
+
+
+def start_forwarding(to: object) -> None:
+    """Show, on a terminal, that batches are being passed over, until `stop_forwarding`."""
+    stream = sys.__stderr__
+    if stream is None or not stream.isatty() or _status:
+        return
+    from rich.console import Console
+
+    _status.append(Console(file=stream).status(f"detrain: fast-forwarding to {to}", spinner="line"))
+    _status[0].start()
+
+
+def stop_forwarding() -> None:
+    """Take the status line of `start_forwarding` away."""
+    while _status:
+        _status.pop().stop()
 
 
 @contextlib.contextmanager

@@ -163,6 +163,7 @@ class Session:
         self._pass_until = 0
         if self.is_forwarding:
             cursor = self._stations[0][1]
+            report.start_forwarding(cursor)
             self._pass_until = cursor.batch if cursor.epoch == self._epoch and cursor.cut in ("load", "batch") else sys.maxsize
 
     def _set_streams(self, address: tuple[int, int, int]) -> None:
@@ -244,7 +245,8 @@ class Session:
         for framework in self.frameworks:
             framework.flush()
         encoded = self._capture.encode(frame, self._baseline(cut))
-        self._name_losses(encoded.not_captured)
+        losses = [*encoded.not_captured, *(loss for framework in self.frameworks for loss in framework.not_captured())]
+        self._name_losses(losses)
         tensors: dict[str, Array] = {}
         for framework in self.frameworks:
             tensors.update(framework.tensors())
@@ -296,6 +298,7 @@ class Session:
         path, cursor = self._stations[0]
         if cursor != Cursor(self._phase, self._epoch, self._batch, cut):
             return False
+        report.stop_forwarding()
         with report.working(f"restoring {cursor}"):
             snapshot = read(path)
             self._check_environment(snapshot.meta)

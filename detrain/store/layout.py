@@ -142,7 +142,7 @@ def _new_hdf5(sink: Sink) -> Any:
     """Return a new HDF5 file. By h5py's low level, because the high one cannot leave out the time at which groups are made."""
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V114)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
     access.set_fileobj_driver(h5py.h5fd.fileobj_driver, sink)
     return h5py.File(h5py.h5f.create(b"checkpoint", h5py.h5f.ACC_TRUNC, _timeless(h5py.h5p.FILE_CREATE), access))
 

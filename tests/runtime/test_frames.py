@@ -1,0 +1,76 @@
+"""Frames: the locals of suspended frames are written, whatever the frame and the Python, and user code is told from libraries."""
+
+import json
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import detrain
+from detrain.runtime.frames import is_user_file, user_frames, write_locals
+from tests.runtime import frame_cases, interpreters
+
+
+@pytest.mark.parametrize("case", frame_cases.CASES)
+def test_locals(case):
+    frame_cases.CASES[case]()
+
+
+@pytest.mark.parametrize("version", interpreters.OTHERS)
+def test_locals_under_another_python(version):
+    done = interpreters.run_module(version, "tests.runtime.frame_cases")
+    assert (done.stdout.strip(), done.stderr, done.returncode) == (str(len(frame_cases.CASES)), "", 0)
+
+
+@given(st.dictionaries(st.sampled_from("abcde"), st.integers(), max_size=5))
+def test_written_names_have_their_values_and_the_others_theirs(values):
+    a = b = c = d = e = "old"
+
+    def hold():
+        return a, b  # a and b are cells
+
+    write_locals(sys._getframe(), values)
+    assert dict(zip("abcde", (a, b, c, d, e), strict=True)) == dict.fromkeys("abcde", "old") | values
+    assert hold() == (a, b)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "<string>", "<frozen runpy>", "<stdin>", json.__file__, os.__file__, np.__file__, pytest.__file__, detrain.__file__],
+)
+def test_python_libraries_and_detrain_are_not_the_users(name):
+    assert not is_user_file(name)
+
+
+def test_what_autograph_generates_is_not_the_users(tmp_path):
+    assert not is_user_file(str(tmp_path / "__autograph_generated_filex1.py"))
+
+
+@pytest.mark.parametrize("folder", ["stdlib", "purelib", "platlib"])
+def test_the_folders_of_libraries_are_known_also_through_a_link(tmp_path, folder):
+    link = tmp_path / "link"
+    link.symlink_to(sysconfig.get_paths()[folder])
+    assert not is_user_file(str(link / "anything.py"))
+
+
+def test_the_users_files_are_the_users(tmp_path):
+    library = Path(sysconfig.get_paths()["stdlib"])
+    assert is_user_file(__file__)
+    assert is_user_file(str(tmp_path / "train.py"))
+    assert is_user_file("train.py")
+    assert is_user_file(str(library.with_name(library.name + "-mine") / "train.py"))
+
+
+def test_user_frames_come_innermost_first():
+    def inner():
+        return user_frames(sys._getframe())
+
+    def outer():
+        return inner()
+
+    assert [frame.f_code.co_name for frame in outer()[:3]] == ["inner", "outer", "test_user_frames_come_innermost_first"]
