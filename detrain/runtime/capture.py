@@ -94,13 +94,21 @@ class Capture:
         return Hooks(tensor, make_tensor, variable, find_variable)
 
 
+_verdicts: dict[str, bool] = {}
+"""Whether a module, by its name, is the user's: thousands are imported, and each is looked at once."""
+
+
 def user_modules() -> dict[str, ModuleType]:
     """Return the user's modules that are imported, `__main__` among them."""
-    return {
-        name: module
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and is_user_file(getattr(module, "__file__", None) or "") and name != "__mp_main__"
-    }
+    found = {}
+    for name, module in list(sys.modules.items()):
+        verdict = _verdicts.get(name)
+        if verdict is None:
+            file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+            verdict = _verdicts[name] = name != "__mp_main__" and is_user_file(file or "")
+        if verdict:
+            found[name] = module
+    return found
 
 
 def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tuple[str, dict[str, object]]]:
