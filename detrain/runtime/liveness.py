@@ -2,7 +2,8 @@
 
 A local that will be assigned before it is read (last iteration's gradients, a tape, a progress bar) is dead at the cut and
 need not be captured. The analysis is conservative: closure cells count as live, what can raise in a `try` may jump to its
-handler, a `with` may swallow an exception, and code that looks at its own namespace (`locals()`, `eval`, ...) keeps every name alive.
+handler, a `with` may swallow an exception, and code that looks at its own namespace (`locals()`, `eval`, ...) keeps every name
+alive.
 """
 
 from __future__ import annotations
