@@ -140,7 +140,7 @@ show(optimizer.weights)
 LAZY_DATA = DATA.replace('data = np.load("data.npy")\n', "").replace("x = data[epoch", 'x = np.load("data.npy")[epoch')
 
 
-@pytest.mark.parametrize(("program", "said"), [(DATA, "data: the array"), (LAZY_DATA, "batch 1:0")])
+@pytest.mark.parametrize(("program", "said"), [(DATA, "data.base: the array"), (LAZY_DATA, "batch 1:0")])
 def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     data = np.random.default_rng(0).normal(size=(12, 3))

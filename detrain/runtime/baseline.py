@@ -1,0 +1,65 @@
+"""What the program held when it entered the loop: what only changes later counts as changed.
+
+Objects that are not data have an address, the path at which they were found first. A resumed process comes to the loop in the
+same way, so that the address leads to its own such object.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from detrain.runtime.graph import ABSENT
+
+
+@dataclass(slots=True)
+class Baseline:
+    """What was there when the loop was entered."""
+
+    arrays: dict[str, list[object]] = field(default_factory=dict)
+    """Large arrays and constant tensors by digest."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """Digest of each array by its path."""
+    _known: dict[int, Callable[[], object]] = field(default_factory=dict)
+    _addresses: dict[int, str] = field(default_factory=dict)
+    _by_address: dict[str, Callable[[], object]] = field(default_factory=dict)
+    _sets: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def add(self, value: object, path: str = "") -> None:
+        """Note an object, without keeping it alive if that can be had. Without a path it has no address."""
+        if self.has(value):
+            return
+        try:
+            reference: Callable[[], object] = weakref.ref(value)
+        except TypeError:
+            reference = lambda: value  # noqa: E731
+        self._known[id(value)] = reference
+        self._addresses.pop(id(value), None)
+        if path:
+            address = path if path not in self._by_address else f"{path} #{len(self._by_address)}"
+            self._addresses[id(value)] = address
+            self._by_address[address] = reference
+
+    def has(self, value: object) -> bool:
+        """Return whether an object was there."""
+        known = self._known.get(id(value))
+        return known is not None and known() is value
+
+    def address(self, value: object) -> str | None:
+        """Return the address of an object that was there."""
+        return self._addresses.get(id(value)) if self.has(value) else None
+
+    def at(self, address: str | None) -> object:
+        """Return the object at an address, or ABSENT."""
+        found = self._by_address[address]() if address in self._by_address else None
+        return ABSENT if found is None else found
+
+    def add_set(self, value: set[object] | frozenset[object]) -> None:
+        """Note the elements of a set."""
+        self.add(value)
+        self._sets[id(value)] = frozenset(map(id, value))
+
+    def has_set(self, value: set[object] | frozenset[object]) -> bool:
+        """Return whether a set was there with just these elements."""
+        return self.has(value) and self._sets.get(id(value)) == frozenset(map(id, value))

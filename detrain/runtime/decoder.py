@@ -1,0 +1,316 @@
+"""Graph -> Python state: puts values back into live objects, in place, so that all who hold them see it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from detrain.runtime.decoder_leaves import Leaves
+from detrain.runtime.encoder import class_attributes, has_contents
+from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
+from detrain.runtime.naming import STATIC, class_name, container_base, find_class, find_static, slots_of, static_name, type_name
+from detrain.runtime.set_order import fill, freeze
+
+
+class Decoder(Leaves):
+    """Puts a graph back. Objects that the process has are filled in place, so that others who hold them see it."""
+
+    def decode(self, item: Item, current: object, path: str) -> object:
+        """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
+        if not isinstance(item, list):
+            return item
+        number = item[0]
+        if number in self._made:
+            return self._made[number]
+        if self._is_inside:
+            value = self._decode_node(number, self._nodes[number], current, path)
+        else:
+            self._is_inside = True
+            try:
+                with deep_calls():
+                    value = self._decode_node(number, self._nodes[number], current, path)
+            finally:
+                self._is_inside = False
+        # A tuple inside itself is made where it is met again; and what is absent here may be there at another place.
+        return value if value is ABSENT else self._made.setdefault(number, value)
+
+    def _decode_node(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        kind = node[0]
+        if kind in ("list", "tuple", "deque"):
+            return self._decode_sequence(number, node, current, path)
+        if kind in ("set", "frozenset"):
+            return self._decode_set(number, node, current, path)
+        if kind in CONTAINERS:
+            return self._decode_dict(number, node, current, path)
+        if kind == "object":
+            return self._decode_user_object(number, node, current, path)
+        if kind in ("opaque", "static"):
+            return self._keep(node, current)
+        if kind in ("function", "class", "cell"):
+            return self._decode_static_with_state(number, node, current, path)
+        if kind in ("method", "partial"):
+            return self._decode_bound(node, current, path)
+        if kind in ("ndarray", "tensor", "same", "view", "objects"):
+            return self._decode_array(number, node, current, path)
+        if kind in ("random", "RandomState", "Generator", "bits", "seeds"):
+            return self._decode_rng(node, current, path)
+        if kind == "variable":
+            found = self._hooks.find_variable(node[1])
+            if found is None:
+                self._miss(path, f"the variable {node[1][1]!r} is not there")
+            return current if found is None else found
+        return self._decode_value(node, current, path)
+
+    def _keep(self, node: list[Item], current: object) -> object:
+        """Return the object that stays as the process has it: the one at its address, of its name, or at its place."""
+        kind, name, address = node
+        found = self._baseline.at(address)
+        if found is ABSENT and kind == "static":
+            found = find_static(name)
+        if found is ABSENT and kind == "static" and issubclass(type(current), STATIC) and static_name(current) == name:
+            found = current
+        if found is ABSENT and kind == "opaque" and type_name(current) == name:
+            found = current
+        return found
+
+    # Containers.
+
+    def _decode_sequence(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        kind, items = node[0], node[1]
+        if kind == "tuple":
+            return tuple(self._items(items, list(current) if type(current) is tuple else [], path))
+        is_live = (kind == "list" or (type(current) is collections.deque and current.maxlen == node[2])) and self._claim(
+            current, CONTAINERS[kind]
+        )
+        target: Any = current if is_live else ([] if kind == "list" else collections.deque(maxlen=node[2]))
+        self._made[number] = target
+        self._fill_sequence(target, items, path)
+        return target
+
+    def _fill_sequence(self, target: Any, items: list[Item], path: str) -> None:
+        base = list if isinstance(target, list) else collections.deque
+        values = self._items(items, list(base.__iter__(target)), path)
+        base.clear(target)
+        base.extend(target, values)
+
+    def _decode_set(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        kind, items, how = node
+        if kind == "frozenset":
+            values = self._elements(items, current if type(current) is frozenset else (), path)
+            if how == "addresses":
+                return self._same_elements(current, values, path) or frozenset(values)
+            made = freeze(values, how)
+            if list(map(id, made)) != list(map(id, values)):
+                self._miss(path)
+            return made
+        target: Any = current if self._claim(current, set) else set()
+        self._made[number] = target
+        self._fill_set(target, items, how, path)
+        return target
+
+    def _fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
+        values = self._elements(items, target, path)
+        if how == "addresses":
+            if not self._same_elements(target, values, path):
+                fill(target, values, None)
+        elif not fill(target, values, how):
+            self._miss(path)
+
+    def _elements(self, items: list[Item], old: Iterable[object], path: str) -> list[object]:
+        """Decode the elements of a set. A place in it says nothing, so that live ones are found by their class."""
+        by_class: dict[str, list[object]] = {}
+        for element in list(old):
+            by_class.setdefault(class_name(type(element)), []).append(element)
+        values = []
+        for index, item in enumerate(items):
+            node = self._nodes[item[0]] if isinstance(item, list) else [""]
+            candidates = by_class.get(node[1]) if node[0] == "object" else None
+            value = self.decode(item, candidates.pop(0) if candidates else ABSENT, f"{path}[{index}]")
+            if value is ABSENT:
+                self._miss(f"{path}[{index}]")
+            else:
+                values.append(value)
+        return values
+
+    def _same_elements(self, current: Any, values: list[object], path: str) -> Any:
+        """Return the live set if it has the elements already; else its order will not be what it was."""
+        if isinstance(current, set | frozenset) and set(map(id, current)) == set(map(id, values)):
+            return current
+        self._miss(path)
+        return None
+
+    def _decode_dict(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        cls = CONTAINERS[node[0]]
+        target: Any = current if self._claim(current, cls) else cls()
+        self._made[number] = target
+        self._fill_dict(cls, target, node, path)
+        return target
+
+    def _fill_dict(self, cls: Any, target: Any, node: list[Item], path: str) -> None:
+        old, old_keys = dict(dict.items(target)), list(dict.keys(target))
+        pairs = []
+        for index, (key_item, value_item) in enumerate(node[1]):
+            key = self.decode(key_item, old_keys[index] if index < len(old_keys) else ABSENT, f"{path} key")
+            if key is ABSENT:
+                self._miss(f"{path} key")
+                continue
+            pairs.append((key, self._required(value_item, old.get(key, ABSENT), key_path(path, key))))
+        base = cls if cls is collections.OrderedDict else dict
+        base.clear(target)
+        for key, value in pairs:
+            base.__setitem__(target, key, value)
+        if cls is collections.defaultdict:
+            target.default_factory = self._required(node[2], target.default_factory or ABSENT, f"{path}.default_factory")
+
+    # Objects of the program.
+
+    def _decode_user_object(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        _kind, name, attributes, slots, content = node
+        cls = find_class(name, current)
+        if cls is None:
+            self._miss(path, f"class {name!r} is not there")
+            return current
+        target: Any = current if self._claim(current, cls) else _new(cls)
+        self._made[number] = target
+        if content is not None:
+            base: Any = container_base(cls)
+            if base is set:
+                self._fill_set(target, content[1], content[2], path)
+            elif issubclass(base, dict):
+                self._fill_dict(base, target, content, path)
+            else:
+                self._fill_sequence(target, content[1], path)
+        if attributes is None:
+            target.__dict__ = target
+        elif attributes or getattr(target, "__dict__", None):
+            self._fill_attributes(target.__dict__, attributes, path)
+        if slots or slots_of(cls):
+            self._fill_slots(target, slots_of(cls), slots, path)
+        return target
+
+    def _attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
+        """Decode attributes; one that is absent stays as it is, and is named."""
+        new: dict[str, object] = {}
+        for name_item, item in pairs:
+            name: Any = self.decode(name_item, ABSENT, path)
+            value = self.decode(item, old.get(name, ABSENT), f"{path}.{name}")
+            if value is ABSENT:
+                self._miss(f"{path}.{name}")
+                value = old.get(name, ABSENT)
+            if value is not ABSENT:
+                new[name] = value
+        return new
+
+    def _fill_attributes(self, own: dict[str, object], pairs: list[Item], path: str) -> None:
+        new = self._attributes(pairs, dict(own), path)
+        if list(own) != list(new) or any(own[name] is not value for name, value in new.items()):
+            own.clear()
+            own.update(new)
+
+    def _fill_slots(self, target: object, slots: Mapping[str, Any], pairs: list[Item], path: str) -> None:
+        old = {name: getattr(target, name) for name in slots if _is_set(slots[name], target)}
+        new = self._attributes(pairs, old, path)
+        for name in old.keys() - new.keys():
+            slots[name].__delete__(target)
+        for name, value in new.items():
+            if name in slots and old.get(name, ABSENT) is not value:
+                slots[name].__set__(target, value)
+
+    def _decode_static_with_state(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        if node[0] == "cell":
+            return self._decode_cell(number, node, current, path)
+        kind, name, address, *state = node
+        found: Any = self._keep(["static", name, address], current)
+        if found is ABSENT:
+            return ABSENT
+        self._made[number] = found
+        if kind == "function" and isinstance(found, types.FunctionType):
+            self._fill_function(found, state, path)
+        elif kind == "class" and isinstance(found, type):
+            old = class_attributes(found)
+            new = self._attributes(state[0], old, path)
+            for gone in old.keys() - new.keys():
+                delattr(found, gone)
+            for attribute, value in new.items():
+                if old.get(attribute, ABSENT) is not value:
+                    setattr(found, attribute, value)
+        return found
+
+    def _decode_cell(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        if type(current) is not types.CellType:
+            return ABSENT
+        self._made[number] = current
+        old = current.cell_contents if has_contents(current) else ABSENT
+        if len(node) == 1:
+            if old is not ABSENT:
+                del current.cell_contents
+            return current
+        value = self.decode(node[1], old, path)
+        if value is ABSENT:
+            self._miss(path)
+        elif value is not old:
+            current.cell_contents = value
+        return current
+
+    def _fill_function(self, function: types.FunctionType, state: list[Item], path: str) -> None:
+        cells, defaults, keywords, attributes = state
+        live = function.__closure__ or ()
+        if len(live) != len(cells):
+            self._miss(path, "the function closes over other names than it did")
+            return
+        for name, cell, item in zip(function.__code__.co_freevars, live, cells, strict=True):
+            self.decode(item, cell, f"{path}.<{name}>")
+        for name, item in (("__defaults__", defaults), ("__kwdefaults__", keywords)):
+            old = getattr(function, name)
+            new = self._required(item, old, f"{path}.{name}")
+            if not _is_alike(old, new):
+                setattr(function, name, new)
+        self._fill_attributes(vars(function), attributes, path)
+
+    def _decode_bound(self, node: list[Item], current: Any, path: str) -> Any:
+        """A bound method or a partial call: made anew where what it is bound to is not what the live one is bound to."""
+        if node[0] == "partial":
+            is_live = type(current) is functools.partial
+            old = (current.func, current.args, current.keywords) if is_live else (ABSENT,) * 3
+            parts: list[Any] = [
+                self._required(item, part, f"{path}.{n}")
+                for item, part, n in zip(node[1:], old, ("func", "args", "keywords"), strict=True)
+            ]
+            if is_live and all(map(_is_alike, old, parts)):
+                return current
+            return functools.partial(parts[0], *parts[1], **parts[2]) if callable(parts[0]) else ABSENT
+        is_live = type(current) in (types.MethodType, types.BuiltinMethodType) and current.__name__ == node[1]
+        owner = self.decode(node[2], current.__self__ if is_live else ABSENT, f"{path}.__self__")
+        if is_live and owner is current.__self__:
+            return current
+        method: Any = next((vars(base)[node[1]] for base in type(owner).__mro__ if node[1] in vars(base)), None)
+        is_method = type(method) in (types.FunctionType, types.MethodDescriptorType) or type(method).__name__.startswith("cython_")
+        return method.__get__(owner) if is_method else ABSENT
+
+
+def _new(cls: type) -> Any:
+    """Return a new object without running the program's code."""
+    base: Any = container_base(cls)
+    if base is not None:
+        return base.__new__(cls)
+    return types.SimpleNamespace.__new__(cls) if issubclass(cls, types.SimpleNamespace) else object.__new__(cls)
+
+
+def _is_set(slot: Any, value: object) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
+
+
+def _is_alike(one: object, other: object) -> bool:
+    """Return whether two values are one object, or hold one and the same objects."""
+    if one is other:
+        return True
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return False

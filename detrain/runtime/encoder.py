@@ -1,0 +1,429 @@
+"""Python state -> graph: walks live objects, and describes each by data alone. What does not fit is named, never guessed."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import pathlib
+import random
+import types
+import uuid
+import zoneinfo
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from detrain.runtime.baseline import Baseline
+from detrain.runtime.digest import Array, digest_array
+from detrain.runtime.dtypes import dtype_name
+from detrain.runtime.frames import is_user_file
+from detrain.runtime.graph import (
+    BIT_GENERATORS,
+    CONTAINERS,
+    LARGE_BYTES,
+    MAX_DEPTH,
+    Encoded,
+    Hooks,
+    Item,
+    deep_calls,
+    key_path,
+    shown,
+)
+from detrain.runtime.naming import (
+    STATIC,
+    class_name,
+    container_base,
+    is_findable,
+    is_user_class,
+    slots_of,
+    static_name,
+    type_name,
+)
+from detrain.runtime.set_order import frozen_recipe, set_recipe
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+_TEXTS: Final[dict[type, Callable[[Any], str]]] = {
+    datetime.date: datetime.date.isoformat,
+    decimal.Decimal: str,
+    uuid.UUID: str,
+    pathlib.PosixPath: str,
+    pathlib.PurePosixPath: str,
+    pathlib.PureWindowsPath: str,
+}
+_VALUE_TYPES: Final = (int, float, complex, str, bytes, bool, range, fractions.Fraction, np.generic, *_TEXTS)
+"""Kinds whose hash is that of their value, in every process of the same hash seed."""
+
+
+class Encoder:
+    """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
+
+    def __init__(self, hooks: Hooks, baseline: Baseline, *, is_baseline: bool = False) -> None:
+        self._hooks = hooks
+        self._baseline = baseline
+        self._collects = is_baseline
+        self._nodes: list[list[Item] | None] = []
+        self._numbers: dict[int, int] = {}
+        self._alive: list[object] = []
+        self._arrays: dict[str, Array] = {}
+        self._lost: list[str] = []
+        self._lost_numbers: dict[int, str] = {}
+        self._depth = 0
+
+    def finish(self, roots: Mapping[str, Item]) -> Encoded:
+        """Return the graph with its named roots."""
+        graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
+        return Encoded(graph, self._arrays, self._lost)
+
+    def encode(self, value: object, path: str) -> Item:
+        """Return the item for a value. `path` is how the program would write it, for messages."""
+        kind = type(value)
+        if value is None or kind in (bool, float, bytes):
+            return value
+        if kind is int:
+            assert isinstance(value, int)
+            return value if value in _INT64 else self._node(value, ["int", hex(value)])
+        if kind is str:
+            assert isinstance(value, str)
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return self._node(value, ["str", value.encode("utf-8", "surrogatepass")])
+            return value
+        number = self._numbers.get(id(value))
+        if number is not None:
+            if number in self._lost_numbers:
+                self._lose(number, path, self._lost_numbers[number])
+            return [number]
+        number = len(self._nodes)
+        self._numbers[id(value)] = number
+        self._nodes.append(None)
+        self._alive.append(value)
+        if self._depth:
+            self._nodes[number] = self._encode_below(number, value, path)
+        else:
+            with deep_calls():
+                self._nodes[number] = self._encode_below(number, value, path)
+        return [number]
+
+    def _encode_below(self, number: int, value: object, path: str) -> list[Item]:
+        if self._depth >= MAX_DEPTH:
+            return self._lose(number, path, f"{type_name(value)}: nested too deeply")
+        self._depth += 1
+        try:
+            return self._encode_object(number, value, path)
+        finally:
+            self._depth -= 1
+
+    def _lose(self, number: int, path: str, why: str) -> list[Item]:
+        """Name what is not captured, at each place that holds it."""
+        if not self._collects:
+            self._lost.append(f"{shown(path)} ({why})")
+            self._lost_numbers[number] = why
+        return ["opaque", why.partition(":")[0], None]
+
+    def _node(self, value: object, node: list[Item]) -> Item:
+        self._nodes.append(node)
+        self._alive.append(value)
+        return [len(self._nodes) - 1]
+
+    def _encode_object(self, number: int, value: Any, path: str) -> list[Item]:
+        cls = type(value)
+        if cls in (set, frozenset):
+            return self._encode_set(number, value, path)
+        if cls.__name__ in CONTAINERS and CONTAINERS[cls.__name__] is cls:
+            return self._encode_container(cls, value, path)
+        if cls is np.ndarray:
+            return self._encode_ndarray(number, value, path)
+        if issubclass(cls, np.generic | np.dtype | np.random.SeedSequence | np.random.BitGenerator | random.Random) or cls in (
+            np.random.RandomState,
+            np.random.Generator,
+        ):
+            return self._encode_numpy(value, path) or self._encode_opaque(number, value, path)
+        return self._encode_scalar(value, path) or self._encode_special(number, value, path)
+
+    def _encode_all(self, values: Iterable[object], path: str) -> list[Item]:
+        return [self.encode(item, f"{path}[{index}]") for index, item in enumerate(values)]
+
+    def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:
+        """Encode attributes; names are items too, since a name need not be valid UTF-8."""
+        return [[self.encode(name, path), self.encode(item, f"{path}.{name}")] for name, item in list(values.items())]
+
+    def _encode_container(self, cls: Any, value: Any, path: str) -> list[Item]:
+        """Encode what a container holds; read past the methods of a class that derives from it."""
+        if issubclass(cls, dict):
+            entries = list((cls if cls is collections.OrderedDict else dict).items(value))
+            pairs = [[self.encode(k, f"{path} key"), self.encode(v, key_path(path, k))] for k, v in entries]
+            factory = self.encode(value.default_factory, f"{path}.default_factory") if cls is collections.defaultdict else None
+            return [cls.__name__, pairs, factory]
+        content = list(cls.__iter__(value))
+        if cls is set:
+            return ["set", self._encode_all(content, path), None]
+        items = self._encode_all(content, path)
+        return [cls.__name__, items, value.maxlen] if cls is collections.deque else [cls.__name__, items]
+
+    def _encode_set(self, number: int, value: Any, path: str) -> list[Item]:
+        """Encode a set with what its order takes; one that no process can order alike is named, unless it is as it was."""
+        name = type(value).__name__
+        if self._collects:
+            self._baseline.add_set(value)
+            return [name, self._encode_all(value, ""), None]
+        items = self._encode_all(list(value), path)
+        if len(value) > 1 and not all(map(_has_value_hash, value)):
+            if not self._baseline.has_set(value):
+                self._lose(number, path, f"{name}: its order is that of addresses")
+            return [name, items, "addresses"]
+        how, is_exact = set_recipe(value) if name == "set" else frozen_recipe(value)
+        if not is_exact:
+            self._lose(number, path, f"{name}: its order cannot be made again")
+        return [name, items, how]
+
+    def _encode_scalar(self, value: Any, path: str) -> list[Item] | None:
+        """Encode what has no parts that others could hold."""
+        cls = type(value)
+        if cls is complex:
+            return ["complex", value.real, value.imag]
+        if cls is bytearray:
+            return ["bytearray", bytes(value)]
+        if cls in (range, slice):
+            return [cls.__name__, *[self.encode(part, path) for part in (value.start, value.stop, value.step)]]
+        if cls in _TEXTS:
+            return ["text", cls.__name__, self.encode(_TEXTS[cls](value), path)]
+        if cls is fractions.Fraction:
+            return ["fraction", self.encode(value.numerator, path), self.encode(value.denominator, path)]
+        if cls in (datetime.datetime, datetime.time):
+            naive = value.replace(tzinfo=None).isoformat()
+            return [cls.__name__, naive, value.fold, self.encode(value.tzinfo, f"{path}.tzinfo")]
+        if cls is datetime.timedelta:
+            return ["timedelta", value.days, value.seconds, value.microseconds]
+        if cls is datetime.timezone:
+            offset, *name = value.__getinitargs__()
+            return ["timezone", self.encode(offset, path), *name]
+        if cls is zoneinfo.ZoneInfo and value.key is not None:
+            return ["zoneinfo", value.key]
+        if issubclass(cls, enum.Enum):
+            bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
+            return ["enum", class_name(cls), value.name, bits]
+        return None
+
+    def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
+        """Encode NumPy's scalars, dtypes and generators, and Python's generator."""
+        cls = type(value)
+        if cls in (np.str_, np.bytes_):  # as an array it would lose its trailing zeros
+            return ["npstr" if cls is np.str_ else "npbytes", self.encode(str(value) if cls is np.str_ else bytes(value), path)]
+        if issubclass(cls, np.generic):
+            array = np.asarray(value)
+            return ["npscalar", self._store(array)] if dtype_name(array.dtype) is not None and array.itemsize else None
+        if issubclass(cls, np.dtype):
+            name = dtype_name(value)
+            return None if name is None else ["dtype", name]
+        if cls is random.Random:
+            _version, words, gauss = value.getstate()
+            return ["random", self._store(np.array(words, np.uint32)), gauss]
+        if cls is np.random.RandomState:
+            state = value.get_state(legacy=False)
+            bits = self._encode_bits(value._bit_generator, path, has_seeds=False)
+            return ["RandomState", bits, [state["has_gauss"], state["gauss"]]]
+        if cls is np.random.Generator:
+            return ["Generator", self.encode(value.bit_generator, f"{path}.bit_generator"), None]
+        if cls is np.random.SeedSequence:
+            parts = (value.entropy, value.spawn_key, value.pool_size, value.n_children_spawned)
+            return ["seeds", *[self.encode(part, path) for part in parts]]
+        if cls.__name__ in BIT_GENERATORS and cls is getattr(np.random, cls.__name__):
+            return self._describe_bits(value, path, has_seeds=True)
+        return None
+
+    def _encode_bits(self, bits: Any, path: str, *, has_seeds: bool) -> Item:
+        known = self._numbers.get(id(bits))
+        if known is not None:
+            return [known]
+        item = self._node(bits, [])
+        self._numbers[id(bits)] = item[0]
+        self._nodes[item[0]] = self._describe_bits(bits, path, has_seeds=has_seeds)
+        return item
+
+    def _describe_bits(self, bits: Any, path: str, *, has_seeds: bool) -> list[Item]:
+        """Describe a bit generator. The seeds of a legacy one are from the system, and nothing can be spawned from it."""
+        seeds = getattr(bits, "seed_seq", None) if has_seeds else None
+        return ["bits", type(bits).__name__, self.encode(bits.state, path), self.encode(seeds, f"{path}.seed_seq")]
+
+    def _encode_special(self, number: int, value: Any, path: str) -> list[Item]:
+        cls = type(value)
+        if cls is types.CellType:
+            return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
+        if cls is types.FunctionType and is_user_file(value.__code__.co_filename):
+            return self._encode_function(number, value, path)
+        if issubclass(cls, type) and is_user_class(value):
+            return self._encode_class(number, value, path)
+        if cls in (types.MethodType, types.BuiltinMethodType) and not isinstance(value.__self__, type | types.ModuleType | None):
+            return ["method", value.__name__, self.encode(value.__self__, f"{path}.__self__")]
+        if issubclass(cls, STATIC):
+            return self._encode_static(number, value, path)
+        if cls is functools.partial and not vars(value):
+            parts = (value.func, value.args, value.keywords)
+            return [
+                "partial",
+                *[self.encode(part, f"{path}.{n}") for part, n in zip(parts, ("func", "args", "keywords"), strict=True)],
+            ]
+        variable = self._hooks.variable(value)
+        if variable is not None:
+            return ["variable", variable]
+        tensor = self._hooks.tensor(value)
+        if tensor is not None:
+            return self._encode_array("tensor", value, tensor, path)
+        if is_user_class(cls):
+            return self._encode_user_object(value, path)
+        return self._encode_opaque(number, value, path)
+
+    def _encode_user_object(self, value: Any, path: str) -> list[Item]:
+        cls = type(value)
+        if hasattr(cls, "_fields") and issubclass(cls, tuple):
+            return ["namedtuple", class_name(cls), self._encode_all(tuple.__iter__(value), path)]
+        own = getattr(value, "__dict__", {})
+        attributes = None if own is value else self._encode_pairs(own, path)
+        slots = {name: item for name, slot in slots_of(cls).items() if (item := _read_slot(slot, value)) is not None}
+        base = container_base(cls)
+        content = None if base is None else self._encode_container(base, value, path)
+        return ["object", class_name(cls), attributes, self._encode_pairs({n: i[0] for n, i in slots.items()}, path), content]
+
+    def _encode_opaque(self, number: int, value: object, path: str) -> list[Item]:
+        """What is not data stays as it is, under the address that it had when the loop was entered."""
+        if self._collects:
+            self._baseline.add(value, path)
+        elif not self._baseline.has(value):
+            return self._lose(number, path, type_name(value))
+        return ["opaque", type_name(value), self._baseline.address(value)]
+
+    def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
+        return ["static", static_name(value), self._address(number, value, path)]
+
+    def _address(self, number: int, value: object, path: str) -> str | None:
+        """Return the address of a function or class whose name does not lead to it; name it if it has none."""
+        if is_findable(value):
+            return None
+        if self._collects:
+            self._baseline.add(value, path)
+        elif not self._baseline.has(value):
+            self._lose(number, path, type_name(value))
+        return self._baseline.address(value)
+
+    def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:
+        """A function stays as it is; what its closure, its defaults and its attributes hold is state."""
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        return [
+            "function",
+            static_name(value),
+            self._address(number, value, path),
+            [self.encode(cell, f"{path}.<{name}>") for name, cell in cells],
+            self.encode(value.__defaults__, f"{path}.__defaults__"),
+            self.encode(value.__kwdefaults__, f"{path}.__kwdefaults__"),
+            self._encode_pairs(vars(value), path),
+        ]
+
+    def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
+        """A class stays as it is; its attributes that are not methods are state."""
+        attributes = class_attributes(value)
+        return ["class", class_name(value), self._address(number, value, path), self._encode_pairs(attributes, path)]
+
+    def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
+        if value.dtype == object and value.ndim:
+            return ["objects", list(value.shape), self._encode_all(value.reshape(-1).tolist(), path)]
+        if dtype_name(value.dtype) is None:
+            return self._encode_opaque(number, value, path)
+        owner = owner_of(value)
+        is_near = id(owner) in self._numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES)
+        if owner is value or not is_near or not value.nbytes or dtype_name(owner.dtype) is None:
+            return self._encode_array("ndarray", value, value, path)
+        return [
+            "view",
+            self.encode(owner, f"{path}.base"),
+            _address_of(value) - _address_of(owner),
+            list(value.shape),
+            list(value.strides),
+            dtype_name(value.dtype),
+        ]
+
+    def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
+        """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data differ."""
+        digest = digest_array(array)
+        if self._collects:
+            self._baseline.arrays.setdefault(digest, []).append(value)
+            self._baseline.paths[path] = digest
+            return []
+        there = self._baseline.arrays.get(digest, ())
+        if array.nbytes > LARGE_BYTES and (any(known is value for known in there) or (there and kind == "tensor")):
+            return ["same", digest, kind]
+        axes = axes_of(array)
+        stored = array if axes is None else array.transpose(axes)
+        return [kind, self._store(stored), axes, self._baseline.paths.get(path) == digest]
+
+    def _store(self, array: Array) -> str:
+        if self._collects:
+            return ""
+        name = f"{len(self._arrays):05d}"
+        self._arrays[name] = np.array(array, copy=True, order="C")
+        return name
+
+
+def has_contents(cell: types.CellType) -> bool:
+    """Return whether a closure's variable is bound."""
+    try:
+        cell.cell_contents  # noqa: B018 - reading it is the test
+    except ValueError:
+        return False
+    return True
+
+
+def class_attributes(cls: type) -> dict[str, object]:
+    """Return the attributes of a class that are state: no methods, descriptors or what Python itself puts there."""
+    if issubclass(cls, enum.Enum) or hasattr(cls, "_fields"):
+        return {}
+    static = (*STATIC, functools.cached_property, types.MemberDescriptorType, types.GetSetDescriptorType)
+    return {
+        name: item
+        for name, item in list(vars(cls).items())
+        if not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl" and not issubclass(type(item), static)
+    }
+
+
+def axes_of(array: Array) -> list[int] | None:
+    """Return the axes from the slowest to the fastest in memory, or None if that is their order: sums depend on it."""
+    if array.flags.c_contiguous or array.ndim < 2:
+        return None
+    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return None if axes == list(range(array.ndim)) else axes
+
+
+def owner_of(array: Array) -> Array:
+    """Return the array whose memory an array is a view of, or itself."""
+    while type(array.base) is np.ndarray:
+        array = array.base
+    return array
+
+
+def _address_of(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _read_slot(slot: Any, value: object) -> tuple[object] | None:
+    try:
+        return (slot.__get__(value),)
+    except AttributeError:
+        return None
+
+
+def _has_value_hash(value: object) -> bool:
+    """Return whether a hash is that of a value, in every process of the same hash seed, not of an address."""
+    cls = type(value)
+    if cls in (tuple, frozenset) or (issubclass(cls, tuple) and cls.__hash__ is tuple.__hash__):
+        return all(map(_has_value_hash, value))  # type: ignore[call-overload]
+    if value is None:  # a constant from 3.12 on
+        return bool(hash(None) == 0xFCA86420)
+    return cls.__hash__ is not object.__hash__ and (
+        issubclass(cls, (*_VALUE_TYPES, enum.Enum, datetime.time, datetime.timedelta)) or is_user_class(cls)
+    )

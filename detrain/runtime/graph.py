@@ -1,0 +1,110 @@
+"""What encoder and decoder of Python state share: the kinds of nodes, their limits, and what they ask of frameworks."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from detrain.runtime.digest import Array
+
+Item = Any
+"""A scalar, or `[number of a node]`."""
+
+LARGE_BYTES: Final = 1 << 16
+"""Arrays above this size that are as they were when the loop was entered are kept by digest, not by value."""
+
+MAX_DEPTH: Final = 1000
+"""Objects nested deeper than this are named, not captured."""
+_CALLS_A_LEVEL: Final = 10
+
+CONTAINERS: Final[dict[str, Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": collections.deque,
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
+    "Counter": collections.Counter,
+    "defaultdict": collections.defaultdict,
+}
+BASES: Final = (
+    collections.OrderedDict,
+    collections.Counter,
+    collections.defaultdict,
+    dict,
+    list,
+    set,
+    collections.deque,
+)
+"""Containers that a class of the program may derive from, special ones first."""
+BIT_GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+class Absent:
+    """The type of `ABSENT`: there is no live object at this place."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the codec asks of frameworks. `tensor` returns a constant tensor's array, `make_tensor` is its inverse."""
+
+    tensor: Callable[[object], Array | None]
+    make_tensor: Callable[[Array], object]
+    variable: Callable[[object], list[Item] | None]
+    """Describes a variable, whose value a framework captures; None for anything else."""
+    find_variable: Callable[[list[Item]], object | None]
+    """Returns the variable with a description, made anew if need be, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A graph as bytes, the arrays it refers to, and what could not be captured (`path (type)`)."""
+
+    graph: bytes
+    arrays: dict[str, Array]
+    not_captured: list[str]
+
+
+def shown(path: str) -> str:
+    """Return a path as messages show it: deep ones without their middle."""
+    return path if len(path) <= 120 else f"{path[:60]}…{path[-50:]}"
+
+
+def key_path(path: str, key: object) -> str:
+    """Return the path of a dictionary's value. Only plain keys are spelled out: `repr` of others runs the program's code."""
+    is_plain = key is None or type(key) in (bool, int, float, str, bytes)
+    return f"{path}[{_repr(key) if is_plain else type(key).__qualname__}]"
+
+
+def _repr(key: object) -> str:
+    try:
+        return f"{key!r:.40}"
+    except ValueError:  # more digits than Python writes
+        return "int"
+
+
+@contextmanager
+def deep_calls() -> Iterator[None]:
+    """Let Python recurse as deeply as MAX_DEPTH takes, from wherever the program called. Calls between Python functions take
+    no room on the stack of C since 3.11.
+    """
+    depth, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, depth + MAX_DEPTH * _CALLS_A_LEVEL + 1000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)

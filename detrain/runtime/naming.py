@@ -1,0 +1,145 @@
+"""Names of classes and functions in a graph, and the closed rules by which a name from a file may become an object again.
+
+Nothing is imported, no attribute hook of a module is run, and only what the program itself defines is found, besides types
+that hold data: a file must not be able to bind `eval` or `os.system` to a name of the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import pathlib
+import sys
+import types
+import uuid
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.runtime.frames import is_user_file
+from detrain.runtime.graph import ABSENT, BASES
+
+STATIC: Final = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    types.MethodType,
+    staticmethod,
+    classmethod,
+    property,
+)
+"""Kinds of objects that stay as the process has them."""
+
+_PLAIN: Final = (argparse.Namespace, types.SimpleNamespace, collections.UserDict, collections.UserList, collections.UserString)
+"""Classes of the standard library whose instances are their attributes."""
+_PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
+_TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
+_DATA_TYPES: Final = (
+    *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
+    *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype),
+    *{kind for kind in np.sctypeDict.values() if isinstance(kind, type)},
+)
+
+
+def class_name(cls: type) -> str:
+    """Return a class's name in a graph, `module:qualified.name`."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def type_name(value: object) -> str:
+    """Return the name of an object's class as messages show it."""
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def static_name(value: Any) -> str:
+    """Return the name in a graph of a function, class or module."""
+    if isinstance(value, types.ModuleType):
+        return f"{value.__name__}:"
+    return f"{getattr(value, '__module__', None) or ''}:{getattr(value, '__qualname__', '') or ''}"
+
+
+_DATA_TYPES_BY_NAME: Final = {class_name(cls): cls for cls in _DATA_TYPES}
+
+
+def find_static(name: str) -> object:
+    """Return a function, class or module of the program that is already imported, or a type that holds data, or ABSENT."""
+    if name in _DATA_TYPES_BY_NAME:
+        return _DATA_TYPES_BY_NAME[name]
+    module_name, _, qualified = name.partition(":")
+    module = sys.modules.get(module_name)
+    is_user = isinstance(module, types.ModuleType) and is_user_module(module)
+    if not qualified:
+        return module if is_user else ABSENT
+    found = _walk(module, qualified)
+    # Of the builtins only types (the factory of a defaultdict); of a program's module only what it defines, not what it imports.
+    if not (isinstance(found, type) or (is_user and isinstance(found, types.FunctionType))):
+        return ABSENT
+    return found if (is_user or module_name == "builtins") and static_name(found) == name else ABSENT
+
+
+def is_findable(value: object) -> bool:
+    """Return whether the name of a function, class or module leads back to it."""
+    return find_static(static_name(value)) is value
+
+
+def find_class(name: str, current: object) -> type | None:
+    """Return a class of the program by its name, or the live object's if that has the name (one defined in a function)."""
+    if name in _PLAIN_BY_NAME:
+        return _PLAIN_BY_NAME[name]
+    found = find_static(name)
+    if isinstance(found, type):
+        return found
+    return type(current) if class_name(type(current)) == name else None
+
+
+def find_enum(name: str, current: object) -> type[enum.Enum] | None:
+    """Return an enumeration of any imported module: its members are data."""
+    module_name, _, qualified = name.partition(":")
+    for found in (_walk(sys.modules.get(module_name), qualified), type(current)):
+        if isinstance(found, type) and issubclass(found, enum.Enum) and class_name(found) == name:
+            return found
+    return None
+
+
+def _walk(module: object, qualified: str) -> object:
+    """Follow a qualified name through a module's and classes' own dictionaries, so that no `__getattr__` is run."""
+    found = module
+    for part in qualified.split("."):
+        if not isinstance(found, types.ModuleType if found is module else type):
+            return ABSENT
+        found = vars(found).get(part, ABSENT)
+    return found
+
+
+def is_user_module(module: types.ModuleType | None) -> bool:
+    """Return whether a module is the program's own."""
+    return is_user_file(getattr(module, "__file__", None) or "")
+
+
+def is_user_class(cls: type) -> bool:
+    """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes aside."""
+    allowed = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
+    return all(
+        base in allowed or base.__module__ in _TRANSPARENT_MODULES or is_user_module(sys.modules.get(base.__module__))
+        for base in cls.__mro__
+    )
+
+
+def container_base(cls: type) -> type | None:
+    """Return the container that a class derives from, or None."""
+    return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+def slots_of(cls: type) -> dict[str, Any]:
+    """Return the slots of a class and its bases by name, as descriptors: so that no `__getattr__` is run."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base not in BASES:
+            found.update({name: item for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType)})
+    return found
