@@ -28,7 +28,7 @@ class Baseline:
 
     def add(self, value: object, path: str = "") -> None:
         """Note an object, without keeping it alive if that can be had. Without a path it has no address."""
-        if self.has(value):
+        if self.has(value) and (not path or id(value) in self._addresses):
             return
         try:
             reference: Callable[[], object] = weakref.ref(value)
@@ -55,11 +55,11 @@ class Baseline:
         found = self._by_address[address]() if address in self._by_address else None
         return ABSENT if found is None else found
 
-    def add_set(self, value: set[object] | frozenset[object]) -> None:
+    def add_set(self, value: object, elements: list[object]) -> None:
         """Note the elements of a set."""
         self.add(value)
-        self._sets[id(value)] = frozenset(map(id, value))
+        self._sets[id(value)] = frozenset(map(id, elements))
 
-    def has_set(self, value: set[object] | frozenset[object]) -> bool:
+    def has_set(self, value: object, elements: list[object]) -> bool:
         """Return whether a set was there with just these elements."""
-        return self.has(value) and self._sets.get(id(value)) == frozenset(map(id, value))
+        return self.has(value) and self._sets.get(id(value)) == frozenset(map(id, elements))

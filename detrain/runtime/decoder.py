@@ -9,10 +9,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detrain.runtime.decoder_leaves import Leaves
-from detrain.runtime.encoder import class_attributes, has_contents
+from detrain.runtime.encoder import class_attributes, has_contents, read_slot
+from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
-from detrain.runtime.naming import STATIC, class_name, container_base, find_class, find_static, slots_of, static_name, type_name
-from detrain.runtime.set_order import fill, freeze
+from detrain.runtime.naming import (
+    STATIC,
+    class_name,
+    container_base,
+    find_class,
+    find_method,
+    find_static,
+    is_own_class,
+    own_attributes,
+    slots_of,
+    static_name,
+    type_name,
+)
+from detrain.runtime.set_order import can_become, fill, freeze
 
 
 class Decoder(Leaves):
@@ -68,6 +81,8 @@ class Decoder(Leaves):
         """Return the object that stays as the process has it: the one at its address, of its name, or at its place."""
         kind, name, address = node
         found = self._baseline.at(address)
+        if found is not ABSENT and name != (static_name(found) if kind == "static" else type_name(found)):
+            found = ABSENT
         if found is ABSENT and kind == "static":
             found = find_static(name)
         if found is ABSENT and kind == "static" and issubclass(type(current), STATIC) and static_name(current) == name:
@@ -82,41 +97,38 @@ class Decoder(Leaves):
         kind, items = node[0], node[1]
         if kind == "tuple":
             return tuple(self._items(items, list(current) if type(current) is tuple else [], path))
-        is_live = (kind == "list" or (type(current) is collections.deque and current.maxlen == node[2])) and self._claim(
-            current, CONTAINERS[kind]
-        )
-        target: Any = current if is_live else ([] if kind == "list" else collections.deque(maxlen=node[2]))
+        target: Any = current if self._claim(current, CONTAINERS[kind]) else CONTAINERS[kind]()
         self._made[number] = target
-        self._fill_sequence(target, items, path)
+        self._fill_sequence(target, node, path)
         return target
 
-    def _fill_sequence(self, target: Any, items: list[Item], path: str) -> None:
-        base = list if isinstance(target, list) else collections.deque
-        values = self._items(items, list(base.__iter__(target)), path)
-        base.clear(target)
-        base.extend(target, values)
+    def _fill_sequence(self, target: Any, node: list[Item], path: str) -> None:
+        base: Any = list if isinstance(target, list) else collections.deque
+        values = self._items(node[1], list(base.__iter__(target)), path)
+        base.__init__(target, values, *node[2:])
 
     def _decode_set(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         kind, items, how = node
         if kind == "frozenset":
             values = self._elements(items, current if type(current) is frozenset else (), path)
-            if how == "addresses":
-                return self._same_elements(current, values, path) or frozenset(values)
-            made = freeze(values, how)
-            if list(map(id, made)) != list(map(id, values)):
+            if how == "kept" and _has_elements(current, values):
+                return current
+            values = self._present(values, path)
+            made = freeze(values, "list" if how == "kept" else how)
+            if how == "kept" or list(map(id, made)) != list(map(id, values)):
                 self._miss(path)
             return made
-        target: Any = current if self._claim(current, set) else set()
+        is_live = type(current) is set and (how == "kept" or can_become(current, how)) and self._claim(current, set)
+        target: Any = current if is_live else set()
         self._made[number] = target
         self._fill_set(target, items, how, path)
         return target
 
     def _fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
-        values = self._elements(items, target, path)
-        if how == "addresses":
-            if not self._same_elements(target, values, path):
-                fill(target, values, None)
-        elif not fill(target, values, how):
+        values = self._elements(items, list(set.__iter__(target)), path)
+        if how == "kept" and _has_elements(target, values):
+            return
+        if not fill(target, self._present(values, path), None if how == "kept" else how) or how == "kept":
             self._miss(path)
 
     def _elements(self, items: list[Item], old: Iterable[object], path: str) -> list[object]:
@@ -128,19 +140,14 @@ class Decoder(Leaves):
         for index, item in enumerate(items):
             node = self._nodes[item[0]] if isinstance(item, list) else [""]
             candidates = by_class.get(node[1]) if node[0] == "object" else None
-            value = self.decode(item, candidates.pop(0) if candidates else ABSENT, f"{path}[{index}]")
-            if value is ABSENT:
-                self._miss(f"{path}[{index}]")
-            else:
-                values.append(value)
+            values.append(self.decode(item, candidates.pop(0) if candidates else ABSENT, f"{path}[{index}]"))
         return values
 
-    def _same_elements(self, current: Any, values: list[object], path: str) -> Any:
-        """Return the live set if it has the elements already; else its order will not be what it was."""
-        if isinstance(current, set | frozenset) and set(map(id, current)) == set(map(id, values)):
-            return current
-        self._miss(path)
-        return None
+    def _present(self, values: list[object], path: str) -> list[object]:
+        for index, value in enumerate(values):
+            if value is ABSENT:
+                self._miss(f"{path}[{index}]")
+        return [value for value in values if value is not ABSENT]
 
     def _decode_dict(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         cls = CONTAINERS[node[0]]
@@ -182,11 +189,12 @@ class Decoder(Leaves):
             elif issubclass(base, dict):
                 self._fill_dict(base, target, content, path)
             else:
-                self._fill_sequence(target, content[1], path)
+                self._fill_sequence(target, content, path)
+        own = own_attributes(target)
         if attributes is None:
-            target.__dict__ = target
-        elif attributes or getattr(target, "__dict__", None):
-            self._fill_attributes(target.__dict__, attributes, path)
+            object.__setattr__(target, "__dict__", target)
+        elif own is not None:
+            self._fill_attributes(own, attributes, path)
         if slots or slots_of(cls):
             self._fill_slots(target, slots_of(cls), slots, path)
         return target
@@ -211,7 +219,7 @@ class Decoder(Leaves):
             own.update(new)
 
     def _fill_slots(self, target: object, slots: Mapping[str, Any], pairs: list[Item], path: str) -> None:
-        old = {name: getattr(target, name) for name in slots if _is_set(slots[name], target)}
+        old = {name: found[0] for name, slot in slots.items() if (found := read_slot(slot, target)) is not None}
         new = self._attributes(pairs, old, path)
         for name in old.keys() - new.keys():
             slots[name].__delete__(target)
@@ -227,9 +235,9 @@ class Decoder(Leaves):
         if found is ABSENT:
             return ABSENT
         self._made[number] = found
-        if kind == "function" and isinstance(found, types.FunctionType):
+        if kind == "function" and isinstance(found, types.FunctionType) and is_user_file(found.__code__.co_filename):
             self._fill_function(found, state, path)
-        elif kind == "class" and isinstance(found, type):
+        elif kind == "class" and isinstance(found, type) and is_own_class(found):
             old = class_attributes(found)
             new = self._attributes(state[0], old, path)
             for gone in old.keys() - new.keys():
@@ -282,13 +290,14 @@ class Decoder(Leaves):
             if is_live and all(map(_is_alike, old, parts)):
                 return current
             return functools.partial(parts[0], *parts[1], **parts[2]) if callable(parts[0]) else ABSENT
-        is_live = type(current) in (types.MethodType, types.BuiltinMethodType) and current.__name__ == node[1]
+        is_live = type(current) in (types.MethodType, types.BuiltinMethodType)
         owner = self.decode(node[2], current.__self__ if is_live else ABSENT, f"{path}.__self__")
-        if is_live and owner is current.__self__:
-            return current
-        method: Any = next((vars(base)[node[1]] for base in type(owner).__mro__ if node[1] in vars(base)), None)
-        is_method = type(method) in (types.FunctionType, types.MethodDescriptorType) or type(method).__name__.startswith("cython_")
-        return method.__get__(owner) if is_method else ABSENT
+        if node[3] is None:
+            method = find_method(owner, node[1])
+        else:  # not the method that the class has under this name
+            function = self.decode(node[3], getattr(current, "__func__", ABSENT), f"{path}.__func__")
+            method = types.MethodType(function, owner) if isinstance(function, types.FunctionType) else ABSENT
+        return current if is_live and current == method else method
 
 
 def _new(cls: type) -> Any:
@@ -299,12 +308,14 @@ def _new(cls: type) -> Any:
     return types.SimpleNamespace.__new__(cls) if issubclass(cls, types.SimpleNamespace) else object.__new__(cls)
 
 
-def _is_set(slot: Any, value: object) -> bool:
-    try:
-        slot.__get__(value)
-    except AttributeError:
+def _has_elements(current: object, values: list[object]) -> bool:
+    """Return whether a live set is the one with these elements, as far as they could be found."""
+    base: Any = next((base for base in (set, frozenset) if isinstance(current, base)), None)
+    if base is None:
         return False
-    return True
+    live = list(base.__iter__(current))
+    found = {id(value) for value in values if value is not ABSENT}
+    return len(live) == len(values) and (found <= set(map(id, live)) or live == values)
 
 
 def _is_alike(one: object, other: object) -> bool:

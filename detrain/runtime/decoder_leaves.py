@@ -8,6 +8,7 @@ import enum
 import fractions
 import pathlib
 import random
+import struct
 import uuid
 import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
@@ -19,10 +20,11 @@ import numpy as np
 from detrain.runtime.baseline import Baseline
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import named_dtype
-from detrain.runtime.encoder import axes_of, owner_of
-from detrain.runtime.graph import ABSENT, BIT_GENERATORS, Hooks, Item, shown
+from detrain.runtime.encoder import axes_of, memory_of, owner_of
+from detrain.runtime.graph import ABSENT, BIT_GENERATORS, NANS, Hooks, Item, shown
 from detrain.runtime.naming import find_class, find_enum
 
+_DOUBLE: Final = struct.Struct("<d")
 _TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "date": datetime.date.fromisoformat,
     "Decimal": decimal.Decimal,
@@ -112,7 +114,7 @@ class Leaves:
             return self._decode_view(node, current, path)
         if kind == "objects":
             return self._decode_objects(number, node, current, path)
-        _kind, name, axes, is_unchanged = node
+        _kind, name, axes, is_unchanged, is_writeable = node
         array = self._arrays[name]
         if axes is not None:
             array = array.transpose(np.argsort(axes))
@@ -123,22 +125,33 @@ class Leaves:
         if kind == "tensor":
             return self._hooks.make_tensor(array)
         is_alike = type(current) is np.ndarray and (current.shape, current.dtype) == (array.shape, array.dtype)
-        if is_alike and not current.flags.writeable and digest_array(current) == digest_array(array):
+        is_alike = is_alike and current.flags.writeable == is_writeable and axes_of(current) == axes
+        if is_alike and not is_writeable and digest_array(current) == digest_array(array):
             return current
-        if is_alike and current.flags.writeable and axes_of(current) == axes and self._claim(current, np.ndarray):
+        # What is a view here and was none would write into an owner that has a state of its own.
+        if is_alike and is_writeable and owner_of(current) is current and self._claim(current, np.ndarray):
             current[...] = array
             return current
-        return np.array(array, copy=True, order="K")
+        made = np.array(array, copy=True, order="K")
+        made.flags.writeable = is_writeable
+        return made
 
     def _decode_view(self, node: list[Item], current: Any, path: str) -> Any:
-        _kind, owner_item, offset, shape, strides, name = node
+        _kind, owner_item, offset, shape, strides, name, is_writeable = node
         is_live = type(current) is np.ndarray
         owner = self.decode(owner_item, owner_of(current) if is_live else ABSENT, f"{path}.base")
-        if not isinstance(owner, np.ndarray):
+        flat = memory_of(owner) if isinstance(owner, np.ndarray) else None
+        if flat is None:
             return ABSENT
-        flat = owner.reshape(-1, order="A").view(np.uint8)
-        made: Array = np.ndarray(tuple(shape), named_dtype(name), flat, offset, tuple(strides))
-        made.flags.writeable = owner.flags.writeable
+        if flat.dtype != object:
+            made: Array = np.ndarray(tuple(shape), named_dtype(name), flat.view(np.uint8), offset, tuple(strides))
+        elif any(number % flat.itemsize for number in (offset, *strides)):
+            raise ValueError(
+                f"{shown(path)} is a view from {offset} by {strides}; expected multiples of {flat.itemsize}, whole objects"
+            )
+        else:
+            made = np.ndarray(tuple(shape), flat.dtype, flat, offset, tuple(strides))
+        made.flags.writeable = is_writeable and made.flags.writeable
         if is_live and owner_of(current) is owner and _place(current) == _place(made):
             return current
         return made
@@ -146,7 +159,7 @@ class Leaves:
     def _decode_objects(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         _kind, shape, items = node
         is_live = isinstance(current, np.ndarray) and current.dtype == object and list(current.shape) == shape
-        is_live = is_live and current.flags.writeable and self._claim(current, np.ndarray)
+        is_live = is_live and owner_of(current) is current and current.flags.writeable and self._claim(current, np.ndarray)
         target: Any = current if is_live else np.empty(shape, object)
         self._made[number] = target
         values = self._items(items, target.reshape(-1).tolist() if is_live else [], path)
@@ -209,6 +222,9 @@ class Leaves:
             return int(rest[0], 16)
         if kind == "str":
             return rest[0].decode("utf-8", "surrogatepass")
+        if kind == "nan":
+            is_same = type(current) is float and _DOUBLE.pack(current) == _DOUBLE.pack(rest[0])
+            return NANS.get(rest[1], current if is_same else rest[0])
         if kind == "bytearray":
             target = current if self._claim(current, bytearray) else bytearray()
             target[:] = rest[0]
@@ -238,9 +254,6 @@ class Leaves:
             return complex(rest[0], rest[1])
         if kind == "timedelta":
             return datetime.timedelta(*rest)
-        parts: list[Any] = [self.decode(part, ABSENT, path) for part in rest]
-        if kind == "text":
-            return _TEXTS[parts[0]](parts[1])
         makers: dict[str, Callable[..., object]] = {
             "range": range,
             "slice": slice,
@@ -248,9 +261,11 @@ class Leaves:
             "timezone": datetime.timezone,
             "npstr": np.str_,
             "npbytes": np.bytes_,
+            "text": lambda name, text: _TEXTS[name](text),
         }
         if kind not in makers:
             raise ValueError(f"unknown kind of node {kind!r}")
+        parts: list[Any] = [self.decode(part, ABSENT, path) for part in rest]
         return makers[kind](*parts)
 
     def _decode_enum(self, rest: list[Item], current: Any, path: str) -> Any:

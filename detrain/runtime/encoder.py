@@ -28,6 +28,7 @@ from detrain.runtime.graph import (
     CONTAINERS,
     LARGE_BYTES,
     MAX_DEPTH,
+    NANS,
     Encoded,
     Hooks,
     Item,
@@ -39,8 +40,11 @@ from detrain.runtime.naming import (
     STATIC,
     class_name,
     container_base,
+    find_method,
     is_findable,
+    is_own_class,
     is_user_class,
+    own_attributes,
     slots_of,
     static_name,
     type_name,
@@ -73,17 +77,23 @@ class Encoder:
         self._arrays: dict[str, Array] = {}
         self._lost: list[str] = []
         self._lost_numbers: dict[int, str] = {}
+        self._far_views: list[tuple[int, Array, str]] = []
+        self._is_unordered = False
+        """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
         self._depth = 0
 
     def finish(self, roots: Mapping[str, Item]) -> Encoded:
         """Return the graph with its named roots."""
+        for number, view, path in self._far_views:
+            is_near = id(owner_of(view)) in self._numbers
+            self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
         return Encoded(graph, self._arrays, self._lost)
 
     def encode(self, value: object, path: str) -> Item:
         """Return the item for a value. `path` is how the program would write it, for messages."""
         kind = type(value)
-        if value is None or kind in (bool, float, bytes):
+        if value is None or kind in (bool, bytes) or (kind is float and value == value):  # noqa: PLR0124 - not a NaN
             return value
         if kind is int:
             assert isinstance(value, int)
@@ -161,31 +171,36 @@ class Encoder:
             pairs = [[self.encode(k, f"{path} key"), self.encode(v, key_path(path, k))] for k, v in entries]
             factory = self.encode(value.default_factory, f"{path}.default_factory") if cls is collections.defaultdict else None
             return [cls.__name__, pairs, factory]
-        content = list(cls.__iter__(value))
-        if cls is set:
-            return ["set", self._encode_all(content, path), None]
-        items = self._encode_all(content, path)
+        items = self._encode_all(list(cls.__iter__(value)), path)
         return [cls.__name__, items, value.maxlen] if cls is collections.deque else [cls.__name__, items]
 
     def _encode_set(self, number: int, value: Any, path: str) -> list[Item]:
         """Encode a set with what its order takes; one that no process can order alike is named, unless it is as it was."""
-        name = type(value).__name__
+        base = set if isinstance(value, set) else frozenset
+        name, content = base.__name__, list(base.__iter__(value))
+        has_order = len(content) < 2 or all(map(_has_value_hash, content))
+        before, self._is_unordered = self._is_unordered, self._is_unordered or not has_order
+        items = self._encode_all(content, path)
+        self._is_unordered = before
         if self._collects:
-            self._baseline.add_set(value)
-            return [name, self._encode_all(value, ""), None]
-        items = self._encode_all(list(value), path)
-        if len(value) > 1 and not all(map(_has_value_hash, value)):
-            if not self._baseline.has_set(value):
-                self._lose(number, path, f"{name}: its order is that of addresses")
-            return [name, items, "addresses"]
-        how, is_exact = set_recipe(value) if name == "set" else frozen_recipe(value)
-        if not is_exact:
-            self._lose(number, path, f"{name}: its order cannot be made again")
-        return [name, items, how]
+            self._baseline.add_set(value, content)
+            return [name, items, None]
+        how: Item = None if name == "set" else "list"
+        is_exact = False
+        if has_order:
+            how, is_exact = set_recipe(value) if name == "set" else frozen_recipe(value)
+        if is_exact or not self._baseline.has_set(value, content):
+            if not is_exact:
+                why = "its order cannot be made again" if has_order else "its order is that of addresses"
+                self._lose(number, path, f"{name}: {why}")
+            return [name, items, how]
+        return [name, items, "kept"]
 
     def _encode_scalar(self, value: Any, path: str) -> list[Item] | None:
         """Encode what has no parts that others could hold."""
         cls = type(value)
+        if cls is float:  # not a number: as a key it is found by its identity alone
+            return ["nan", value, next((name for name, known in NANS.items() if known is value), None)]
         if cls is complex:
             return ["complex", value.real, value.imag]
         if cls is bytearray:
@@ -227,7 +242,7 @@ class Encoder:
             return ["random", self._store(np.array(words, np.uint32)), gauss]
         if cls is np.random.RandomState:
             state = value.get_state(legacy=False)
-            bits = self._encode_bits(value._bit_generator, path, has_seeds=False)
+            bits = self._encode_bits(value._bit_generator, path, has_seeds=state["bit_generator"] != "MT19937")
             return ["RandomState", bits, [state["has_gauss"], state["gauss"]]]
         if cls is np.random.Generator:
             return ["Generator", self.encode(value.bit_generator, f"{path}.bit_generator"), None]
@@ -258,10 +273,12 @@ class Encoder:
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
         if cls is types.FunctionType and is_user_file(value.__code__.co_filename):
             return self._encode_function(number, value, path)
-        if issubclass(cls, type) and is_user_class(value):
+        if issubclass(cls, type) and is_own_class(value) and is_user_class(value):
             return self._encode_class(number, value, path)
         if cls in (types.MethodType, types.BuiltinMethodType) and not isinstance(value.__self__, type | types.ModuleType | None):
-            return ["method", value.__name__, self.encode(value.__self__, f"{path}.__self__")]
+            owner = self.encode(value.__self__, f"{path}.__self__")
+            is_named = cls is not types.MethodType or find_method(value.__self__, value.__name__) == value
+            return ["method", value.__name__, owner, None if is_named else self.encode(value.__func__, f"{path}.__func__")]
         if issubclass(cls, STATIC):
             return self._encode_static(number, value, path)
         if cls is functools.partial and not vars(value):
@@ -277,24 +294,27 @@ class Encoder:
         if tensor is not None:
             return self._encode_array("tensor", value, tensor, path)
         if is_user_class(cls):
-            return self._encode_user_object(value, path)
+            return self._encode_user_object(number, value, path)
         return self._encode_opaque(number, value, path)
 
-    def _encode_user_object(self, value: Any, path: str) -> list[Item]:
+    def _encode_user_object(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)
         if hasattr(cls, "_fields") and issubclass(cls, tuple):
             return ["namedtuple", class_name(cls), self._encode_all(tuple.__iter__(value), path)]
-        own = getattr(value, "__dict__", {})
-        attributes = None if own is value else self._encode_pairs(own, path)
-        slots = {name: item for name, slot in slots_of(cls).items() if (item := _read_slot(slot, value)) is not None}
+        own = own_attributes(value)
+        attributes = None if own is value else self._encode_pairs(own or {}, path)
+        slots = {name: item for name, slot in slots_of(cls).items() if (item := read_slot(slot, value)) is not None}
         base = container_base(cls)
-        content = None if base is None else self._encode_container(base, value, path)
+        if base is set:
+            content: list[Item] | None = self._encode_set(number, value, path)
+        else:
+            content = None if base is None else self._encode_container(base, value, path)
         return ["object", class_name(cls), attributes, self._encode_pairs({n: i[0] for n, i in slots.items()}, path), content]
 
     def _encode_opaque(self, number: int, value: object, path: str) -> list[Item]:
         """What is not data stays as it is, under the address that it had when the loop was entered."""
         if self._collects:
-            self._baseline.add(value, path)
+            self._baseline.add(value, "" if self._is_unordered else path)
         elif not self._baseline.has(value):
             return self._lose(number, path, type_name(value))
         return ["opaque", type_name(value), self._baseline.address(value)]
@@ -307,7 +327,7 @@ class Encoder:
         if is_findable(value):
             return None
         if self._collects:
-            self._baseline.add(value, path)
+            self._baseline.add(value, "" if self._is_unordered else path)
         elif not self._baseline.has(value):
             self._lose(number, path, type_name(value))
         return self._baseline.address(value)
@@ -331,36 +351,43 @@ class Encoder:
         return ["class", class_name(value), self._address(number, value, path), self._encode_pairs(attributes, path)]
 
     def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
-        if value.dtype == object and value.ndim:
+        owner = owner_of(value)
+        is_view = owner is not value and value.nbytes > 0 and memory_of(owner) is not None
+        if value.dtype == object and owner.dtype == object and owner.ndim:
+            if is_view:
+                return self._encode_view(value, path)
             return ["objects", list(value.shape), self._encode_all(value.reshape(-1).tolist(), path)]
         if dtype_name(value.dtype) is None:
             return self._encode_opaque(number, value, path)
-        owner = owner_of(value)
-        is_near = id(owner) in self._numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES)
-        if owner is value or not is_near or not value.nbytes or dtype_name(owner.dtype) is None:
+        if not is_view or dtype_name(owner.dtype) is None:
             return self._encode_array("ndarray", value, value, path)
-        return [
-            "view",
-            self.encode(owner, f"{path}.base"),
-            _address_of(value) - _address_of(owner),
-            list(value.shape),
-            list(value.strides),
-            dtype_name(value.dtype),
-        ]
+        if id(owner) in self._numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES):
+            return self._encode_view(value, path)
+        if self._collects:
+            return self._encode_array("ndarray", value, value, path)
+        self._far_views.append((number, value, path))  # a large owner is captured only if the program holds it elsewhere
+        return []
+
+    def _encode_view(self, value: Array, path: str) -> list[Item]:
+        owner = owner_of(value)
+        offset = _address_of(value) - _address_of(owner)
+        form = [offset, list(value.shape), list(value.strides), dtype_name(value.dtype)]
+        return ["view", self.encode(owner, f"{path}.base"), *form, value.flags.writeable]
 
     def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
         """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data differ."""
         digest = digest_array(array)
         if self._collects:
             self._baseline.arrays.setdefault(digest, []).append(value)
-            self._baseline.paths[path] = digest
+            if not self._is_unordered:
+                self._baseline.paths[path] = digest
             return []
         there = self._baseline.arrays.get(digest, ())
         if array.nbytes > LARGE_BYTES and (any(known is value for known in there) or (there and kind == "tensor")):
             return ["same", digest, kind]
         axes = axes_of(array)
         stored = array if axes is None else array.transpose(axes)
-        return [kind, self._store(stored), axes, self._baseline.paths.get(path) == digest]
+        return [kind, self._store(stored), axes, self._baseline.paths.get(path) == digest, array.flags.writeable]
 
     def _store(self, array: Array) -> str:
         if self._collects:
@@ -406,11 +433,24 @@ def owner_of(array: Array) -> Array:
     return array
 
 
+def _is_nan(value: object) -> bool:
+    """Return whether a value is not a number: then it is found by its identity alone, and its hash is its address."""
+    return bool(value != value)  # noqa: PLR0124
+
+
+def memory_of(array: Array) -> Array | None:
+    """Return the memory of an array that has no gaps as one axis, or None."""
+    axes = axes_of(array)
+    flat = (array if axes is None else array.transpose(axes)).reshape(-1)
+    return flat if flat.flags.c_contiguous and _address_of(flat) == _address_of(array) else None
+
+
 def _address_of(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _read_slot(slot: Any, value: object) -> tuple[object] | None:
+def read_slot(slot: Any, value: object) -> tuple[object] | None:
+    """Return what is in a slot, past the hooks of the class, or None if it is not set."""
     try:
         return (slot.__get__(value),)
     except AttributeError:
@@ -424,6 +464,6 @@ def _has_value_hash(value: object) -> bool:
         return all(map(_has_value_hash, value))  # type: ignore[call-overload]
     if value is None:  # a constant from 3.12 on
         return bool(hash(None) == 0xFCA86420)
-    return cls.__hash__ is not object.__hash__ and (
-        issubclass(cls, (*_VALUE_TYPES, enum.Enum, datetime.time, datetime.timedelta)) or is_user_class(cls)
-    )
+    if issubclass(cls, (*_VALUE_TYPES, enum.Enum, datetime.time, datetime.timedelta)):
+        return cls.__hash__ is not object.__hash__ and not _is_nan(value)
+    return cls.__hash__ is not object.__hash__ and is_user_class(cls)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from detrain.runtime.digest import Array
 
@@ -42,6 +45,8 @@ BASES: Final = (
     collections.deque,
 )
 """Containers that a class of the program may derive from, special ones first."""
+NANS: Final = {"math": math.nan, "numpy": np.nan}
+"""Well-known objects that are not a number, under which programs look into their tables."""
 BIT_GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 

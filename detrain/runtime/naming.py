@@ -95,7 +95,14 @@ def find_class(name: str, current: object) -> type | None:
     found = find_static(name)
     if isinstance(found, type):
         return found
-    return type(current) if class_name(type(current)) == name else None
+    return type(current) if class_name(type(current)) == name and is_own_class(type(current)) else None
+
+
+def find_method(owner: object, name: str) -> object:
+    """Return a method of an object by its name, past the hooks of the class, or ABSENT."""
+    method: Any = next((vars(base)[name] for base in type(owner).__mro__ if name in vars(base)), None)
+    is_method = type(method) in (types.FunctionType, types.MethodDescriptorType) or type(method).__name__.startswith("cython_")
+    return method.__get__(owner) if is_method else ABSENT
 
 
 def find_enum(name: str, current: object) -> type[enum.Enum] | None:
@@ -122,18 +129,31 @@ def is_user_module(module: types.ModuleType | None) -> bool:
     return is_user_file(getattr(module, "__file__", None) or "")
 
 
+def is_own_class(cls: type) -> bool:
+    """Return whether a class is defined in the program, whatever it derives from."""
+    return is_user_module(sys.modules.get(cls.__module__))
+
+
 def is_user_class(cls: type) -> bool:
     """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes aside."""
     allowed = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
-    return all(
-        base in allowed or base.__module__ in _TRANSPARENT_MODULES or is_user_module(sys.modules.get(base.__module__))
-        for base in cls.__mro__
+    return (cls in allowed or is_own_class(cls)) and all(
+        base in allowed or base.__module__ in _TRANSPARENT_MODULES or is_own_class(base) for base in cls.__mro__
     )
 
 
 def container_base(cls: type) -> type | None:
     """Return the container that a class derives from, or None."""
     return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+def own_attributes(value: object) -> dict[str, object] | None:
+    """Return the dictionary of an object, past the hooks of its class, or None if it has none."""
+    try:
+        own: dict[str, object] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return own
 
 
 def slots_of(cls: type) -> dict[str, Any]:

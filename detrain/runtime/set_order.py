@@ -16,10 +16,11 @@ import numpy as np
 
 Layout = list[Any]
 """`[size of the table, slots of the elements in order, slots that once held one, finger of pop()]`."""
+Way = str | list[Any]
+"""How a frozen set is made: "list", "copy", "dict", `["list", order of adding]`, `["dict", order, size of the table]`, a layout."""
 
 _SMALL: Final = 8
 _PROBES: Final = 9
-_EMPTY_BYTES: Final = set().__sizeof__()
 
 
 class _Header(ctypes.Structure):
@@ -50,20 +51,20 @@ def read_layout(value: set[Any] | frozenset[Any]) -> Layout | None:
         return None
     header = _Header.from_address(id(value))
     size = header.mask + 1
-    in_table = 0 if size == _SMALL else size * 16
-    if header.used != len(value) or size < _SMALL or size & header.mask or value.__sizeof__() - in_table != _EMPTY_BYTES:
+    items = _items(value)
+    if header.used != len(items) or size < _SMALL or size & header.mask or _table_size(value) != size:
         return None
     entries = np.frombuffer((ctypes.c_char * (size * 16)).from_address(header.table), np.int64).reshape(size, 2)
     is_dummy = (entries[:, 0] != 0) & (entries[:, 1] == -1)
     live = np.flatnonzero((entries[:, 0] != 0) & ~is_dummy)
-    if entries[live, 0].tolist() != [id(item) for item in value] or len(live) + is_dummy.sum() != header.fill:
+    if entries[live, 0].tolist() != list(map(id, items)) or len(live) + is_dummy.sum() != header.fill:
         return None
     return [size, live.tolist(), np.flatnonzero(is_dummy).tolist(), header.finger]
 
 
 def set_recipe(value: set[Any]) -> tuple[Layout | None, bool]:
     """Return (what `fill` needs beside the elements in order, whether it then makes the set that it was)."""
-    items, again = list(value), set[Any]()
+    items, again = _items(value), set[Any]()
     layout = read_layout(value)
     if fill(again, items, None) and (layout is None or read_layout(again) == layout):
         return None, layout is not None or len(items) < 2
@@ -71,47 +72,82 @@ def set_recipe(value: set[Any]) -> tuple[Layout | None, bool]:
 
 
 def fill(target: set[Any], items: list[Any], layout: Layout | None) -> bool:
-    """Replace the elements of a set; return whether it now is as it was."""
+    """Replace the elements of a set, past the methods of a class that derives from it; return whether it now is as it was."""
     if layout is not None:
         with contextlib.suppress(LookupError, TypeError, ValueError):  # a table that cannot be had by adding and removing
             _build(target, items, *layout)
         if _is_same(target, items) and read_layout(target) == layout:
             return True
-    target.clear()
+    set.clear(target)
     for item in items:
-        target.add(item)
-    return layout is None and _is_same(target, items)
+        set.add(target, item)
+    return layout is None and _is_same(target, items) and can_become(target, None)
 
 
-def frozen_recipe(value: frozenset[Any]) -> tuple[str | Layout, bool]:
+def can_become(value: set[Any], layout: Layout | None) -> bool:
+    """Return whether a set can pop as another one: once it has popped, it never begins at its first slot again."""
+    finger = _Header.from_address(id(value)).finger if sys.implementation.name == "cpython" else 0
+    return finger == 0 or (layout is not None and layout[-1] != 0)
+
+
+def frozen_recipe(value: frozenset[Any]) -> tuple[Way, bool]:
     """Return (what `freeze` needs beside the elements in order, whether it then makes a set of the same order)."""
     items = list(value)
-    for way in ("list", "copy", "dict", read_layout(value)):
-        if way is not None and _is_same(freeze(items, way), items):
+    for way in _ways(value, items):
+        if _is_same(freeze(items, way), items):
             return way, True
     return "list", False
 
 
-def freeze(items: list[Any], way: str | Layout) -> frozenset[Any]:
+def _ways(value: frozenset[Any], items: list[Any]) -> Iterator[Way]:
+    yield from ("list", "copy", "dict")
+    layout = read_layout(value)
+    if layout is None:
+        return
+    yield layout
+    # The table grew with what a list gave it: first come those that then lie where they want to, so that growing moves none.
+    size, live, *_ = layout
+    places = {slot: index for index, slot in enumerate(live)}
+    with contextlib.suppress(LookupError):
+        slots = _in_order(dict(zip(live, items, strict=True)), size)
+        order = [places[slot] for slot, is_held in slots if not is_held]
+        yield ["list", order]
+        if size <= 8 * len(items):
+            yield ["dict", order, size]
+
+
+def freeze(items: list[Any], way: Way) -> frozenset[Any]:
     """Return a frozen set, made in the way that `frozen_recipe` found."""
     if way == "list":
         return frozenset(items)
     if way == "dict":
         return frozenset(dict.fromkeys(items))
+    if isinstance(way, list) and way[0] in ("list", "dict"):
+        in_turn = [items[index] for index in way[1]]
+        return frozenset(in_turn if way[0] == "list" else _sized(in_turn, min(way[2], 8 * len(items))))
     again = set[Any]()
     fill(again, items, None if isinstance(way, str) else way)
     return frozenset(again)
 
 
+def _items(value: set[Any] | frozenset[Any]) -> list[Any]:
+    return list(set.__iter__(value) if isinstance(value, set) else value)
+
+
+def _table_size(value: set[Any] | frozenset[Any]) -> int:
+    base = set if isinstance(value, set) else frozenset
+    return (base.__sizeof__(value) - type(value).__basicsize__) // 16 or _SMALL
+
+
 def _is_same(value: set[Any] | frozenset[Any], items: list[Any]) -> bool:
-    return len(value) == len(items) and all(one is other for one, other in zip(value, items, strict=True))
+    return list(map(id, _items(value))) == list(map(id, items))
 
 
 def _build(target: set[Any], items: list[Any], size: int, live: list[int], dummies: list[int], finger: int) -> None:
     """Bring elements into their slots. Raises LookupError or ValueError where it cannot be done."""
     if size > max(_SMALL, 8 * (len(live) + len(dummies))) or len(items) != len(live):
         raise ValueError(f"no table of {size} slots comes about with {len(live)} elements")
-    target.clear()
+    set.clear(target)
     if finger:
         _set_finger(target, finger)
     fillers = {slot: _Filler(slot) for slot in dummies}
@@ -119,15 +155,15 @@ def _build(target: set[Any], items: list[Any], size: int, live: list[int], dummi
     held: dict[int, _Filler] = {}
     for slot, is_held in _in_order(rest, size):
         if slot in held:
-            target.discard(held.pop(slot))  # what comes next takes the slot
+            set.discard(target, held.pop(slot))  # what comes next takes the slot
         elif is_held:
             held[slot] = _Filler(slot)
         only = held[slot] if is_held else rest[slot]
-        target.add(only)
-        if len(target) == 1 and size > _SMALL:
-            _grow(target, only, size)
+        set.add(target, only)
+        if set.__len__(target) == 1 and size > _SMALL:
+            set.update(target, _sized([only], size))
     for filler in fillers.values():  # one by one: `difference_update` shrinks the table
-        target.discard(filler)
+        set.discard(target, filler)
 
 
 class _Twin(_Filler):
@@ -141,25 +177,29 @@ class _Twin(_Filler):
     __hash__ = _Filler.__hash__
 
 
-def _grow(target: set[Any], only: Any, size: int) -> None:
-    """Give a set of one element a table of a size. Before it adds the keys of a dictionary, a set makes room for all of them."""
-    twins = dict.fromkeys(_Twin(hash(only)) for _ in range(max(size // 4, 5) - 1))
+def _sized(items: list[Any], size: int) -> dict[Any, None]:
+    """Return keys of which a set takes these elements in turn, into a table of a size.
+
+    Before it adds the keys of a dictionary, a set makes room for all of them; the others it then takes for the first element.
+    """
+    twins = [_Twin(hash(items[0])) for _ in range(max(size // 4, 5) - len(items))]
+    keys = dict.fromkeys([*items, *twins])
     for twin in twins:
         twin.is_same = True
-    target.update(twins)
+    return keys
 
 
 def _set_finger(target: set[Any], finger: int) -> None:
     """Make `pop()` go on from a slot: it starts behind the one that it emptied last, also after `clear()`."""
     fillers = [_Filler(finger - 1)]
-    target.add(fillers[0])
-    while ((target.__sizeof__() - _EMPTY_BYTES) // 16 or _SMALL) < finger:
+    set.add(target, fillers[0])
+    while _table_size(target) < finger:
         fillers.append(_Filler((finger + len(fillers)) % finger))
-        target.add(fillers[-1])
+        set.add(target, fillers[-1])
     for filler in fillers[1:]:
-        target.discard(filler)
-    target.pop()
-    target.clear()
+        set.discard(target, filler)
+    set.pop(target)
+    set.clear(target)
 
 
 def _in_order(items: dict[int, Any], size: int) -> Iterator[tuple[int, bool]]:
@@ -185,7 +225,7 @@ def _slots_before(code: int, slot: int, size: int) -> Iterator[int]:
     """Yield the slots that an element with this hash tries before a slot (`set_add_entry`)."""
     mask, perturb = size - 1, code & 0xFFFF_FFFF_FFFF_FFFF
     start = perturb & mask
-    for _ in range(size):
+    for _ in range(size + 13):  # until nothing is left of the hash, and then once through the table
         for tried in range(start, start + (_PROBES if start + _PROBES <= mask else 0) + 1):
             if tried == slot:
                 return

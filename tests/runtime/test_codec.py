@@ -1,0 +1,747 @@
+"""The codec: a restored world is the encoded one, bit for bit, in the objects that were there; what is not data is named."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import functools
+import io
+import itertools
+import math
+import pathlib
+import struct
+import sys
+import threading
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from detrain.runtime.codec import ABSENT
+from tests.runtime import state_values as kinds
+from tests.runtime.state_compare import difference
+from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes, restore
+
+LARGE = 40_000
+"""Elements of an array that is kept by digest while it is as it was."""
+
+
+def resume(after: World, before: World) -> World:
+    """Restore a state into the world of a process that has come to the loop; nothing may be lost."""
+    encoded = encode(after, baseline_of(before))
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    return before
+
+
+def run_twice(make: Callable[[], World], change: Callable[[World], object]) -> tuple[World, World]:
+    """Return (the world that a loop changed, another one that its state was restored into)."""
+    after, before = make(), make()
+    baseline = baseline_of(after)
+    change(after)
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    return after, before
+
+
+# Any graph.
+
+
+@given(recipes)
+@settings(max_examples=200, deadline=None)
+def test_a_graph_that_is_restored_where_nothing_is_comes_back_to_the_bit(recipe: Recipe) -> None:
+    pool = recipe.build()
+    assert difference(pool, resume({"pool": pool}, {})["pool"]) is None
+
+
+@given(recipes, recipes)
+@settings(max_examples=120, deadline=None)
+def test_what_lay_in_the_place_of_a_graph_does_not_show(recipe: Recipe, other: Recipe) -> None:
+    pool = recipe.build()
+    assert difference(pool, resume({"pool": pool}, {"pool": other.build()})["pool"]) is None
+
+
+@given(recipes, recipes)
+@settings(max_examples=120, deadline=None)
+def test_what_differs_in_a_graph_of_the_same_making_is_put_right(recipe: Recipe, other: Recipe) -> None:
+    pool = recipe.build()
+    like = dataclasses.replace(recipe, leaves=other.leaves, links=other.links).build()
+    assert difference(pool, resume({"pool": pool}, {"pool": like})["pool"]) is None
+
+
+@given(recipes)
+@settings(max_examples=80, deadline=None)
+def test_encoding_changes_nothing(recipe: Recipe) -> None:
+    pool = recipe.build()
+    encode({"pool": pool}, baseline_of({"pool": pool}))
+    assert difference(pool, recipe.build()) is None
+
+
+@given(recipes)
+@settings(max_examples=80, deadline=None)
+def test_the_same_graph_has_the_same_bytes(recipe: Recipe) -> None:
+    one, other = (encode({"pool": recipe.build()}) for _ in range(2))
+    assert one.graph == other.graph
+
+
+@given(st.integers(0, 2**64 - 1))
+@settings(deadline=None)
+def test_every_bit_of_a_float_counts(bits: int) -> None:
+    value = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    world = resume({"value": value, "pair": complex(value, -0.0), "scalar": np.uint64(bits).view(np.float64)}, {})
+    assert struct.pack("<d", world["value"]) == struct.pack("<Q", bits)
+    assert struct.pack("<d", world["pair"].real) == struct.pack("<Q", bits)
+    assert world["scalar"].view(np.uint64) == bits
+
+
+# In place, and shared.
+
+
+def mutables() -> World:
+    return {
+        "list": [1, [2]],
+        "dict": {"a": [1]},
+        "set": {1, 2},
+        "deque": collections.deque([1], 3),
+        "bytes": bytearray(b"ab"),
+        "array": np.zeros((2, 3)),
+        "objects": kinds.MAKERS[-2](lambda index: [index], [1, 2]),
+        "batch": kinds.Batch([1], np.zeros(2)),
+        "frozen": kinds.Config(1),
+        "slotted": kinds.Slotted(1),
+        "row": kinds.filled(kinds.Row, [1], own=1),
+        "bag": kinds.filled(kinds.Bag, [1], own=1),
+        "replay": kinds.filled(kinds.Replay, [1], own=1),
+        "table": kinds.filled(kinds.Table, {1: 2}, own=1),
+        "counter": collections.Counter("aab"),
+        "ordered": collections.OrderedDict(a=1, b=2),
+        "groups": collections.defaultdict(list, {1: [2]}),
+        "space": types.SimpleNamespace(a=1),
+        "attributes": kinds.AttributeTable(a=1),
+        **kinds.randoms(3),
+    }
+
+
+def change_mutables(world: World) -> None:
+    world["list"][1].append(3)
+    world["dict"]["a"].append(-0.0)
+    world["dict"]["b"] = world["list"]
+    world["set"].add(1 << 70)
+    world["deque"].extend([2, 3, 4])
+    world["bytes"] += b"c"
+    world["array"][1] = np.nan
+    world["objects"][0] = world["array"]
+    world["batch"].y += 1
+    object.__setattr__(world["frozen"], "rate", 2)
+    object.__setattr__(world["slotted"], "other", [3])
+    list.append(world["row"], 2)
+    set.add(world["bag"], "x")
+    collections.deque.append(world["replay"], 2)
+    dict.__setitem__(world["table"], 3, world["table"])
+    world["counter"].update("abc")
+    world["ordered"].move_to_end("a")
+    world["groups"][5].append(1)
+    world["space"].b = world["space"]
+    del world["attributes"].a
+    world["attributes"].z = 1
+    kinds.draw({name: world[name] for name in kinds.randoms(0)}, 3)
+
+
+def test_others_who_hold_an_object_see_its_restored_state() -> None:
+    others: list[object] = []
+
+    def make() -> World:
+        world = mutables()
+        others[:] = world.values()
+        return world
+
+    after, before = run_twice(make, change_mutables)
+    assert difference(after, before) is None
+    assert all(held is value for held, value in zip(others, before.values(), strict=True))
+
+
+def test_what_several_names_hold_is_one_object_afterwards_too() -> None:
+    shared: list[object] = []
+    pair = (shared, {"again": shared})
+    world = resume({"a": shared, "b": pair, "c": [pair, pair]}, {"a": [], "b": ([], {}), "c": [[], []]})
+    assert world["b"][0] is world["b"][1]["again"] is world["a"]
+    assert world["c"][0] is world["c"][1] is world["b"]
+
+
+def test_names_that_held_one_object_and_no_longer_do_come_apart() -> None:
+    one: list[int] = [0]
+    world = resume({"a": [1], "b": [2]}, {"a": one, "b": one})
+    assert (world["a"], world["b"]) == ([1], [2])
+
+
+def test_values_that_hold_themselves_come_back() -> None:
+    loop: list[Any] = []
+    inside: tuple[Any, ...] = (loop, [])
+    loop += [loop, inside]
+    inside[1].append(inside)
+    batch = kinds.Batch(None)
+    batch.x = {"me": batch, "point": kinds.Point(batch, [])}
+    batch.x["point"].y.append(batch.x["point"])
+    world = {"loop": loop, "inside": inside, "batch": batch}
+    assert difference(world, resume(world, {})) is None
+
+
+def test_values_may_be_nested_as_deeply_as_programs_nest_them() -> None:
+    deep: list[Any] = []
+    for _ in range(900):
+        deep = [deep]
+    assert difference(repr(deep), repr(resume({"deep": deep}, {})["deep"])) is None
+
+
+def test_what_is_nested_too_deeply_is_named() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    encoded = encode({"deep": deep})
+    assert len(encoded.not_captured) == 1
+    assert "nested too deeply" in encoded.not_captured[0]
+    assert restore(encoded, {}) != []
+
+
+def test_nan_is_found_again_as_the_key_that_it_was() -> None:
+    other = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
+
+    def make() -> World:
+        return {"table": {math.nan: 1, other: 2}, "key": other}
+
+    _after, before = run_twice(make, lambda world: world["table"].update({math.nan: 3, np.nan: 4}))
+    assert before["table"][math.nan] == 3
+    assert before["table"][np.nan] == 4
+    assert before["table"][before["key"]] == 2
+    assert len(before["table"]) == 3
+
+
+def test_a_set_in_the_order_of_addresses_is_named_unless_it_is_as_it_was() -> None:
+    def make() -> World:
+        return {"kinds": {int, str, object}, "frozen": frozenset([list, dict, type(None)]), "more": {int, str}}
+
+    after, before = make(), make()
+    held = before["kinds"]
+    baseline = baseline_of(after)
+    after["more"].add(float)
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == ["more (set: its order is that of addresses)"]
+    restore(encoded, before, baseline_of(before))
+    assert before == after
+    assert before["kinds"] is held
+
+
+def test_a_set_with_a_nan_is_in_the_order_of_addresses() -> None:
+    assert encode({"value": {1.0, float("nan")}}).not_captured == ["value (set: its order is that of addresses)"]
+
+
+def test_a_set_that_had_popped_gives_way_to_one_that_has_not() -> None:
+    popped = {1, 2, 3}
+    popped.pop()
+    wanted = {9, 17, 1}
+    world = resume({"value": wanted}, {"value": popped})
+    assert [world["value"].pop() for _ in range(3)] == [wanted.pop() for _ in range(3)]
+
+
+# Objects of the program.
+
+
+class Forwarding:
+    """Has no dictionary, and answers for every name."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+class Guarded(dict[str, Any]):
+    """Its attributes are its items, by way of a method."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "__dict__" or value is not self:
+            raise AssertionError("the codec ran code of the program")
+        raise AssertionError("the codec ran code of the program")
+
+
+def test_no_hook_of_a_class_is_run() -> None:
+    world = resume({"value": Forwarding([1])}, {"value": Forwarding([2])})
+    assert world["value"].inner == [1]
+
+
+def test_a_class_that_is_its_own_dictionary_comes_back_without_its_hooks() -> None:
+    value = Guarded(a=1)
+    object.__setattr__(value, "__dict__", value)
+    world = resume({"value": value}, {})
+    assert difference(value, world["value"]) is None
+    assert vars(world["value"]) is world["value"]
+
+
+def test_a_slot_under_a_property_of_a_subclass_comes_back() -> None:
+    def child(value: object) -> kinds.Child:
+        made = kinds.Child(value)
+        kinds.Parent.__dict__["kept"].__set__(made, value)
+        return made
+
+    one, unset = child([1]), kinds.Child(None)
+    assert difference(one, resume({"v": one}, {"v": child([2])})["v"]) is None
+    assert difference(unset, resume({"v": unset}, {"v": child([2])})["v"]) is None
+
+
+def test_the_length_of_a_deque_is_its_own_in_a_subclass_too() -> None:
+    def replay(length: int | None) -> Any:
+        value = kinds.Replay([], length)
+        collections.deque.extend(value, range(4))
+        return value
+
+    for other in ({}, {"v": replay(2)}, {"v": replay(None)}):
+        assert difference(replay(3), resume({"v": replay(3)}, other)["v"]) is None
+
+
+class Counting:
+    total = 0
+    names: typing.ClassVar[list[str]] = []
+
+    @classmethod
+    def reset(cls) -> None:
+        for name in set(vars(cls)) - {"total", "names"}:
+            if not name.startswith("__") and name not in ("reset", "step", "other"):
+                delattr(cls, name)
+        cls.total, cls.names = 0, []
+
+    def step(self) -> str:
+        return "step"
+
+    def other(self) -> str:
+        return "other"
+
+
+def test_attributes_of_a_class_are_state() -> None:
+    Counting.reset()
+    baseline = baseline_of({"cls": Counting})
+    names = Counting.names
+    Counting.total, Counting.more = 5, [1]  # type: ignore[attr-defined]
+    names.append("a")
+    encoded = encode({"cls": Counting, "value": Counting()}, baseline)
+    Counting.reset()
+    Counting.names = names
+    names.clear()
+    Counting.gone = 1  # type: ignore[attr-defined]
+    assert restore(encoded, {"cls": Counting}) == []
+    assert (Counting.total, Counting.names, Counting.more) == (5, ["a"], [1])  # type: ignore[attr-defined]
+    assert Counting.names is names
+    assert not hasattr(Counting, "gone")
+    assert Counting().step() == "step"
+    Counting.reset()
+
+
+def make_functions() -> World:
+    count, seen = 0, []
+
+    def add(step: int = 1, *, log: list[int] = seen) -> int:
+        nonlocal count
+        count += step
+        log.append(count)
+        return count
+
+    def read() -> tuple[int, list[int]]:
+        return count, seen
+
+    add.calls = [0]  # type: ignore[attr-defined]
+    return {"add": add, "read": read, "seen": seen}
+
+
+def test_closures_defaults_and_attributes_of_functions_are_state() -> None:
+    def change(world: World) -> None:
+        world["add"]()
+        world["add"](3)
+        world["add"].__defaults__ = (7,)
+        world["add"].calls[0] += 1
+        world["add"].more = world["seen"]
+
+    after, before = run_twice(make_functions, change)
+    assert difference(after, before) is None
+    assert before["add"]() == 11
+    assert before["read"]() == (11, before["seen"])
+    assert before["seen"] == [1, 4, 11]
+
+
+def test_functions_that_are_alike_by_name_are_told_apart() -> None:
+    def make() -> World:
+        names = [lambda: 1, lambda: 2]
+        return {"table": {"a": names[0], "b": names[1]}, "chosen": names[0]}
+
+    _after, before = run_twice(make, lambda world: world.update(chosen=world["table"]["b"]))
+    assert before["chosen"] is before["table"]["b"]
+    assert before["chosen"]() == 2
+
+
+def decorate(function: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(function)
+    def wrapper(*args: object) -> object:
+        return function(*args)
+
+    return wrapper
+
+
+@decorate
+def decorated(value: object) -> object:
+    return value
+
+
+def test_a_decorated_function_stays_the_wrapper_of_what_it_wraps() -> None:
+    original = decorated.__wrapped__  # type: ignore[attr-defined]
+    _after, before = run_twice(lambda: {"a": decorated, "b": [original], "c": None}, lambda world: world.update(c=original))
+    assert before == {"a": decorated, "b": [original], "c": original}
+    assert decorated(3) == 3
+
+
+class Sub(Counting):
+    first = lambda self: 1  # noqa: E731
+    second = lambda self: 2  # noqa: E731
+
+    def step(self) -> str:
+        return "sub"
+
+    def inherited(self) -> Callable[[], str]:
+        return super().step
+
+
+@pytest.mark.parametrize(
+    ("choose", "result"),
+    [
+        (lambda value: value.step, "sub"),
+        (lambda value: value.other, "other"),
+        (lambda value: value.inherited(), "step"),
+        (lambda value: value.second, 2),
+        (lambda value: types.MethodType(decorated, value), None),
+        (lambda value: functools.partial(value.other), "other"),
+    ],
+)
+def test_a_bound_method_is_the_same_function_of_the_same_object(choose: Callable[[Any], Any], result: object) -> None:
+    def make() -> World:
+        value = Sub()
+        return {"value": value, "call": value.first, "known": [Sub.second, decorated.__wrapped__]}  # type: ignore[attr-defined]
+
+    _after, before = run_twice(make, lambda world: world.update(call=choose(world["value"])))
+    assert before["call"]() == (before["value"] if result is None else result)
+
+
+def test_methods_of_containers_and_generators_stay_bound_to_them() -> None:
+    def make() -> World:
+        items, source = [1], np.random.default_rng(3)
+        return {"items": items, "add": items.append, "source": source, "draw": source.normal}
+
+    after, before = run_twice(make, lambda world: (world["add"](2), world["draw"]()))
+    before["add"](3)
+    assert before["items"] == [1, 2, 3]
+    assert before["draw"]() == after["draw"]()
+
+
+def test_containers_made_by_a_type_of_python_need_nothing_else() -> None:
+    assert encode({"groups": collections.defaultdict(list), "cls": dict, "kind": kinds.Batch}).not_captured == []
+
+
+def test_an_alias_of_typing_is_left_alone() -> None:
+    alias = typing.Optional[kinds.Batch]  # noqa: UP045
+    before = (alias.__args__, dict(vars(alias)))
+    world: World = {"alias": alias}
+    encoded = encode(world, baseline_of(world))
+    assert restore(encoded, world, baseline_of(world)) == []
+    assert (alias.__args__, dict(vars(alias))) == before
+    assert world["alias"] is alias
+
+
+# Arrays.
+
+
+def swapped() -> Any:
+    return np.array(np.arange(24.0).reshape(2, 3, 4).transpose(0, 2, 1), order="K")
+
+
+@pytest.mark.parametrize("owner", [lambda: np.arange(12.0), lambda: np.asfortranarray(np.arange(12.0).reshape(3, 4)), swapped])
+@pytest.mark.parametrize("has_world", [True, False])
+def test_views_stay_views_of_their_owner(owner: Callable[[], Any], has_world: bool) -> None:
+    def make() -> World:
+        array = owner()
+        return {"view": array[1:], "owner": array, "again": array[::-1].T, "bits": array.view(np.uint64)[1:]}
+
+    after, before = make(), make() if has_world else {}
+    after["view"][...] = 7
+    resume(after, before)
+    assert difference(after, before) is None
+    before["owner"][...] = 5
+    assert np.all(before["view"] == 5)
+
+
+@pytest.mark.parametrize("has_world", [True, False])
+def test_a_small_view_that_is_met_before_its_large_owner_stays_a_view(has_world: bool) -> None:
+    def make() -> World:
+        owner = np.zeros(LARGE)
+        return {"view": owner[5:7], "owner": owner}
+
+    after, before = make(), make() if has_world else {}
+    after["owner"][6] = 1
+    encoded = encode(after)
+    assert restore(encoded, before) == []
+    assert difference(after, before) is None
+
+
+def test_an_array_that_lies_where_a_view_lay_leaves_the_owner_alone() -> None:
+    def make() -> World:
+        data = np.arange(float(LARGE))
+        return {"batch": data[:4], "small": (small := np.arange(4.0)), "best": small[:], "data": data}
+
+    def change(world: World) -> None:
+        world["batch"] = world["data"][8:12]
+        world["best"] = np.full(4, 9.0)
+
+    after, before = run_twice(make, change)
+    assert difference(after, before) is None
+
+
+def test_a_batch_of_data_that_nobody_else_holds_does_not_change_the_data_of_the_resumed_process() -> None:
+    def make() -> World:
+        data = np.arange(float(LARGE))
+        return {"batch": data[:4], "rows": (row for row in [data])}
+
+    after, before = make(), make()
+    data = next(before["rows"])
+    baseline = baseline_of(after)
+    after["batch"] = next(after["rows"])[8:12]
+    assert restore(encode(after, baseline), before, baseline_of(before)) == []
+    assert before["batch"].tolist() == [8, 9, 10, 11]
+    assert data[:4].tolist() == [0, 1, 2, 3]
+
+
+def test_views_of_arrays_of_objects_stay_views() -> None:
+    owner = kinds.MAKERS[-2](lambda index: [index], [1, 2, 3, 4])
+    world = resume({"view": owner[1:3], "owner": owner}, {})
+    assert difference({"view": owner[1:3], "owner": owner}, world) is None
+
+
+def test_an_array_that_nobody_may_write_to_stays_so() -> None:
+    value = np.arange(3)
+    value.flags.writeable = False
+    assert not resume({"value": value}, {})["value"].flags.writeable
+    assert resume({"value": np.arange(3)}, {"value": value})["value"].flags.writeable
+
+
+def test_large_arrays_that_the_loop_left_alone_are_not_stored() -> None:
+    world = {"data": np.arange(LARGE), "state": np.zeros(3)}
+    assert {len(array) for array in encode(world, baseline_of(world)).arrays.values()} == {3}
+
+
+def test_large_arrays_are_found_under_other_names() -> None:
+    def make() -> World:
+        return {"a": np.arange(LARGE), "b": np.ones(LARGE), "c": None}
+
+    def change(world: World) -> None:
+        world["a"], world["b"], world["c"] = world["b"], np.zeros(LARGE), world["a"]
+
+    after, before = run_twice(make, change)
+    assert difference(after, before) is None
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_data_that_differ_in_the_resumed_process_are_reported(size: int) -> None:
+    after, before = {"data": np.zeros(size)}, {"data": np.ones(size)}
+    (said,) = restore(encode(after, baseline_of(after)), before, baseline_of(before))
+    assert said.startswith("data: the ")
+    assert "is not the one that the first run had" in said
+
+
+# Random streams.
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 3), st.integers(0, 3), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_random_generators_go_on_with_the_same_streams(seed: int, first: int, second: int, has_world: bool) -> None:
+    after, before = kinds.randoms(seed), kinds.randoms(seed) if has_world else {}
+    kinds.draw(after, first)
+    baseline = baseline_of(before)
+    resumed = before
+    kinds.draw(resumed, second)
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, resumed, baseline) == []
+    assert difference(after, resumed) is None
+    assert kinds.draw(after, 2) == kinds.draw(resumed, 2)
+
+
+def test_a_bit_generator_and_seeds_that_are_shared_stay_shared() -> None:
+    def make() -> World:
+        bits = np.random.PCG64(np.random.SeedSequence([1, 2**90], spawn_key=(3,)))
+        return {"legacy": np.random.RandomState(bits), "one": np.random.Generator(bits), "bits": bits, "seeds": bits.seed_seq}
+
+    after, before = make(), make()
+    after["one"].spawn(2)
+    for world in (resume(after, before), resume(after, {})):
+        assert difference(after, world) is None
+        assert world["one"].bit_generator is world["bits"]
+        assert [each.random() for each in copy.deepcopy(world)["one"].spawn(2)] == [
+            each.random() for each in copy.deepcopy(after)["one"].spawn(2)
+        ]
+
+
+# What is not data.
+
+
+def count_up() -> typing.Iterator[int]:
+    yield from range(9)
+
+
+OPAQUE: dict[str, Callable[[], object]] = {
+    "lock": threading.Lock,
+    "thread": threading.Thread,
+    "file": io.BytesIO,
+    "generator": count_up,
+    "iterator": lambda: iter([1, 2]),
+    "counter": itertools.count,
+    "memory": lambda: memoryview(b"ab"),
+    "local class": type("Local", (threading.Thread,), {}),
+    "function": lambda: make_functions()["add"],
+    "scalar array of objects": lambda: np.array(None, object),
+}
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_what_the_loop_made_and_cannot_be_captured_is_named_at_each_place(name: str) -> None:
+    made = OPAQUE[name]()
+    encoded = encode({"value": [made], "again": made}, baseline_of({"value": []}))
+    assert [said.partition(" (")[0] for said in encoded.not_captured] == ["value[0]", "again"]
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_what_was_there_and_cannot_be_captured_stays(name: str) -> None:
+    def make() -> World:
+        return {"value": [OPAQUE[name]()], "again": None, "count": 0}
+
+    after, before = make(), make()
+    held = before["value"][0]
+    baseline = baseline_of(after)
+    after["again"], after["count"] = after["value"].pop(), 1
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert before["again"] is held
+    assert before["value"] == []
+    assert before["count"] == 1
+
+
+def test_functions_in_a_set_are_not_taken_for_each_other() -> None:
+    """A set of functions is in the order of their addresses, which differs between processes."""
+
+    def make(is_first_last: bool) -> World:
+        calls = [lambda index=index: index for index in range(12)]
+        calls.sort(key=id, reverse=is_first_last)
+        for index, call in enumerate(calls):
+            call.__defaults__ = (index,)
+        return {"all": set(calls), **{f"call {index}": call for index, call in enumerate(calls)}}
+
+    after, before = make(False), make(True)
+    calls = [before[f"call {index}"] for index in range(12)]
+    restore(encode(after, baseline_of(after)), before, baseline_of(before))
+    assert [before[f"call {index}"] for index in range(12)] == calls
+
+
+# Files that were tampered with.
+
+
+def tampered(*nodes: list[object], root: object = None) -> Any:
+    """Return a graph of these nodes, whose first one the name `value` holds."""
+    graph = msgspec.msgpack.encode({"nodes": list(nodes), "roots": {"value": root or [0]}})
+    return dataclasses.replace(encode({}), graph=graph)
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "builtins:eval", "builtins:exec", "posix:system", "subprocess:Popen", "sys:", "threading:Thread", ":", ""]
+)
+@pytest.mark.parametrize("kind", ["static", "function", "class", "opaque", "object", "namedtuple", "enum", "method", "partial"])
+def test_a_graph_binds_nothing_of_python_or_a_library(kind: str, name: str) -> None:
+    nodes: dict[str, list[list[object]]] = {
+        "static": [["static", name, None]],
+        "function": [["function", name, None, [], None, None, []]],
+        "class": [["class", name, None, [["daemon", 1]]]],
+        "opaque": [["opaque", name, None]],
+        "object": [["object", name, [["args", "ls"]], [], None]],
+        "namedtuple": [["namedtuple", name, [1]]],
+        "enum": [["enum", name, "A", None]],
+        "method": [["method", "system", [1], [1]], ["static", name, None]],
+        "partial": [["partial", [1], [2], [3]], ["static", name, None], ["tuple", ["ls"]], ["dict", [], None]],
+    }
+    world: World = {"value": None}
+    assert restore(tampered(*nodes[kind]), world) != []
+    assert world["value"] is None
+
+
+def test_a_graph_does_not_change_a_live_object_of_a_library() -> None:
+    thread = threading.Thread(name="kept")
+    before = dict(vars(thread))
+    restore(tampered(["object", "threading:Thread", [["_name", "changed"]], [], None]), {"value": thread})
+    assert vars(thread) == before
+
+
+@pytest.mark.parametrize("cls", [collections.Counter, list, collections.UserDict, pathlib.PosixPath])
+def test_a_graph_does_not_change_a_class_of_python(cls: type) -> None:
+    before = dict(vars(cls))
+    node = ["class", f"{cls.__module__}:{cls.__qualname__}", None, [["update", 1], ["more", 2]]]
+    restore(tampered(node), {"value": cls})
+    assert dict(vars(cls)) == before
+
+
+def test_a_graph_does_not_change_a_function_of_a_library() -> None:
+    world: World = {"value": copy.deepcopy, "other": np.linalg.norm}
+    baseline = baseline_of(world)
+    before = copy.deepcopy.__defaults__
+    restore(tampered(["function", "copy:deepcopy", "value", [], [1], None, []], ["tuple", [1, 2]]), world, baseline)
+    assert copy.deepcopy.__defaults__ == before
+
+
+def test_an_address_leads_only_to_what_has_the_name() -> None:
+    world: World = {"value": None, "danger": eval, "lock": threading.Lock()}
+    baseline = baseline_of(world)
+    for node in (["static", "builtins:int", "danger"], ["opaque", "io.BytesIO", "lock"]):
+        world["value"] = None
+        restore(tampered(node), world, baseline)
+        assert world["value"] in (None, int)
+
+
+def test_no_module_is_imported() -> None:
+    restore(tampered(["static", "antigravity:fly", None]), {})
+    restore(tampered(["object", "this:That", [], [], None]), {})
+    assert not {"antigravity", "this"} & set(sys.modules)
+
+
+def test_a_node_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown kind of node 'reduce'"):
+        restore(tampered(["reduce", "os:system", ["ls"]]), {})
+
+
+@given(recipes, st.randoms(use_true_random=False))
+@settings(max_examples=80, deadline=None)
+def test_a_damaged_graph_is_refused_or_makes_data(recipe: Recipe, random: Any) -> None:
+    encoded = encode({"pool": recipe.build()})
+    assume(b"class" not in encoded.graph)  # it would change the classes of this test
+    graph = bytearray(encoded.graph)
+    for _ in range(random.randrange(1, 4)):
+        graph[random.randrange(len(graph))] = random.randrange(256)
+    world: World = {}
+    try:
+        restore(dataclasses.replace(encoded, graph=bytes(graph)), world)
+    except (AssertionError, AttributeError, MemoryError, SystemError):
+        raise
+    except Exception:  # whatever a reader makes of it, it says so
+        return
+    assert all(value is not ABSENT for value in world.values())
