@@ -27,6 +27,8 @@ class Framework(Protocol):
     """State of one framework: every variable alive, its random streams, and what of its loaders can be set."""
 
     name: str
+    constant_type: type
+    """The type of immutable tensors."""
 
     def streams(self) -> dict[str, Stream]:
         """Return the framework's global random streams, by name."""

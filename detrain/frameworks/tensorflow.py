@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager import context
+from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import gen_resource_variable_ops, lookup_ops, resource_variable_ops, summary_ops_v2, variables
 
 from detrain.errors import Diverged, FrameworkUnsupported
@@ -38,6 +39,7 @@ class TensorFlow:
     """State of TensorFlow and Keras. Make it right after TensorFlow was imported, before the program uses it."""
 
     name = "tensorflow"
+    constant_type = EagerTensor
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
         version = tuple(int(part) for part in tf.__version__.split(".")[:2])
@@ -121,21 +123,21 @@ class TensorFlow:
         self._births.set_top_counts(state["births"])
 
     def to_array(self, value: object) -> Array | None:
-        """Return the value of an eager tensor, a variable, or a sparse or ragged tensor's parts; else None."""
+        """Return the value of an eager tensor, a variable, or a sparse or ragged tensor's parts; else None. It may share memory."""
+        if type(value) is EagerTensor:
+            return self.constant(value)
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             parts = [np.asarray(part).reshape(-1) for part in tf.nest.flatten(value, expand_composites=True)]
             return np.concatenate([part.astype(np.float64) for part in parts]) if parts else None
         if isinstance(value, tf.Variable):
             return _read(value)
-        return self.constant(value)
+        return None
 
     def constant(self, value: object) -> Array | None:
-        """Return the value of an eager tensor of numbers; else None."""
-        if not isinstance(value, tf.Tensor) or not hasattr(value, "numpy"):
+        """Return the value of an eager tensor of numbers or text, in the tensor's own memory; else None."""
+        if not isinstance(value, EagerTensor) or value.dtype is tf.resource or value.dtype is tf.variant:
             return None
-        if isinstance(value, tf.Variable) or value.dtype in (tf.resource, tf.variant):
-            return None
-        return np.asarray(value.numpy())
+        return np.asarray(value._numpy())
 
     def make_constant(self, array: Array) -> object:
         """Return an eager tensor."""

@@ -94,21 +94,20 @@ class Capture:
         return Hooks(tensor, make_tensor, variable, find_variable)
 
 
-_verdicts: dict[str, bool] = {}
-"""Whether a module, by its name, is the user's: thousands are imported, and each is looked at once."""
+_seen: set[str] = set()
+_user_names: list[str] = []
+"""The user's modules among those that have been looked at: thousands are imported, and each is looked at once."""
 
 
 def user_modules() -> dict[str, ModuleType]:
-    """Return the user's modules that are imported, `__main__` among them."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        verdict = _verdicts.get(name)
-        if verdict is None:
-            file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-            verdict = _verdicts[name] = name != "__mp_main__" and is_user_file(file or "")
-        if verdict:
-            found[name] = module
-    return found
+    """Return the user's modules that are imported, `__main__` among them, in the order in which they came."""
+    for name in [name for name in list(sys.modules) if name not in _seen]:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        _seen.add(name)
+        if name != "__mp_main__" and is_user_file(file or ""):
+            _user_names.append(name)
+    return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}
 
 
 def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tuple[str, dict[str, object]]]:

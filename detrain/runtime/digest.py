@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
+import functools
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -23,6 +24,7 @@ Array = npt.NDArray[Any]
 
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_DEPTH: Final = 8
+_SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:
@@ -44,6 +46,14 @@ def digest_value(value: object, to_array: Callable[[object], Array | None]) -> s
     return str(state.hexdigest())
 
 
+def size_bytes(value: object, to_array: Callable[[object], Array | None]) -> int:
+    """Return the bytes of the arrays in a batch: a tensor, or a tuple of them."""
+    if type(value) is tuple:
+        return sum(size_bytes(item, to_array) for item in value)
+    array = value if isinstance(value, np.ndarray) else to_array(value)
+    return 0 if array is None else array.nbytes
+
+
 def digest_source(source: bytes) -> str:
     """Return the digest of what Python sees of a source file: its syntax tree, so that comments and blank lines do not count."""
     try:
@@ -60,15 +70,39 @@ def raw_bytes(array: Array) -> Any:
 
 
 def _feed_array(state: Any, array: Array) -> None:
-    state.update(f"array {dtype_name(array.dtype) or array.dtype.str} {array.shape}".encode())
-    if array.dtype.hasobject:
+    dtype = array.dtype
+    state.update(_header(dtype, array.shape))
+    if dtype.hasobject:
         _feed_all(state, array.reshape(-1).tolist(), lambda _: None, depth=0)
+    elif dtype.isbuiltin == 1 and dtype.kind in "biufc" and array.flags.c_contiguous:
+        state.update(array)
     else:
         state.update(raw_bytes(array))
 
 
+@functools.lru_cache(maxsize=256)
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return f"array {dtype_name(dtype) or dtype.str} {shape}".encode()
+
+
 def _feed(state: Any, value: object, to_array: Callable[[object], Array | None], depth: int) -> None:
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+    """Feed a value. What batches are made of comes first: this runs once a batch."""
+    kind = type(value)
+    if (kind is tuple or kind is list) and depth < _MAX_DEPTH:
+        state.update(f"{kind.__name__} {len(value)};".encode())  # type: ignore[arg-type]
+        _feed_all(state, value, to_array, depth + 1)  # type: ignore[arg-type]
+    elif kind is np.ndarray:
+        _feed_array(state, value)  # type: ignore[arg-type]
+    elif kind in _SCALARS:
+        _feed_scalar(state, value)  # type: ignore[arg-type]
+    elif (array := to_array(value)) is not None:
+        _feed_array(state, array)
+    else:
+        _feed_other(state, value, to_array, depth)
+
+
+def _feed_other(state: Any, value: object, to_array: Callable[[object], Array | None], depth: int) -> None:
+    if isinstance(value, bool | int | float | complex | str | bytes):
         _feed_scalar(state, value)
     elif isinstance(value, np.ndarray | np.generic):
         _feed_array(state, np.asarray(value))
@@ -86,8 +120,6 @@ def _feed(state: Any, value: object, to_array: Callable[[object], Array | None],
     elif depth < _MAX_DEPTH and dataclasses.is_dataclass(value) and not isinstance(value, type):
         state.update(f"{type(value).__qualname__};".encode())
         _feed_all(state, (getattr(value, each.name, None) for each in dataclasses.fields(value)), to_array, depth + 1)
-    elif (array := to_array(value)) is not None:
-        _feed_array(state, array)
     else:
         state.update(f"opaque {type(value).__module__}.{type(value).__qualname__};".encode())
 

@@ -1,7 +1,8 @@
 """The journal: an append-only record, beside the checkpoints, of every batch's digest and of random states that bodies changed.
 
-Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpack)`, little-endian. A record is one write call,
-so it survives SIGKILL; a torn tail is recognised and cut off. Record kinds: `b` a batch was loaded and has this digest, `r` the
+Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpack)`, little-endian. The first records after a
+checkpoint are written at once, so that they survive SIGKILL: by them a resumed run knows whether its data are the same. Later ones
+wait up to a second. A torn tail is recognised and cut off. Record kinds: `b` a batch was loaded and has this digest, `r` the
 random streams at the head of this batch (only where the body before it drew numbers).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,9 @@ import xxhash
 from detrain.errors import CheckpointDamaged, StoreError
 
 _FRAME: Final = struct.Struct("<II")
+_AT_ONCE: Final = 8
+_MOST_WAITING_BYTES: Final = 1 << 14
+_LONGEST_WAIT_S: Final = 1.0
 
 Address = tuple[int, int, int]
 """(phase, epoch, batch)."""
@@ -50,6 +55,9 @@ class Journal:
                 "bring the file back, or start anew with --fresh (the old checkpoints stay)",
             )
         self.size = keep_bytes
+        """Length in bytes of the journal, records that wait included."""
+        self._waiting = bytearray()
+        self._at_once, self._written_at = _AT_ONCE, 0.0
         self._path = path
         self._is_cut = False
         try:
@@ -59,39 +67,58 @@ class Journal:
 
     def add_batch(self, address: Address, digest: bytes) -> None:
         """Record the digest [16 bytes] of a batch. Raises StoreError; the journal then ends with the record before."""
-        self._write(["b", *address, digest])
+        self._add(["b", *address, digest])
 
     def add_streams(self, address: Address, states: dict[str, bytes]) -> None:
         """Record the packed random streams at the head of a batch. Raises StoreError, as `add_batch` does."""
         self.streams[address] = states
-        self._write(["r", *address, states])
+        self._add(["r", *address, states])
+
+    def flush(self) -> None:
+        """Write the records that wait; those that follow are written at once again. Raises StoreError."""
+        self._write()
+        self._at_once = _AT_ONCE
 
     def sync(self) -> None:
-        """Wait until the records are on the disk: a checkpoint that rests on them must not outlive them. Raises StoreError."""
+        """Have all records on the disk: a checkpoint that rests on them must not outlive them. Raises StoreError."""
+        self.flush()
         try:
             os.fsync(self._file)
         except OSError as error:
             raise self._cannot_write(error) from error
 
     def close(self) -> None:
-        """Close the file. Nothing is buffered, so that nothing is lost without it."""
+        """Write what waits and close the file. Raises StoreError."""
+        self._write()
         os.close(self._file)
 
-    def _write(self, record: list[Any]) -> None:
+    def _add(self, record: list[Any]) -> None:
         payload = msgspec.msgpack.encode(record)
-        data = _FRAME.pack(len(payload), xxhash.xxh32_intdigest(payload)) + payload
+        self._waiting += _FRAME.pack(len(payload), xxhash.xxh32_intdigest(payload)) + payload
+        self.size += _FRAME.size + len(payload)
+        if self._at_once > 0:
+            self._at_once -= 1
+        elif len(self._waiting) < _MOST_WAITING_BYTES and time.monotonic() - self._written_at < _LONGEST_WAIT_S:
+            return
+        self._write()
+
+    def _write(self) -> None:
+        start = self.size - len(self._waiting)
         try:
-            if not self._is_cut:  # not before: until a batch has proved equal, what the first run recorded must not be lost
-                os.ftruncate(self._file, self.size)
+            if self._waiting and not self._is_cut:  # not before: until a batch has proved equal, the first run's must not be lost
+                os.ftruncate(self._file, start)
                 self._is_cut = True
             done = 0
-            while done < len(data):  # a disk that fills up takes a part first, and says so only then
-                done += os.pwrite(self._file, data[done:], self.size + done)
+            while done < len(self._waiting):  # a disk that fills up takes a part first, and says so only then
+                done += os.pwrite(self._file, self._waiting[done:], start + done)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self.size)
+                os.ftruncate(self._file, start)
+            self.size = start
             raise self._cannot_write(error) from error
-        self.size += len(data)
+        finally:
+            self._waiting.clear()
+        self._written_at = time.monotonic()
 
     def _cannot_write(self, error: OSError) -> StoreError:
         return StoreError(

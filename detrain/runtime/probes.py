@@ -17,12 +17,13 @@ before the next load, so that a loader which draws from the same random stream a
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from detrain.errors import DetrainError, Diverged
 
@@ -61,6 +62,15 @@ def set_session(session: Session | None) -> None:
     _loops.__init__()  # type: ignore[misc]
 
 
+def _finish() -> None:
+    if _session is not None:
+        _guarded(_session.finish)
+
+
+os.register_at_fork(after_in_child=lambda: set_session(None))
+atexit.register(_finish)
+
+
 def has_session() -> bool:
     """Return whether this process is a detrain run (a `--bare` one included)."""
     return _is_run
@@ -68,7 +78,7 @@ def has_session() -> bool:
 
 def has_active_session() -> bool:
     """Return whether probes do anything in this process."""
-    return _active() is not None
+    return _session is not None
 
 
 def set_run() -> None:
@@ -77,15 +87,10 @@ def set_run() -> None:
     _is_run = True
 
 
-def _active() -> Session | None:
-    session = _session
-    return session if session is not None and session.is_active else None
-
-
-def _guarded(act: Callable[[], T]) -> T:
+def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
     """Run a piece of detrain inside the program. An error of ours ends the process: the program must not swallow it."""
     try:
-        return act()
+        return act(*arguments, **keywords)
     except DetrainError as error:
         fail(error)
     except Exception:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
@@ -118,12 +123,11 @@ class epoch_loop(Generic[T]):
         return len(self._iterable)  # type: ignore[arg-type]
 
     def __next__(self) -> T:
-        session = _active()
+        session = _session
         if self._iterator is None:
             self._iterator = iter(self._iterable)
             if session is not None:
-                first_frame = sys._getframe(1)
-                _guarded(lambda: session.begin_phase(first_frame))
+                _guarded(session.begin_phase, sys._getframe(1))
                 self._phase = session.phase
         if session is None:
             return next(self._iterator)
@@ -134,13 +138,13 @@ class epoch_loop(Generic[T]):
                 next(self._iterator)
             except StopIteration:
                 if target[1] != "end" or self._count != target[0]:
-                    _guarded(lambda: _ended_early(self._count, target[0]))
+                    _guarded(_ended_early, self._count, target[0])
                 break
             self._count += 1
         try:
             item = next(self._iterator)
         except StopIteration:
-            _guarded(lambda: session.at_end(self._count, frame))
+            _guarded(session.at_end, self._count, frame)
             raise
         _loops.wrapped_epoch = self._count
         self._count += 1
@@ -148,7 +152,7 @@ class epoch_loop(Generic[T]):
 
     def __del__(self) -> None:
         """A loop left by `break` or `return` drops its iterator at once: that ends the phase."""
-        session = _active()
+        session = _session
         if session is not None and self._phase == session.phase:
             session.end_phase()
 
@@ -167,7 +171,7 @@ def record_phase() -> None:
 
 def record_epoch(epoch: object = None) -> None:
     """Mark the start of an epoch. `epoch` is the program's own number, used only to tell one phase from the next."""
-    session = _active()
+    session = _session
     if session is None:
         return
     frame = sys._getframe(1)
@@ -175,9 +179,9 @@ def record_epoch(epoch: object = None) -> None:
     _loops.loaded_batch = None
     if number is not None:
         _loops.wrapped_epoch = None
-        _guarded(lambda: session.at_epoch(number, frame))
+        _guarded(session.at_epoch, number, frame)
     else:
-        _guarded(lambda: _hand_epoch(session, epoch, frame))
+        _guarded(_hand_epoch, session, epoch, frame)
 
 
 def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
@@ -211,17 +215,17 @@ class batch_loop(Generic[T]):
         return len(self._iterable)  # type: ignore[arg-type]
 
     def __next__(self) -> T:
-        session = _active()
+        session = _session
         if self._iterator is None:
             self._iterator = iter(self._iterable)
         if session is None:
             return next(self._iterator)
         frame = sys._getframe(1)
-        number = _guarded(lambda: session.at_load(frame))
+        number = _guarded(session.at_load, frame)
         try:
             item = next(self._iterator)
         except StopIteration:
-            _guarded(lambda: session.end_load(frame))
+            _guarded(session.end_load, frame)
             raise
         _loops.loaded_batch, _loops.loaded, _loops.names = number, item, self._names
         return item
@@ -229,10 +233,10 @@ class batch_loop(Generic[T]):
 
 def record_load(*names: str) -> None:
     """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
-    session = _active()
+    session = _session
     if session is not None:
         frame = sys._getframe(1)
-        _loops.loaded_batch = _guarded(lambda: session.at_load(frame))
+        _loops.loaded_batch = _guarded(session.at_load, frame)
         _loops.loaded, _loops.names = None, names
 
 
@@ -241,14 +245,14 @@ def record_batch(batch: object = None) -> bool:
 
     `batch` is the program's own number and for the reader only; batches are counted from 0 in each epoch.
     """
-    session = _active()
+    session = _session
     if session is None:
         return True
     if session.is_passing and _loops.loaded_batch is not None:
         _loops.loaded_batch = None
         return False
     frame = sys._getframe(1)
-    return _guarded(lambda: _record_batch(session, frame))
+    return _guarded(_record_batch, session, frame)
 
 
 def _record_batch(session: Session, frame: FrameType) -> bool:
@@ -263,6 +267,6 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
     loaded: object = _loops.loaded
     if names:
         values = frame.f_locals
-        loaded = {name: values[name] for name in names if name in values}
+        loaded = tuple(values.get(name) for name in names)
     _loops.loaded = None
     return session.at_batch(number, loaded, frame, is_first_cut=is_first_cut)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 
 def say(text: str) -> None:
@@ -38,14 +39,20 @@ def stop_forwarding() -> None:
         _status.pop().stop()
 
 
-@contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show what is being done for as long as it takes; nothing where stderr is not a terminal."""
-    stream = sys.__stderr__
-    if stream is None or not stream.isatty():
-        yield
-        return
-    from rich.console import Console
+_QUICK_S: Final = 0.2
+_took_s: dict[str, float] = {}
 
-    with Console(file=stream).status(f"detrain: {what}", spinner="line"):
+
+@contextlib.contextmanager
+def working(what: str, cursor: object) -> Iterator[None]:
+    """Show what is being done for as long as it takes. Nothing where stderr is not a terminal, or it was quick the last time."""
+    stream = sys.__stderr__
+    began = time.monotonic()
+    with contextlib.ExitStack() as shown:
+        if stream is not None and stream.isatty() and _took_s.get(what, _QUICK_S) >= _QUICK_S:
+            from rich.console import Console
+
+            shown.enter_context(Console(file=stream).status(f"detrain: {what} {cursor}", spinner="line"))
+            began = time.monotonic()
         yield
+    _took_s[what] = time.monotonic() - began

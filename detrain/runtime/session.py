@@ -9,12 +9,12 @@ batches before it are loaded and not executed; at the station the state is set, 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import msgspec
 
@@ -25,19 +25,22 @@ from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline
 from detrain.runtime.config import Config
 from detrain.runtime.cursor import Cursor, Cut
-from detrain.runtime.digest import Array, digest_source, digest_value
+from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
 from detrain.runtime.journal import Journal
 from detrain.runtime.rng import Streams
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
 
+_MOST_UNDIGESTED: Final = 16
+_SMALL_BATCH_BYTES: Final = 1 << 20
+"""Batches up to this size may wait for their digest."""
+
 
 class Session:
-    """State of detrain in the user's process. One a process; probes in forked children do nothing."""
+    """State of detrain in the user's process, one a process."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._catalogue = Catalogue(Path(config.home))
-        self._pid = os.getpid()
         self.frameworks: list[Framework] = []
         self.streams = Streams()
         self._capture = Capture(self.frameworks)
@@ -54,18 +57,17 @@ class Session:
         self._epoch_base = -1
         self._saved_at = self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
+        self._undigested: list[tuple[tuple[int, int, int], object]] = []
+        self._most_undigested = 1
+        self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._sources = _Sources()
 
     def attach(self, framework: Framework) -> None:
         """A framework has been imported."""
         self.frameworks.append(framework)
+        self._lasting |= {framework.constant_type}
         for name, stream in framework.streams().items():
             self.streams.add(name, stream)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether this is the process that the session was made in."""
-        return os.getpid() == self._pid
 
     @property
     def is_forwarding(self) -> bool:
@@ -203,19 +205,42 @@ class Session:
             self._batch = batch + 1
         if self.is_forwarding:
             return False
-        digest = bytes.fromhex(digest_value(loaded, self._to_array))
-        expected = self._journal.batches.get(address)
-        if expected is not None and expected != digest and loaded is not None and not self._config.allows_environment:
-            raise Diverged(
-                f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
-                "the data, or what the program draws it with, is not what it was; restore it, or start anew with --fresh",
-            )
-        if not self._stations:
-            self._journal.add_batch(address, digest)
+        self._undigested.append((address, loaded))
+        if len(self._undigested) >= self._most_undigested or not self._is_lasting(loaded):
+            self._digest()
         self._batches_done += 1
         if self._config.every.unit != "epochs":
             self._streams_at_batch = self.streams.read()
         return True
+
+    def _digest(self) -> None:
+        """Record the digests of the batches that wait, and compare them with what the first run had.
+
+        Right after a training step the processor's caches hold none of this code: doing several batches at once costs half.
+        """
+        waiting, self._undigested = self._undigested, []
+        for address, loaded in waiting:
+            digest = bytes.fromhex(digest_value(loaded, self._to_array))
+            expected = self._journal.batches.get(address)
+            if expected is not None and expected != digest and loaded is not None and not self._config.allows_environment:
+                raise Diverged(
+                    f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
+                    "the data, or what the program draws it with, is not what it was; restore it, or start anew with --fresh",
+                )
+            if not self._stations:
+                self._journal.add_batch(address, digest)
+        is_small = bool(waiting) and size_bytes(waiting[-1][1], self._to_array) <= _SMALL_BATCH_BYTES
+        self._most_undigested = _MOST_UNDIGESTED if is_small and not self._journal.batches else 1
+
+    def _is_lasting(self, value: object) -> bool:
+        """Return whether a batch cannot be changed by the body, so that its digest may be taken later."""
+        kind = type(value)
+        return kind in self._lasting or (kind is tuple and all(map(self._is_lasting, value)))  # type: ignore[call-overload]
+
+    def finish(self) -> None:
+        """The program ends."""
+        self._digest()
+        self._journal.flush()
 
     # Saving.
 
@@ -239,6 +264,7 @@ class Session:
 
     def _save(self, cut: Cut, frame: FrameType) -> None:
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
+        self._digest()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
@@ -267,7 +293,8 @@ class Session:
             not_captured=tuple(sorted(self._warned)),
         )
         path = self._catalogue.path(self._config.program, self._config.run, cursor)
-        with report.working(f"saving {cursor}"):
+        self._journal.sync()
+        with report.working("saving", cursor):
             write(path, Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays))
             self._catalogue.prune(self._config.program, self._config.run, self._config.keep)
         self._saved_at = time.monotonic()
@@ -299,7 +326,7 @@ class Session:
         if cursor != Cursor(self._phase, self._epoch, self._batch, cut):
             return False
         report.stop_forwarding()
-        with report.working(f"restoring {cursor}"):
+        with report.working("restoring", cursor):
             snapshot = read(path)
             self._check_environment(snapshot.meta)
             self._check_sources(snapshot.meta)
@@ -378,19 +405,22 @@ class _Sources:
     """The digests of the user's source files, each read once: what runs is what was there when it was imported."""
 
     def __init__(self) -> None:
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, tuple[str, str] | None] = {}
 
     def read(self) -> dict[str, str]:
         """Return the digest of each of the user's source files, by its path relative to the entry's folder."""
-        main = getattr(sys.modules["__main__"], "__file__", None)
-        base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
-        found = {}
         for module in user_modules().values():
-            file = os.path.realpath(module.__file__ or "")
-            if file.endswith(".py"):
-                if file not in self._digests:
-                    with contextlib.suppress(OSError):
-                        self._digests[file] = digest_source(Path(file).read_bytes())
-                if file in self._digests:
-                    found[os.path.relpath(file, base)] = self._digests[file]
-        return found
+            file = module.__file__ or ""
+            if file not in self._digests:
+                self._digests[file] = _name_and_digest(file)
+        return dict(found for found in self._digests.values() if found is not None)
+
+
+def _name_and_digest(file: str) -> tuple[str, str] | None:
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
+    path = os.path.realpath(file)
+    try:
+        return (os.path.relpath(path, base), digest_source(Path(path).read_bytes())) if path.endswith(".py") else None
+    except OSError:
+        return None

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.runtime.digest import digest_array
+from detrain.runtime.digest import digest_array, digest_bytes
 from detrain.store import FORMAT_VERSION, Meta, Snapshot, read, read_meta, verify, write
 
 EXTENSIONS = [
@@ -153,6 +153,7 @@ def test_any_hdf5_reader_finds_sensible_names_shapes_and_types(written):
         file.visititems(lambda name, item: found.update({name: item.shape} if isinstance(item, h5py.Dataset) else {}))
         assert found == {
             "meta": file["meta"].shape,
+            "manifest": file["manifest"].shape,
             "tensors/00000 dense kernel": (2, 3),
             "tensors/00001 dense bias": (2,),
             "rng/python": (5,),
@@ -163,9 +164,12 @@ def test_any_hdf5_reader_finds_sensible_names_shapes_and_types(written):
         kernel = file["tensors/00000 dense kernel"]
         assert kernel.dtype == np.float32
         assert kernel[()].tolist() == [[0, 1, 2], [3, 4, 5]]
-        assert kernel.attrs["key"] == b"dense/kernel"
-        assert kernel.attrs["xxh3_128"].decode() == digest_array(kernel[()])
-        assert file["tensors/00001 dense bias"].attrs["dtype"] == b"bfloat16"
+        entries = {entry["name"]: entry for entry in msgspec.json.decode(file["manifest"][()].tobytes())}
+        described = {"name": kernel.name[1:], "dtype": "<f4", "shape": [2, 3], "key": "dense/kernel"}
+        assert entries[kernel.name[1:]] == {**described, "digest": digest_array(kernel[()])}
+        assert entries["tensors/00001 dense bias"]["dtype"] == "bfloat16"
+        assert entries.keys() == found.keys() - {"manifest"}
+        assert file.attrs["digest"].decode() == digest_bytes(file["manifest"][()].tobytes())
         assert file.attrs["format"] == b"detrain checkpoint"
         assert file.attrs["version"] == FORMAT_VERSION
         assert msgspec.json.decode(file["meta"][()].tobytes())["program"] == "train"
@@ -234,28 +238,49 @@ def test_scattered_damage_is_detected_or_harmless(places):
         assert outcome(path) in (CheckpointDamaged, CheckpointTooNew, parts(small()))
 
 
-@pytest.mark.parametrize("name", ["", "tensors/00000 dense kernel", "python/graph"])
-@pytest.mark.parametrize("attribute", ["format", "digest", "xxh3_128", "key"])
-def test_a_missing_or_changed_attribute_is_detected(written, name, attribute):
+@pytest.mark.parametrize("attribute", ["format", "digest", "version"])
+def test_a_missing_or_changed_attribute_is_detected(written, attribute):
     for value in (None, b"other"):
         with h5py.File(written, "r+") as file:
-            attributes = file[name or "/"].attrs
-            if attribute not in attributes:
-                return
-            kind = attributes.get_id(attribute).dtype
-            del attributes[attribute]
+            kind = file.attrs.get_id(attribute).dtype
+            del file.attrs[attribute]
             if value:
-                attributes.create(attribute, value, dtype=kind)
+                file.attrs.create(attribute, value, dtype=kind if attribute != "version" else None)
         assert outcome(written) is CheckpointDamaged
+        written.unlink()
+        write(written, small())
 
 
-def test_two_tensors_whose_names_are_exchanged_are_detected(written):
+def change_manifest(path, change):
+    """Let someone who knows the format change what the manifest says of the second tensor, digest included."""
+    with h5py.File(path, "r+") as file:
+        entries = msgspec.json.decode(file["manifest"][()].tobytes())
+        change(next(entry for entry in entries if entry["name"].startswith("tensors/00001")))
+        data = msgspec.json.encode(entries)
+        del file["manifest"]
+        file.create_dataset("manifest", data=np.frombuffer(data, np.uint8))
+        file.attrs.create("digest", digest_bytes(data).encode(), dtype=file.attrs.get_id("digest").dtype)
+
+
+@pytest.mark.parametrize("field", ["name", "shape", "digest", "dtype"])
+def test_a_manifest_that_says_otherwise_than_the_arrays_is_refused(written, field):
+    other = {"name": "tensors/00007 x", "shape": [3], "digest": "0" * 32, "dtype": "<f4"}
+    change_manifest(written, lambda entry: entry.update({field: other[field]}))
+    assert outcome(written) is CheckpointDamaged
+
+
+def test_two_tensors_that_are_exchanged_are_detected(path):
+    write(path, Snapshot(meta(), {"a": np.zeros(3), "b": np.ones(3)}, {}, b""))
+    with h5py.File(path, "r+") as file:
+        file.move("tensors/00000 a", "other")
+        file.move("tensors/00001 b", "tensors/00000 a")
+        file.move("other", "tensors/00001 b")
+    assert outcome(path) is CheckpointDamaged
+
+
+def test_an_array_too_many_is_detected(written):
     with h5py.File(written, "r+") as file:
-        one, other = (file[f"tensors/{name}"].attrs for name in ("00000 dense kernel", "00001 dense bias"))
-        kinds = one.get_id("key").dtype, other.get_id("key").dtype
-        keys = one["key"], other["key"]
-        one.create("key", keys[1], dtype=kinds[1])
-        other.create("key", keys[0], dtype=kinds[0])
+        file["python/arrays/00009"] = np.zeros(3)
     assert outcome(written) is CheckpointDamaged
 
 
@@ -303,6 +328,7 @@ def test_a_path_without_a_file_is_an_error_of_the_store(tmp_path):
 
 LINKABLE = [
     "meta",
+    "manifest",
     "tensors",
     "rng",
     "python",
@@ -329,7 +355,7 @@ def test_links_are_refused_even_to_the_right_value(written, tmp_path, name, kind
         read(written)
 
 
-@pytest.mark.parametrize("name", ["meta", "python/graph", "rng/python", "tensors/00000 dense kernel"])
+@pytest.mark.parametrize("name", ["meta", "manifest", "python/graph", "rng/python", "tensors/00000 dense kernel"])
 @pytest.mark.parametrize("kind", ["external", "virtual", "chunked", "compressed", "claimed", "group", "type", "null", "text"])
 def test_datasets_that_do_not_lie_whole_in_the_file_are_refused(written, tmp_path, name, kind):
     secret = tmp_path / "secret"
@@ -396,11 +422,9 @@ def test_one_dataset_under_many_names_takes_no_memory(path):
     "name", ["complex257", "|O", "O", "<M8[furlongs]", "__name__", "finfo", "[1, 2]", '[["a", "|O"]]', "[" * 5000]
 )
 def test_a_dtype_that_is_none_is_refused(written, name):
-    with h5py.File(written, "r+") as file:
-        attributes = file["tensors/00001 dense bias"].attrs
-        del attributes["dtype"]
-        attributes.create("dtype", name.encode(), dtype=h5py.string_dtype("utf-8", len(name)))
-    assert outcome(written) is CheckpointDamaged
+    change_manifest(written, lambda entry: entry.update(dtype=name))
+    with pytest.raises(CheckpointDamaged, match="dtype"):
+        read(written)
 
 
 def test_an_array_of_objects_is_never_written(path):
