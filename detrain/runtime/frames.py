@@ -7,6 +7,7 @@ by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assi
 from __future__ import annotations
 
 import ctypes
+import os
 import site
 import sys
 import sysconfig
@@ -36,7 +37,12 @@ def is_user_file(filename: str) -> bool:
     """Return whether a source file is the user's: not of Python, not an installed library, not detrain."""
     if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
         return False
-    return not str(Path(filename).resolve()).startswith(_library_folders())
+    return _is_user_folder(os.path.dirname(filename))
+
+
+@lru_cache(maxsize=1024)
+def _is_user_folder(folder: str) -> bool:
+    return not (os.path.realpath(folder) + "/").startswith(_library_folders())
 
 
 def user_frames(innermost: FrameType) -> list[FrameType]:
