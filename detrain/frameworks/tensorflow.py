@@ -221,7 +221,8 @@ class TensorFlow:
         identity = id(variable.handle)
         if identity in self._handles:  # the outer of nested constructor calls, or another Python object for a known variable
             return
-        label = str(variable.name).partition(":")[0].replace("/", "|")
+        # Without its scopes: in a graph, where layers are built ahead, TensorFlow makes these unique (`dense_1_1`).
+        label = str(variable.name).partition(":")[0].rpartition("/")[2]
         key = self._births.register(variable, label, sys._getframe(2))
         self._handles[identity] = key
         weakref.finalize(variable.handle, self._handles.pop, identity, None)

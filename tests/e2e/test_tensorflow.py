@@ -140,6 +140,19 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss[0])!r} order {order}", flush=True)
 show(*model.variables)
 """,
+    "a model without an input shape, called with arrays": """
+model, optimizer = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)]), keras.optimizers.Adagrad(1e-1)
+for epoch in range(4):
+    order = np.random.permutation(24)
+    for step in range(4):
+        a, b = x[order[step * 6 : step * 6 + 6]], y[order[step * 6 : step * 6 + 6]]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+show(*model.variables, *optimizer.variables)
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)
