@@ -46,6 +46,8 @@ class Nest(msgspec.Struct, frozen=True):
     loader: str = ""
     """What the batch comes from, as the program writes it."""
     evidence: tuple[str, ...] = ()
+    is_confirmed: bool = False
+    """Whether a run has shown it: updates in each turn of the batch loop, and the epoch loop running it again."""
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -56,12 +58,18 @@ class Structure(msgspec.Struct, frozen=True):
     """Where it is from: `static analysis`, or the path of an inst.info."""
     fit_lines: tuple[str, ...] = ()
     """`file:line` of calls of `fit` that train, and that no probe reaches."""
+    program: str = ""
+    """Name of the program that a run was traced of; empty in files written by hand."""
+    sizes: dict[str, int] = {}
+    """Sizes of the objects that the loops saw, by path; what changes with the dataset is the loader."""
+    base: str = ""
+    """The folder that file names in it are relative to, where a run wrote it."""
     format: int = FORMAT_VERSION
 
 
 def write_info(structure: Structure, path: Path, base: Path) -> None:
     """Write an inst.info; file names in it are relative to `base`."""
-    plain: dict[str, Any] = msgspec.to_builtins(structure)
+    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(structure, base=str(base.resolve())))
     for nest in plain["nests"]:
         for loop in (nest["batch_loop"], nest["epoch_loop"]):
             if loop is not None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
-from detrain.errors import NoStructure, ProgramNotFound, fit_unsupported
+from detrain.errors import NoStructure, ProgramNotFound, StructureInvalid, fit_unsupported
 from detrain.instrument.edits import Edit
+from detrain.runtime import report
 from detrain.runtime.digest import digest_source
 from detrain.structure import Structure, read_info
 
@@ -27,6 +29,13 @@ def program_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add PROGRAM and its arguments to a command."""
     function = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(function)
     return click.argument("program", metavar="PROGRAM")(function)
+
+
+def home_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option `--ckpt`."""
+    return click.option(
+        "--ckpt", "home", envvar="CKPT_DIR", metavar="DIR", default="ckpt", show_default=True, help=f"{what} [$CKPT_DIR]."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +110,58 @@ def find_structure(program: Program, home: Path) -> Structure:
     """
     from detrain.instrument.analysis import analyse
 
-    for folder in (home, program.path.parent):
-        info = folder / INFO_NAME
-        if info.is_file():
-            return read_info(info, program.path.parent)
-    structure = analyse(program.path)
+    structure = _written(home / INFO_NAME, program) or _written(program.path.parent / INFO_NAME, program)
+    if structure is None:
+        structure = analyse(program.path)
     if structure.nests or program.has_probes() or not _parses(program.path):
         return structure
     if structure.fit_lines:
         raise fit_unsupported(program.shown, f" ({', '.join(structure.fit_lines[:3])})")
+    if imports_framework(program.path):
+        return structure  # the run will show its loops
     raise NoStructure(
         f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights",
         "name the loops in an inst.info (docs/inst-info.md), or put the probes in by hand (README, Probes)",
     )
+
+
+def _written(info: Path, program: Program) -> Structure | None:
+    """Return the structure in an inst.info, if there is one for this program. One that a run wrote does not outlive an edit."""
+    if not info.is_file():
+        return None
+    owner = info_owner(info)
+    if owner not in ("", program.name):
+        return None
+    try:
+        return read_info(info, program.path.parent)
+    except StructureInvalid as error:
+        if not owner:
+            raise
+        report.warn(f"{error.what}; finding the loops anew")
+        return None
+
+
+def info_owner(info: Path) -> str:
+    """Return the name of the program that a run wrote an inst.info of; empty for one written by hand."""
+    try:
+        content = msgspec.json.decode(info.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return ""
+    owner = content.get("program") if isinstance(content, dict) else ""
+    return owner if isinstance(owner, str) else ""
+
+
+def imports_framework(entry: Path) -> bool:
+    """Return whether a program, or a module beside it, imports a framework whose updates can be observed."""
+    import ast
+
+    from detrain.frameworks import ADAPTERS, FOLLOWED
+    from detrain.instrument.analysis import sources
+
+    nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return any(name.partition(".")[0] in (*ADAPTERS, *FOLLOWED) for name in names)
 
 
 def _parses(path: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, find_structure, program_arguments
+from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
 from detrain.errors import (
     AnotherProgram,
     CheckpointDamaged,
@@ -58,15 +58,7 @@ class EveryType(click.ParamType[Every]):
     show_default=True,
     help="How many checkpoints to keep.",
 )
-@click.option(
-    "--ckpt",
-    "home",
-    envvar="CKPT_DIR",
-    metavar="DIR",
-    default="ckpt",
-    show_default=True,
-    help="Folder of the checkpoints [$CKPT_DIR].",
-)
+@home_option("Folder of the checkpoints")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
@@ -101,8 +93,8 @@ def command(
     """
     target = Program.find(program, is_module=is_module)
     if bare:
-        config = _config(target, arguments, Path(home), 0, seed or DEFAULT_SEED, every, keep)
-        _become(msgspec.structs.replace(config, is_bare=True), None)
+        config = new_config(target, arguments, Path(home), 0, seed or DEFAULT_SEED, every, keep)
+        become(msgspec.structs.replace(config, is_bare=True), None)
     structure = find_structure(target, Path(home))
     if all(nest.epoch_loop is None for nest in structure.nests) and every.unit == "epochs" and every.count == 1:
         every = Every(10, "minutes")  # the default, for a program without epochs
@@ -112,9 +104,17 @@ def command(
     runs = [entry.run for entry in catalogue.entries() if entry.program == target.name]
     run = chosen[0].run if chosen else max(runs, default=0) + 1
     catalogue.remove_leftovers(target.name)
-    config = _config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
+    config = new_config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
+    info = catalogue.folder / INFO_NAME
+    is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
     config = msgspec.structs.replace(
-        config, is_strict=strict, allows_environment=allow_environment, edits=target.edits(structure, "detrain")
+        config,
+        is_strict=strict,
+        allows_environment=allow_environment,
+        edits=target.edits(structure, "detrain"),
+        structure=structure,
+        info=str(info) if is_own else "",
+        command=tuple(sys.argv[1:]),
     )
     if chosen:
         entry, meta, digest = chosen
@@ -135,11 +135,12 @@ def command(
             environment=environment,
         )
         report.say(f"resuming {target.name} at {entry.cursor} ({_age(entry.path)} old, digest {digest[:12]}) from {entry.path}")
-        return _become(config, meta)
-    return _become(config, None)
+        return become(config, meta)
+    return become(config, None)
 
 
-def _config(target: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:
+def new_config(target: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:
+    """Return the configuration of a run, without probes."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Config(
         target=target.target,
@@ -215,7 +216,7 @@ def _check_environment(config: Config, meta: Meta) -> None:
         )
 
 
-def _become(config: Config, meta: Meta | None) -> int:
+def become(config: Config, meta: Meta | None) -> int:
     """Replace this process by the program's: same pid, same signals, same exit status."""
     settings = variables(config.threads, meta.environment if meta else None)
     environment = {**os.environ, **settings, VARIABLE: msgspec.json.encode(config).decode()}

@@ -21,6 +21,8 @@ class Settings:
     threads: int
     on_fit: Callable[[], None] = lambda: None
     """Called when the program trains through a loop of the framework's own (`Model.fit`), before that starts."""
+    on_update: Callable[[int], None] = lambda _what: None
+    """Called when weights are updated from eager code, with a number that tells one updater from another."""
 
 
 class Framework(Protocol):

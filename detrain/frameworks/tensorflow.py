@@ -28,6 +28,7 @@ from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_random import RandomCounters
+from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.digest import Array
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 
@@ -67,6 +68,7 @@ class TensorFlow:
         self._tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_tables()
         self._random = RandomCounters()
+        self._updates = Updates(settings.on_update)
 
     def streams(self) -> dict[str, Stream]:
         """Return the eager context's generator, from which TensorFlow draws the seeds of eager random ops."""
@@ -262,6 +264,7 @@ class TensorFlow:
 
         Operation.__new__ = staticmethod(layer_made)
         self._builder.watch_keras()
+        self._updates.on_keras()
         original_fit = keras.Model.fit
 
         @functools.wraps(original_fit)

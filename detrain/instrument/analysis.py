@@ -88,6 +88,32 @@ def analyse(entry: Path) -> Structure:
     return Structure(tuple(nests), "static analysis", fits)
 
 
+def observed_nest(file: str, tree: ast.Module, loop: AnyLoop, epoch: tuple[str, AnyLoop] | None, update: ast.Call | None) -> Nest:
+    """Return the nest of a batch loop in which a run was seen to update weights, by the call `update` in its body."""
+    load = None if update is None else _load_statement(loop, update)
+    loader = "" if isinstance(loop, ast.While) or load is not None else ast.unparse(loop.iter)
+    if load is not None:
+        loader = next((ast.unparse(node) for node in ast.walk(load) if isinstance(node, ast.Call | ast.Subscript)), "")
+    return Nest(
+        _located(file, tree, loop),
+        None if epoch is None else _located(epoch[0], _parsed(epoch[0], file, tree), epoch[1]),
+        load.lineno if load else None,
+        None if update is None else update.lineno,
+        loader,
+    )
+
+
+def _parsed(file: str, known: str, tree: ast.Module) -> ast.Module:
+    return tree if file == known else ast.parse(Path(file).read_bytes())
+
+
+def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:
+    for scope in _scopes(file, tree, (), ()):
+        if any(node.lineno == loop.lineno for node, _parents in _loops(scope.node)):
+            return _loop(scope, loop)
+    raise ValueError(f"{file}:{loop.lineno}: the loop is not in the tree")
+
+
 def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
     """Yield the parsed entry, and the modules it imports that lie beside it."""
     waiting, seen = [entry.resolve()], set()

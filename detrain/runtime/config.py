@@ -6,6 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from detrain.structure import Structure
+
 VARIABLE: Final = "DETRAIN_SESSION"
 
 Unit = Literal["epochs", "batches", "minutes"]
@@ -19,6 +21,21 @@ class Every(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.count:g} {self.unit}"
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a traced run is to do."""
+
+    info: str
+    """The inst.info to write."""
+    base: str
+    """The folder that file names in it are relative to."""
+    static: Structure
+    """What static analysis proposes."""
+    epochs: int | None = None
+    """End after so many epochs; None: as soon as the loops are known for sure."""
+    is_second: bool = False
+    diff_size: int | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,3 +64,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     is_bare: bool = False
     """Only the deterministic settings: no probes, no checkpoints."""
+    trace: Trace | None = None
+    """Set for a run that is only to find the program's structure."""
+    structure: Structure | None = None
+    """The loops that carry probes, where detrain has found them itself."""
+    info: str = ""
+    """Where the structure is written once the run has confirmed it."""
+    command: tuple[str, ...] = ()
+    """The arguments of the `detrain` command, to start it again."""

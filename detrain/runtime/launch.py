@@ -27,6 +27,7 @@ from detrain.runtime import probes
 from detrain.runtime.config import VARIABLE, Config
 from detrain.runtime.rng import Streams
 from detrain.runtime.session import Session
+from detrain.tracer.traced import TracedRun
 
 
 def main() -> None:
@@ -37,20 +38,47 @@ def main() -> None:
     hook_tracebacks()
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
-    session = None
-    if not config.is_bare:
+    session = traced = None
+    if config.trace is not None:
+        traced = TracedRun(config, config.trace)
+    elif not config.is_bare:
         try:
             session = Session(config)
         except DetrainError as error:
             probes.fail(error)
         probes.set_session(session)
-    sys.meta_path.insert(0, _Finder(config, session))
+    sys.meta_path.insert(0, _Finder(config, session, traced))
     sys.argv = [config.shown, *config.arguments]
     sys.path[0] = os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target))
+    if traced is None:
+        _run(config)
+    else:
+        _run_traced(config, traced)
+
+
+def _run(config: Config) -> None:
     if config.is_module:
         runpy.run_module(config.target, run_name="__main__", alter_sys=True)
     else:
         _run_file(config)
+
+
+def _run_traced(config: Config, traced: TracedRun) -> None:
+    """Run to the end, or until enough has been seen; the program's own exceptions and exit status pass through."""
+    try:
+        _run(config)
+    except BaseException as error:
+        is_good = isinstance(error, SystemExit) and not error.code
+        try:
+            traced.finish(has_ended=is_good)
+        except DetrainError as nothing:
+            if is_good:
+                probes.fail(nothing)
+        raise
+    try:
+        traced.finish(has_ended=True)
+    except DetrainError as nothing:
+        probes.fail(nothing)
 
 
 def _run_file(config: Config) -> None:
@@ -101,9 +129,14 @@ def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> type
 class _Finder:
     """Instruments the user's modules as they are imported, and tells when a framework has been imported."""
 
-    def __init__(self, config: Config, session: Session | None) -> None:
+    def __init__(self, config: Config, session: Session | None, traced: TracedRun | None) -> None:
         self._config = config
         self._session = session
+        self._on_update: Callable[[int], None] = lambda _what: None
+        if traced is not None:
+            self._on_update = traced.observer.on_update
+        elif session is not None:
+            self._on_update = session.on_update
         self._made: list[Framework] = []
 
     def find_spec(
@@ -132,7 +165,7 @@ class _Finder:
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
             on_fit = self._refuse_fit if self._session is not None else lambda: None
-            settings = Settings(self._config.seed, self._config.threads, on_fit)
+            settings = Settings(self._config.seed, self._config.threads, on_fit, self._on_update)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

@@ -29,6 +29,7 @@ from detrain.runtime.digest import Array, digest_source, digest_value, size_byte
 from detrain.runtime.journal import Journal
 from detrain.runtime.rng import Streams
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
+from detrain.tracer.confirmation import Confirmation
 
 _MOST_UNDIGESTED: Final = 16
 _SMALL_BATCH_BYTES: Final = 1 << 20
@@ -57,6 +58,8 @@ class Session:
         self._epoch_base = -1
         self._saved_at = self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
+        self._confirmation = Confirmation(config)
+        self._is_in_body = self._is_confirmed = False
         self._undigested: list[tuple[tuple[int, int, int], object]] = []
         self._most_undigested = 1
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
@@ -86,7 +89,15 @@ class Session:
 
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
-        self._is_in_phase = False
+        self._is_in_phase = self._is_in_body = False
+
+    def on_update(self, what: int) -> None:
+        """Weights are updated: in the body of a loop with probes, as they should, or elsewhere."""
+        if self._is_in_body and not self._is_confirmed:
+            self._is_confirmed = True
+            self._confirmation.in_body()
+        elif not self._is_in_phase:
+            self._confirmation.outside(what)
 
     @property
     def is_in_phase(self) -> bool:
@@ -209,6 +220,7 @@ class Session:
         if len(self._undigested) >= self._most_undigested or not self._is_lasting(loaded):
             self._digest()
         self._batches_done += 1
+        self._is_in_body = True
         if self._config.every.unit != "epochs":
             self._streams_at_batch = self.streams.read()
         return True

@@ -1,1 +1,1 @@
-"""Observe a run and infer its structure. Not built yet: structure comes from inst.info or from static analysis."""
+"""Find the structure of a program by watching it run: observe (updates, turns of loops) -> infer -> Structure."""

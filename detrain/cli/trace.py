@@ -1,0 +1,61 @@
+"""`detrain trace`: find the loops of a program by watching it run, and write them to an inst.info."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.run import DEFAULT_SEED, become, new_config
+from detrain.errors import UsageError
+from detrain.runtime.config import Every, Trace
+from detrain.store import Catalogue
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@click.option("--until-sure", "until_sure", is_flag=True, help="End as soon as the loops are known for sure (the default).")
+@click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Watch for N epochs instead.")
+@click.option("--second", is_flag=True, help="Second round, on a dataset of another size: confirm the loader.")
+@click.option("--diff-size", type=click.IntRange(min=1), metavar="N", help="By how many elements the second dataset differs.")
+@home_option("Folder of the inst.info")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@program_arguments
+def command(
+    until_sure: bool,
+    epochs: int | None,
+    second: bool,
+    diff_size: int | None,
+    home: str,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> int:
+    """Run PROGRAM and find its epoch loop, batch loop, loader and update; write them to an inst.info.
+
+    \b
+    Example:
+      detrain trace train.py --epochs 3
+    """
+    from detrain.instrument.analysis import analyse
+
+    if until_sure and epochs is not None:
+        raise UsageError(f"--until-sure and --epochs {epochs} exclude each other", "give one of them")
+    if diff_size is not None and not second:
+        raise UsageError(f"--diff-size {diff_size} is for the second round", "give --second too")
+    target = Program.find(program, is_module=is_module)
+    info = Path(home).absolute() / INFO_NAME
+    if second and not info.is_file():
+        raise UsageError(f"--second: there is no first round in {str(info)!r}", "run `detrain trace` without --second first")
+    Catalogue(Path(home).absolute()).create()
+    trace = Trace(
+        info=str(info),
+        base=str(target.path.parent),
+        static=analyse(target.path),
+        epochs=epochs,
+        is_second=second,
+        diff_size=diff_size,
+    )
+    config = new_config(target, arguments, Path(home), 0, DEFAULT_SEED, Every(1, "epochs"), 1)
+    return become(msgspec.structs.replace(config, trace=trace), None)

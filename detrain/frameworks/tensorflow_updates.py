@@ -1,0 +1,108 @@
+"""Sees where weights are updated, whatever the program calls it: an optimizer is applied, or variables are set by their gradients.
+
+In eager code that is a call of Python. A compiled function is Python only while it is traced: the graph that an update was
+traced into is remembered (with those around it), and every later run of it from eager code is an update.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.training import optimizer as graph_optimizer
+
+_ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
+
+
+class Updates:
+    """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from another."""
+
+    def __init__(self, on_update: Callable[[int], None]) -> None:
+        self._on_update = on_update
+        self._depth = 0
+        self._by_gradient: set[int] = set()
+        """Handles of the variables by which a gradient was taken, until they are set or an optimizer takes it."""
+        self._watch(graph_optimizer.Optimizer, "apply_gradients")
+        self._watch_functions()
+        self._watch_gradients()
+
+    def on_keras(self) -> None:
+        """Keras is there now."""
+        from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+        self._watch(BaseOptimizer, "apply")
+
+    def _note(self, what: object) -> None:
+        """Note an update, in a graph that is being traced or in eager code."""
+        graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
+        if graph is None:
+            self._on_update(id(what))
+        while graph is not None:
+            graph.detrain_updates = True
+            graph = getattr(graph, "outer_graph", None)
+
+    def _watch(self, cls: Any, name: str) -> None:
+        original = getattr(cls, name)
+
+        @functools.wraps(original)
+        def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._depth:
+                return original(optimizer, *args, **kwargs)
+            self._note(optimizer)
+            self._by_gradient.clear()
+            self._depth += 1
+            try:
+                return original(optimizer, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        setattr(cls, name, applied)
+
+    def _watch_functions(self) -> None:
+        original = concrete_function.ConcreteFunction._call_flat
+
+        @functools.wraps(original)
+        def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(function, *args, **kwargs)
+            if getattr(function._func_graph, "detrain_updates", False):
+                self._note(function._func_graph)
+            return result
+
+        concrete_function.ConcreteFunction._call_flat = called
+
+    def _watch_gradients(self) -> None:
+        original_gradient = tf.GradientTape.gradient
+
+        @functools.wraps(original_gradient)
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            self._by_gradient = {id(handle) for source in tf.nest.flatten(sources) if (handle := _handle(source)) is not None}
+            return original_gradient(tape, target, sources, *args, **kwargs)
+
+        tf.GradientTape.gradient = gradient
+        for cls in (resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable):
+            for name in _ASSIGNMENTS:
+                if name in vars(cls):  # the second class has copies of the first one's methods
+                    self._watch_assignment(cls, name)
+
+    def _watch_assignment(self, cls: Any, name: str) -> None:
+        original = getattr(cls, name)
+
+        @functools.wraps(original)
+        def assigned(variable: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._depth and id(variable.handle) in self._by_gradient:
+                self._by_gradient.discard(id(variable.handle))
+                self._note(variable.handle)
+            return original(variable, *args, **kwargs)
+
+        setattr(cls, name, assigned)
+
+
+def _handle(source: Any) -> Any:
+    """Return the handle of a variable of TensorFlow or Keras."""
+    return getattr(source if isinstance(source, tf.Variable) else getattr(source, "_value", None), "handle", None)

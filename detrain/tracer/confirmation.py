@@ -1,0 +1,79 @@
+"""In a run with probes: see that updates happen in the loops that carry them. Static analysis proposes, the run confirms.
+
+Where the run shows other loops before a loop with probes was reached, detrain writes down what it has seen and starts the program
+again; later it can only say so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from detrain.runtime import report
+from detrain.runtime.config import Config
+from detrain.structure import Structure, write_info
+from detrain.tracer.observer import Observer
+
+_RESTARTED = "DETRAIN_RESTARTED"
+
+
+class Confirmation:
+    """What the session does at updates, until it knows."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._structure = config.structure or Structure((), "")
+        self._stray: Observer | None = None
+        self._is_restart = os.environ.pop(_RESTARTED, "") != ""
+        self._may_start_again = not self._is_restart and not config.stations and bool(config.command)
+
+    def in_body(self) -> None:
+        """Weights are updated, for the first time, in the body of a loop with probes: write the structure down."""
+        self._may_start_again = False
+        if not self._config.info:
+            return
+        observer = Observer(lambda _observer: None)
+        observer.on_update(0)
+        observer.stop()
+        nests = tuple(
+            msgspec.structs.replace(nest, is_confirmed=True, evidence=(*nest.evidence, "the first run updated weights in its body"))
+            if (nest.batch_loop.file, nest.batch_loop.line) in observer.loops
+            else nest
+            for nest in self._structure.nests
+        )
+        self._write(msgspec.structs.replace(self._structure, nests=nests, source="static analysis, confirmed by a run"))
+
+    def outside(self, what: int) -> None:
+        """Weights are updated outside of all loops with probes."""
+        if self._stray is None:
+            self._stray = Observer(self._look)
+        self._stray.on_update(what)
+
+    def _look(self, observer: Observer) -> None:
+        probed = {(loop.file, loop.line) for nest in self._structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop}
+        if not observer.knows_batch_loop or observer.loops & probed:
+            return
+        observer.stop()
+        seen = observer.outcome(self._structure, has_ended=False).structure
+        first = next((f"{Path(nest.batch_loop.file).name}:{nest.batch_loop.line}" for nest in seen.nests), "")
+        if not self._may_start_again or not first:
+            report.warn(f"weights are updated in the loop at {first}, which has no probes: a kill there goes back to before it")
+            return
+        self._write(seen, Path(self._config.info or Path(self._config.home) / "inst.info"))
+        report.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os.environ[_RESTARTED] = "1"
+        os.execv(sys.executable, [sys.executable, "-m", "detrain", *self._config.command])
+
+    def _write(self, structure: Structure, info: Path | None = None) -> None:
+        path = info or Path(self._config.info)
+        base = Path(getattr(sys.modules["__main__"], "__file__", None) or ".").resolve().parent
+        try:
+            write_info(msgspec.structs.replace(structure, program=self._config.program), path, base)
+        except OSError as error:
+            report.warn(f"cannot write {str(path)!r}: {error.strerror or error}")

@@ -1,0 +1,146 @@
+"""Infer the loops from what was seen: in which loops weights were updated, and when each loop turned.
+
+Knows no frames and no files: events go in, phases come out. Rules:
+
+- An update counts for the innermost loop around it. A loop each of whose runs updates everything once at most (over several
+  optimizers, models or variables; over retries) is a part of the step, and the loop around it counts.
+- The batch loop is the outermost loop for which updates count (a loop inside the body that also updates is a part of the body).
+- The epoch loop is the loop around the batch loop whose turns run it again.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+LoopKey = tuple[str, int]
+"""(file, one-based line of the loop's header)."""
+
+_SMALL_RUNS: Final = 3
+"""After so many runs with one update each, a loop is taken for a part of the step."""
+
+
+@dataclass(slots=True)
+class LoopRecord:
+    """What was seen of one loop."""
+
+    turns: int = 0
+    """How often its header was reached, entries included."""
+    updates: int = 0
+    """Updates inside it, at any depth."""
+    runs: int = 0
+    """Runs that are over and had updates."""
+    most_of_one: int = 0
+    """The most updates that one updater made in one run."""
+    updaters: set[int] = field(default_factory=set)
+    in_run: collections.Counter[int] = field(default_factory=collections.Counter)
+
+    def close_run(self) -> None:
+        """The loop is entered anew, or the loop around it has turned."""
+        if self.in_run:
+            self.runs += 1
+            self.in_run.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A batch loop, the loop around it, and what speaks for them."""
+
+    batch: LoopKey
+    epoch: LoopKey | None
+    nest: tuple[LoopKey, ...]
+    """All loops around the update, outermost first."""
+    is_sure: bool
+    evidence: tuple[str, ...]
+
+
+class Inference:
+    """Takes events in the order in which they happen."""
+
+    def __init__(self) -> None:
+        self.records: dict[LoopKey, LoopRecord] = collections.defaultdict(LoopRecord)
+        self._nests: dict[tuple[LoopKey, ...], int] = {}
+        self._inside: dict[LoopKey, set[LoopKey]] = collections.defaultdict(set)
+
+    def update(self, nest: tuple[LoopKey, ...], what: int) -> bool:
+        """Weights were updated inside these loops, outermost first. Returns whether the loops were not known."""
+        is_new = nest not in self._nests
+        self._nests[nest] = self._nests.get(nest, 0) + 1
+        for index, key in enumerate(nest):
+            record = self.records[key]
+            record.updates += 1
+            record.updaters.add(what)
+            record.in_run[what] += 1
+            record.most_of_one = max(record.most_of_one, record.in_run[what])
+            if is_new:
+                self._inside[key].update(nest[index + 1 :])
+        return is_new
+
+    def turn(self, key: LoopKey) -> None:
+        """The header of a loop was reached."""
+        self.records[key].turns += 1
+        for inner in self._inside[key]:
+            self.records[inner].close_run()
+
+    @property
+    def updates(self) -> int:
+        """How many updates were seen."""
+        return sum(self._nests.values())
+
+    def phases(self) -> list[Phase]:
+        """Return what the events say, in the order in which the phases were first seen."""
+        nests = [self._without_steps(nest) for nest in self._nests if nest]
+        counted = {nest[-1] for nest in nests}
+        found: dict[LoopKey, Phase] = {}
+        for nest in nests:
+            depth = next(index for index, key in enumerate(nest) if key in counted)
+            batch, epoch = nest[depth], nest[depth - 1] if depth else None
+            if batch not in found:
+                found[batch] = Phase(batch, epoch, nest, self._is_sure(batch, epoch), self._evidence(batch, epoch))
+        return list(found.values())
+
+    def is_sure(self) -> bool:
+        """Return whether more of the same would not change the answer."""
+        phases = self.phases()
+        return bool(phases) and all(phase.is_sure for phase in phases)
+
+    def epochs(self) -> int:
+        """Return how many epochs of one phase are over."""
+        return max((self.records[phase.batch].runs for phase in self.phases()), default=0)
+
+    def _without_steps(self, nest: tuple[LoopKey, ...]) -> tuple[LoopKey, ...]:
+        while len(nest) > 1 and self._is_step(self.records[nest[-1]]):
+            nest = nest[:-1]
+        return nest
+
+    def _is_step(self, record: LoopRecord) -> bool:
+        is_single = record.most_of_one == 1
+        return is_single and ((len(record.updaters) > 1 and record.runs >= 1) or record.runs >= _SMALL_RUNS)
+
+    def _is_sure(self, batch: LoopKey, epoch: LoopKey | None) -> bool:
+        record = self.records[batch]
+        if epoch is None:
+            return record.most_of_one > 1
+        return record.most_of_one > 1 and record.runs >= 1 and bool(record.in_run)
+
+    def _evidence(self, batch: LoopKey, epoch: LoopKey | None) -> tuple[str, ...]:
+        record = self.records[batch]
+        lines = [f"{record.updates} updates seen, up to {record.most_of_one} by one optimizer or function in one run of the loop"]
+        if epoch is None:
+            lines.append("no loop of the program is around it")
+        elif record.runs:
+            lines.append(f"the loop around it ran it again {_times(record.runs)}")
+        else:
+            lines.append("seen in one run of the loop only")
+        return tuple(lines)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def nested(keys: Iterable[LoopKey]) -> tuple[LoopKey, ...]:
+    """Return loops without repetitions (recursion, comprehensions), the innermost occurrence of each kept."""
+    return tuple(reversed(dict.fromkeys(reversed(list(keys)))))
