@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 PROGRAMS: Final = Path(__file__).resolve().parent / "programs"
 ROLES: Final = ("epoch loop", "batch loop", "load", "update")
+LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 MARK: Final = re.compile(r"#\s*<-\s*(.+?)\s*$")
 
 
@@ -68,7 +69,7 @@ def spans(path: Path) -> dict[tuple[str, int], int]:
         (source.relative_to(root).as_posix(), node.lineno): node.end_lineno or node.lineno
         for source in sources(path)
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
-        if isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        if isinstance(node, LOOPS)
     }
 
 
