@@ -192,6 +192,10 @@ class TensorFlow:
         tf.config.experimental.enable_op_determinism()
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
+        # Grappler's dependency optimizer drops the edge from a read to a later write of the variable if another path joins them;
+        # that path may lead through an IdentityN (Keras's optimizers put one around all gradients), which it then takes apart.
+        # The forward pass then reads the old weights or the new ones, as it happens.
+        tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
 
     def _alive(self) -> dict[str, Any]:
         found = {}

@@ -129,6 +129,30 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r} sample {sample.numpy().tobytes().hex()[:32]}", flush=True)
 show(*generator.variables, *critic.variables, average)
 """,
+    "a linear adversary and a moving average": """
+generator = keras.Sequential([keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(5)])
+critic = keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
+optimizers = [keras.optimizers.Adam(1e-3), keras.optimizers.Adam(2e-3)]
+average = tf.Variable(0.0)
+
+@tf.function
+def train_step(real):
+    noise = tf.random.normal([tf.shape(real)[0], 4])
+    with tf.GradientTape() as g_tape, tf.GradientTape() as c_tape:
+        real_score, fake_score = critic(real, training=True), critic(generator(noise, training=True), training=True)
+        g_loss, c_loss = -tf.reduce_mean(fake_score), tf.reduce_mean(fake_score) - tf.reduce_mean(real_score)
+    for loss, tape, net, optimizer in ((g_loss, g_tape, generator, optimizers[0]), (c_loss, c_tape, critic, optimizers[1])):
+        optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    average.assign(average * 0.9 + c_loss * 0.1)
+    return c_loss
+
+for epoch in range(4):
+    for step, (real, _) in enumerate(data):
+        loss = train_step(real)
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+show(*generator.variables, *critic.variables, average)
+""",
     "a set iterated twice an epoch": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 model.compile("sgd", "mse", metrics=["mae"])
@@ -191,3 +215,40 @@ def test_killed_at_a_cut_resumes_to_the_bit(name: str, tmp_path: Path) -> None:
         assert "ahead" not in again.err
         lines = again.out.splitlines()
         assert lines == whole.out.splitlines()[-len(lines) :]
+
+
+READ_AND_WRITTEN = """
+a, b = tf.Variable(tf.ones(8)), tf.Variable(tf.ones(8))
+
+@tf.function
+def step(x):
+    loss = tf.reduce_sum(tf.linalg.matvec(x @ x, a.read_value()))
+    first, second = tf.identity_n([tf.reduce_sum(x, 0), a.read_value() * loss])  # only the second one needs a's old value
+    a.assign_sub(first)
+    b.assign_sub(second)
+    return loss
+
+losses = set()
+for _ in range(3000):
+    a.assign(tf.ones(8))
+    losses.add(float(step(tf.reshape(tf.range(64.0) / 64, (8, 8)))))
+print(losses)
+"""
+
+
+def test_a_step_reads_its_variables_before_it_writes_them(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + READ_AND_WRITTEN)
+
+    assert detrain("run", "--bare", program).out == "{129.28125}\n"
+
+
+def test_bare_runs_of_a_linear_adversary_are_equal(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + PROGRAMS["a linear adversary and a moving average"])
+
+    first, second = detrain("run", "--bare", program), detrain("run", "--bare", program)
+
+    assert first.status == 0, first.err
+    assert "weights" in first.out
+    assert first.out == second.out
