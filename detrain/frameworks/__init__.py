@@ -65,6 +65,12 @@ class Framework(Protocol):
     def find_variable(self, described: list[str | bool]) -> object | None:
         """Return the variable with a description; one that does not exist is made, where that is possible, else None."""
 
+    def is_holder(self, value: object) -> bool:
+        """Return whether the attributes of an object of the framework's own class are state of the loop (a callback)."""
+
+    def is_container(self, value: object) -> bool:
+        """Return whether an object is a list, dict or set of the framework's around what the program put there."""
+
     def not_captured(self) -> list[str]:
         """Return what state there is that `tensors` does not hold, in words."""
 

@@ -21,6 +21,7 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import gen_resource_variable_ops, lookup_ops, resource_variable_ops, summary_ops_v2, variables
+from tensorflow.python.trackable import data_structures
 
 from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings
@@ -58,6 +59,8 @@ class TensorFlow:
         self._shuffles: dict[str, weakref.ref[Any]] = {}
         self._made: dict[str, int] = {}
         self._on_fit = settings.on_fit
+        self._callback_types: tuple[type, ...] = ()
+        self._container_types: tuple[type, ...] = (data_structures.ListWrapper, data_structures._DictWrapper)
         self._settle(settings)
         self._watch_variables()
         self._watch_class(tf.train.ExponentialMovingAverage)
@@ -164,6 +167,14 @@ class TensorFlow:
                 found = tf.Variable(self._pending[key], trainable=is_trainable)
         return found
 
+    def is_holder(self, value: object) -> bool:
+        """Return whether an object is one of Keras's callbacks, which a loop of the program's own may call too."""
+        return self._callback_types != () and isinstance(value, self._callback_types)
+
+    def is_container(self, value: object) -> bool:
+        """Return whether an object is what a model or module makes of a list, dict or set that is assigned to it."""
+        return isinstance(value, self._container_types) and type(value) not in (list, dict, set)
+
     def not_captured(self) -> list[str]:
         """Return variables that hold no numbers, and lookup tables that can change."""
         found = [
@@ -254,9 +265,13 @@ class TensorFlow:
             return
         import keras
         from keras.src.ops.operation import Operation
+        from keras.src.utils import tracking
 
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
+        self._callback_types = (keras.callbacks.Callback, keras.callbacks.CallbackList)
+        _make_monitors_repeatable()
+        self._container_types += (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
         births = self._births
         original = Operation.__new__
 
@@ -332,6 +347,23 @@ class TensorFlow:
             self._writers.add(writer)
 
         summary_ops_v2._ResourceSummaryWriter.__init__ = writer_made
+
+
+def _make_monitors_repeatable() -> None:
+    """Have callbacks that monitor a value look for their comparison anew in a resumed process, which finds `min_delta` as it was.
+
+    Where less is better they turn its sign around when they look; it is positive before.
+    """
+    from keras.src.callbacks.monitor_callback import MonitorCallback
+
+    original = MonitorCallback._set_monitor_op
+
+    @functools.wraps(original)
+    def look(callback: Any) -> None:
+        callback.min_delta = abs(callback.min_delta)
+        original(callback)
+
+    MonitorCallback._set_monitor_op = look
 
 
 class _ContextStream:

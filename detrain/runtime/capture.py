@@ -91,7 +91,13 @@ class Capture:
                     return framework.find_variable(described[1:])
             return None
 
-        return Hooks(tensor, make_tensor, variable, find_variable)
+        def is_holder(value: object) -> bool:
+            return any(framework.is_holder(value) for framework in self._frameworks)
+
+        def is_container(value: object) -> bool:
+            return any(framework.is_container(value) for framework in self._frameworks)
+
+        return Hooks(tensor, make_tensor, variable, find_variable, is_holder, is_container)
 
 
 _seen: set[str] = set()

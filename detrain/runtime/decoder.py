@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detrain.runtime.decoder_leaves import Leaves
-from detrain.runtime.encoder import class_attributes, has_contents, read_slot
+from detrain.runtime.derived import stored_names
+from detrain.runtime.encoder import class_attributes, has_contents, plain, read_slot
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
 from detrain.runtime.naming import (
@@ -62,6 +63,10 @@ class Decoder(Leaves):
             return self._decode_user_object(number, node, current, path)
         if kind in ("opaque", "static"):
             return self._keep(node, current)
+        if kind == "derived":
+            return self._decode_derived(number, node, current, path)
+        if kind == "held":
+            return self._decode_held(node, current, path)
         if kind in ("function", "class", "cell"):
             return self._decode_static_with_state(number, node, current, path)
         if kind in ("method", "partial"):
@@ -199,6 +204,38 @@ class Decoder(Leaves):
             self._fill_slots(target, slots_of(cls), slots, path)
         return target
 
+    def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        """Set the attributes that are the program's in an object that stays as the process has it."""
+        _kind, name, address, pairs = node
+        found: Any = self._keep(["opaque", name, address], current)
+        own = None if found is ABSENT else own_attributes(found)
+        is_holder = own is not None and self._hooks.is_holder(found)
+        if own is None or not (is_holder or is_own_class(type(found))):
+            return found
+        self._made[number] = found
+        names = own.keys() if is_holder else stored_names(type(found))
+        new = self._attributes([pair for pair in pairs if pair[0] in names], dict(own), path)
+        own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
+        return found
+
+    def _decode_held(self, node: list[Item], current: Any, path: str) -> Any:
+        """Fill a framework's list, dict or set by its own methods: it also keeps account of what it holds."""
+        is_live = type_name(current) == node[1] and self._hooks.is_container(current)
+        old: Any = plain(current) if is_live else ABSENT
+        before = list(old) if is_live else []
+        new: Any = self.decode(node[2], old, path)
+        if not is_live or type(old) is not type(new):
+            return new
+        if isinstance(new, list):
+            kept = len(before) if all(map(_is_equal, before, new)) and len(before) <= len(new) else 0
+            if not kept:
+                current.clear()
+            current.extend(new[kept:])
+        else:
+            current.clear()
+            current.update(new)
+        return current
+
     def _attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
         """Decode attributes; one that is absent stays as it is, and is named."""
         new: dict[str, object] = {}
@@ -316,6 +353,11 @@ def _has_elements(current: object, values: list[object]) -> bool:
     live = list(base.__iter__(current))
     found = {id(value) for value in values if value is not ABSENT}
     return len(live) == len(values) and (found <= set(map(id, live)) or live == values)
+
+
+def _is_equal(one: object, other: object) -> bool:
+    """Return whether two values are one object, or one number or text."""
+    return one is other or (type(one) is type(other) and isinstance(one, int | float | str) and one == other)
 
 
 def _is_alike(one: object, other: object) -> bool:

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from detrain.runtime.baseline import Baseline
+from detrain.runtime.derived import stored_names
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.frames import is_user_file
@@ -62,6 +63,15 @@ _TEXTS: Final[dict[type, Callable[[Any], str]]] = {
 }
 _VALUE_TYPES: Final = (int, float, complex, str, bytes, bool, range, fractions.Fraction, np.generic, *_TEXTS)
 """Kinds whose hash is that of their value, in every process of the same hash seed."""
+
+
+_STATE_TYPES: Final = (
+    *(bool, int, float, complex, str, bytes, bytearray, range, slice, enum.Enum, fractions.Fraction),
+    *(np.ndarray, np.generic),
+    *(datetime.date, datetime.time, datetime.timedelta, random.Random, np.random.RandomState, np.random.Generator, *_TEXTS),
+)
+_DEEP_STATE: Final = 8
+"""Containers of data are not nested deeper than this in an object of a library."""
 
 
 class Encoder:
@@ -150,10 +160,8 @@ class Encoder:
             return self._encode_container(cls, value, path)
         if cls is np.ndarray:
             return self._encode_ndarray(number, value, path)
-        if issubclass(cls, np.generic | np.dtype | np.random.SeedSequence | np.random.BitGenerator | random.Random) or cls in (
-            np.random.RandomState,
-            np.random.Generator,
-        ):
+        kinds = np.generic | np.dtype | np.random.SeedSequence | np.random.BitGenerator | random.Random
+        if issubclass(cls, kinds) or cls in (np.random.RandomState, np.random.Generator):
             return self._encode_numpy(value, path) or self._encode_opaque(number, value, path)
         return self._encode_scalar(value, path) or self._encode_special(number, value, path)
 
@@ -295,6 +303,10 @@ class Encoder:
             return self._encode_array("tensor", value, tensor, path)
         if is_user_class(cls):
             return self._encode_user_object(number, value, path)
+        if self._hooks.is_container(value) and self._is_state(value):
+            return ["held", type_name(value), self.encode(plain(value), path)]
+        if is_own_class(cls) or self._hooks.is_holder(value):
+            return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
 
     def _encode_user_object(self, number: int, value: Any, path: str) -> list[Item]:
@@ -310,6 +322,30 @@ class Encoder:
         else:
             content = None if base is None else self._encode_container(base, value, path)
         return ["object", class_name(cls), attributes, self._encode_pairs({n: i[0] for n, i in slots.items()}, path), content]
+
+    def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
+        """An object of a class that derives from a library's stays as it is; what the program's methods store there is state."""
+        node = self._encode_opaque(number, value, path)
+        if not self._collects and not self._baseline.has(value):
+            return node
+        own = own_attributes(value) or {}
+        names = own.keys() if self._hooks.is_holder(value) else stored_names(type(value))
+        state = {name: item for name, item in list(own.items()) if name in names and self._is_state(item)}
+        return ["derived", *node[1:], self._encode_pairs(state, path)]
+
+    def _is_state(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
+        cls = type(value)
+        if value is None or issubclass(cls, _STATE_TYPES):
+            return cls is not np.ndarray or dtype_name(value.dtype) is not None
+        if cls in CONTAINERS.values() or self._hooks.is_container(value):
+            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            return depth < _DEEP_STATE and all(self._is_state(item, depth + 1) for item in values)
+        if is_user_class(cls):
+            return True
+        if is_own_class(cls) or self._hooks.is_holder(value):
+            return self._collects or self._baseline.has(value)
+        return self._hooks.variable(value) is None and self._hooks.tensor(value) is not None
 
     def _encode_opaque(self, number: int, value: object, path: str) -> list[Item]:
         """What is not data stays as it is, under the address that it had when the loop was entered."""
@@ -395,6 +431,11 @@ class Encoder:
         name = f"{len(self._arrays):05d}"
         self._arrays[name] = np.array(array, copy=True, order="C")
         return name
+
+
+def plain(value: Any) -> object:
+    """Return a plain list, dict or set of what a framework's one holds."""
+    return next(base(value) for base in (dict, list, set) if isinstance(value, base))
 
 
 def has_contents(cell: types.CellType) -> bool:

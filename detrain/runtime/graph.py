@@ -70,6 +70,10 @@ class Hooks:
     """Describes a variable, whose value a framework captures; None for anything else."""
     find_variable: Callable[[list[Item]], object | None]
     """Returns the variable with a description, made anew if need be, or None."""
+    is_holder: Callable[[object], bool] = lambda _: False
+    """Says whether the attributes of an object of a framework's class are state (a callback)."""
+    is_container: Callable[[object], bool] = lambda _: False
+    """Says whether an object is a framework's list, dict or set around what the program put there."""
 
 
 @dataclass(frozen=True, slots=True)

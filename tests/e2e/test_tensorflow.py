@@ -177,6 +177,67 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
 show(*model.variables, *optimizer.variables)
 """,
+    "state in classes that derive from Keras's": """
+class Data(keras.utils.PyDataset):
+    def __init__(self):
+        super().__init__()
+        self.order, self.rng = np.arange(24), np.random.default_rng(5)
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        chosen = self.order[index * 6 : index * 6 + 6]
+        return x[chosen] + self.rng.normal(size=5).astype("float32"), y[chosen]
+    def on_epoch_end(self):
+        self.rng.shuffle(self.order)
+
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = keras.layers.Dense(3)
+        self.calls, self.seen, self.best = 0, [], {"loss": 9.0}
+    def call(self, x):
+        return self.out(x)
+    def note(self, loss):
+        self.calls += 1
+        self.seen.append(loss)
+        self.best["loss"] = min(self.best["loss"], loss)
+
+class Module(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.turns, self.log = 0, []
+    def turn(self):
+        self.turns += 1
+        self.log.append(self.turns)
+
+class History(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+    def on_epoch_end(self, epoch, logs=None):
+        self.losses.append(logs["loss"])
+
+loader, model, module, history = Data(), Model(), Module(), History()
+model.compile(keras.optimizers.Adam(5e-2), "mse")
+plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.5, patience=1, min_delta=0.5)
+callbacks = keras.callbacks.CallbackList([history, plateau, keras.callbacks.EarlyStopping("loss", patience=3)], model=model)
+callbacks.on_train_begin()
+for epoch in range(6):
+    for step in range(len(loader)):
+        a, b = loader[step]
+        loss = float(model.train_on_batch(a, b))
+        model.note(loss)
+        module.turn()
+        die(f"{epoch}:{step}")
+    loader.on_epoch_end()
+    callbacks.on_epoch_end(epoch, {"loss": loss})
+    rate = float(model.optimizer.learning_rate)
+    print(f"epoch {epoch} loss {loss!r} rate {rate!r} wait {plateau.wait} best {plateau.best!r} {history.losses}", flush=True)
+    print("of model and module", model.calls, sum(model.seen), dict(model.best), module.turns, list(module.log), flush=True)
+    if model.stop_training:
+        break
+show(*model.variables)
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)

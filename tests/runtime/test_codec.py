@@ -640,6 +640,39 @@ def test_what_was_there_and_cannot_be_captured_stays(name: str) -> None:
     assert before["count"] == 1
 
 
+class Worker(threading.Thread):
+    """A class of the program that derives from a library's."""
+
+    def __init__(self) -> None:
+        super().__init__(name="worker")
+        self.done, self.items, self.lock = 0, [{"turn": 0}], threading.Lock()
+
+    def work(self) -> None:
+        self.done += 1
+        self.items[0]["turn"] = self.done
+
+
+def test_what_the_program_stores_in_an_object_of_a_library_comes_back_in_place() -> None:
+    def change(world: World) -> None:
+        world["worker"].work()
+        world["worker"].name = "of the library"
+
+    def make() -> World:
+        worker = Worker()
+        return {"worker": worker, "items": worker.items}
+
+    after, before = make(), make()
+    held, lock, items = before["worker"], before["worker"].lock, before["items"]
+    baseline = baseline_of(after)
+    change(after)
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert before["worker"] is held
+    assert (held.done, held.items, held.lock, held.name) == (1, [{"turn": 1}], lock, "worker")
+    assert held.items is items
+
+
 def test_functions_in_a_set_are_not_taken_for_each_other() -> None:
     """A set of functions is in the order of their addresses, which differs between processes."""
 

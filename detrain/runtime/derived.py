@@ -1,0 +1,45 @@
+"""Objects of the program's classes that derive from a library's (a `keras.Model`, a callback): which attributes are its state.
+
+The library's own attributes stay as they are: most are built lazily, and none are data. Those that the program's methods
+store are state where they hold data.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Final
+
+from detrain.runtime.naming import is_own_class
+
+_BUILT_LAZILY: Final = frozenset({"built"})
+"""Says of a layer that its variables exist, which is so in a resumed process when they do."""
+
+
+def stored_names(cls: type) -> frozenset[str]:
+    """Return the names of the attributes that the methods of a class store, as far as the class and its bases are the program's."""
+    return _stored_names(cls)
+
+
+@lru_cache(maxsize=512)
+def _stored_names(cls: Hashable) -> frozenset[str]:
+    assert isinstance(cls, type)
+    functions = (item for base in cls.__mro__ if is_own_class(base) for item in vars(base).values())
+    codes = (code for item in functions for function in _functions(item) for code in _codes(function.__code__))
+    return frozenset(i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR") - _BUILT_LAZILY
+
+
+def _functions(item: object) -> Iterator[FunctionType]:
+    """Yield the functions behind what a class holds: methods, properties, and what decorators wrap."""
+    for function in (item, *(getattr(item, name, None) for name in ("__func__", "__wrapped__", "fget", "fset"))):
+        if isinstance(function, FunctionType):
+            yield function
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
