@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.data.ops import dataset_ops, iterator_ops, repeat_op
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import gen_resource_variable_ops, lookup_ops, resource_variable_ops, summary_ops_v2, variables
@@ -58,6 +58,8 @@ class TensorFlow:
         self._iterators: dict[str, weakref.ref[Any]] = {}
         self._shuffles: dict[str, weakref.ref[Any]] = {}
         self._made: dict[str, int] = {}
+        self._lost_orders: set[str] = set()
+        """Keys of shuffled sets that an iterator which is gone has repeated: their order from there on cannot be had again."""
         self._on_fit = settings.on_fit
         self._callback_types: tuple[type, ...] = ()
         self._container_types: tuple[type, ...] = (data_structures.ListWrapper, data_structures._DictWrapper)
@@ -182,6 +184,7 @@ class TensorFlow:
             for key, variable in self._alive().items()
             if variable.dtype in _NO_NUMBERS
         ]
+        found += [f"order of {key} (a shuffled set, repeated inside of one epoch's iterator)" for key in sorted(self._lost_orders)]
         return found + [f"table {table.name} (tensorflow.lookup)" for table in self._tables]
 
     def flush(self) -> None:
@@ -313,6 +316,8 @@ class TensorFlow:
                 self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
                 for key in _upstream_shuffles(dataset, births):
                     self._made[key] = self._made.get(key, 0) + 1
+                for key in _upstream_shuffles(dataset, births, is_only_repeated=True):
+                    weakref.finalize(iterator, self._lost_orders.add, key).atexit = False
 
         @functools.wraps(original_next)
         def advanced(iterator: Any) -> Any:
@@ -376,20 +381,23 @@ class _ContextStream:
         PythonStream(context.context()._rng).set(state)
 
 
-def _upstream_shuffles(dataset: Any, births: Births) -> set[str]:
-    """Return the keys of the shuffled sets that an iterator over a dataset draws from."""
+def _upstream_shuffles(dataset: Any, births: Births, *, is_only_repeated: bool = False) -> set[str]:
+    """Return the keys of the shuffled sets that an iterator over a dataset draws from, or of those that it draws from again and
+    again, because they are repeated downstream: how often, nobody counts.
+    """
     found: set[str] = set()
-    seen: set[int] = set()
-    waiting = [dataset]
+    seen: set[tuple[int, bool]] = set()
+    waiting = [(dataset, not is_only_repeated)]
     while waiting:
-        current = waiting.pop()
-        if id(current) in seen:
+        current, is_wanted = waiting.pop()
+        if (id(current), is_wanted) in seen:
             continue
-        seen.add(id(current))
+        seen.add((id(current), is_wanted))
         key = births.key(current)
-        if key is not None:
+        if key is not None and is_wanted:
             found.add(key)
-        waiting.extend(current._inputs())
+        is_wanted = is_wanted or isinstance(current, repeat_op._RepeatDataset)
+        waiting.extend((upstream, is_wanted) for upstream in current._inputs())
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain.errors import NotCapturable
 from tests.e2e.runs import bare, detrain
 
 PRELUDE = """\
@@ -313,3 +314,27 @@ def test_bare_runs_of_a_linear_adversary_are_equal(tmp_path: Path) -> None:
     assert first.status == 0, first.err
     assert "weights" in first.out
     assert first.out == second.out
+
+
+REPEATED = """
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+model.compile("sgd", "mse")
+for epoch in range(4):
+    for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(5).take(1):
+        pass
+    for step, (a, b) in enumerate(data.repeat().take(7)):
+        model.train_on_batch(a, b)
+show(*model.variables)
+"""
+
+
+def test_a_shuffled_set_repeated_inside_of_an_epoch_is_named(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + REPEATED)
+
+    run = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
+    strict = detrain("run", "--ckpt", "two", "--strict", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "not captured" in run.err
+    assert "order of shuffle (a shuffled set" in run.err
+    assert strict.status == NotCapturable.exit_code
