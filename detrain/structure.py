@@ -69,7 +69,7 @@ class Structure(msgspec.Struct, frozen=True):
 
 def write_info(structure: Structure, path: Path, base: Path) -> None:
     """Write an inst.info; file names in it are relative to `base`."""
-    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(structure, base=str(base.resolve())))
+    plain: dict[str, Any] = msgspec.to_builtins(structure)
     for nest in plain["nests"]:
         for loop in (nest["batch_loop"], nest["epoch_loop"]):
             if loop is not None:

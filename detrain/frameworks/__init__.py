@@ -23,6 +23,8 @@ class Settings:
     """Called when the program trains through a loop of the framework's own (`Model.fit`), before that starts."""
     on_update: Callable[[int], None] = lambda _what: None
     """Called when weights are updated from eager code, with a number that tells one updater from another."""
+    on_assign: Callable[[int], None] = lambda _what: None
+    """Called when a trainable variable is set outside of updates."""
 
 
 class Framework(Protocol):

@@ -73,7 +73,7 @@ class TensorFlow:
         self._tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_tables()
         self._random = RandomCounters()
-        self._updates = Updates(settings.on_update)
+        self._updates = Updates(settings.on_update, settings.on_assign)
 
     def streams(self) -> dict[str, Stream]:
         """Return the eager context's generator, from which TensorFlow draws the seeds of eager random ops."""

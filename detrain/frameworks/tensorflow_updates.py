@@ -21,10 +21,15 @@ _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 
 
 class Updates:
-    """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from another."""
+    """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from another.
 
-    def __init__(self, on_update: Callable[[int], None]) -> None:
+    `on_assign(what)` is called where a trainable variable is set in eager code for no reason that is known: by a program that
+    trains without gradients, or one that restores weights.
+    """
+
+    def __init__(self, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> None:
         self._on_update = on_update
+        self._on_assign = on_assign
         self._depth = 0
         self._by_gradient: set[int] = set()
         """Handles of the variables by which a gradient was taken, until they are set or an optimizer takes it."""
@@ -34,9 +39,9 @@ class Updates:
 
     def on_keras(self) -> None:
         """Keras is there now."""
-        from keras.src.optimizers.base_optimizer import BaseOptimizer
+        import keras
 
-        self._watch(BaseOptimizer, "apply")
+        self._watch(keras.optimizers.Optimizer, "apply")
 
     def _note(self, what: object) -> None:
         """Note an update, in a graph that is being traced or in eager code."""
@@ -95,12 +100,19 @@ class Updates:
 
         @functools.wraps(original)
         def assigned(variable: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._depth and id(variable.handle) in self._by_gradient:
+            if not self._depth and id(variable.handle) in self._by_gradient and not _is_initializing():
                 self._by_gradient.discard(id(variable.handle))
                 self._note(variable.handle)
+            elif not self._depth and variable.trainable and context.executing_eagerly():
+                self._on_assign(id(variable.handle))
             return original(variable, *args, **kwargs)
 
         setattr(cls, name, assigned)
+
+
+def _is_initializing() -> bool:
+    """Return whether TensorFlow sets variables that a function made, in a graph of its own."""
+    return not context.executing_eagerly() and getattr(ops.get_default_graph(), "name", "") == "initialize_variables"
 
 
 def _handle(source: Any) -> Any:

@@ -88,19 +88,64 @@ def analyse(entry: Path) -> Structure:
     return Structure(tuple(nests), "static analysis", fits)
 
 
+def epoch_loop_among(parents: list[AnyLoop], loop: AnyLoop) -> tuple[AnyLoop | None, tuple[str, ...]]:
+    """Return the epoch loop among the loops around a batch loop (outermost first), and what is to be said about the choice.
+
+    It is the nearest, unless that goes over parts of the data (files, shards): its variable leads to what is loaded, and a loop
+    that counts is around it.
+    """
+    if not parents:
+        return None, ()
+    nearest = parents[-1]
+    if len(parents) > 1 and _counts(parents[-2]) and not _counts(nearest) and _leads_to(nearest, loop):
+        what = f"line {nearest.lineno} goes over parts of the data: the loop around it counts the epochs, not this one"
+        return parents[-2], (what,)
+    return nearest, ()
+
+
+def _counts(loop: AnyLoop) -> bool:
+    return isinstance(loop, ast.While) or _is_counting(loop.iter)
+
+
+def _leads_to(outer: AnyLoop, inner: AnyLoop) -> bool:
+    """Return whether the variable of a loop, perhaps through other names, is read by the header of a loop inside it."""
+    if isinstance(outer, ast.While) or isinstance(inner, ast.While):
+        return False
+    names = set(bound_names([outer.target]))
+    for statement in outer.body:
+        if any(node is inner for node in ast.walk(statement)):
+            break
+        if _read_names(statement) & names:
+            names |= set(bound_names([statement]))
+    return bool(_read_names(inner.iter) & names)
+
+
 def observed_nest(file: str, tree: ast.Module, loop: AnyLoop, epoch: tuple[str, AnyLoop] | None, update: ast.Call | None) -> Nest:
     """Return the nest of a batch loop in which a run was seen to update weights, by the call `update` in its body."""
-    load = None if update is None else _load_statement(loop, update)
-    loader = "" if isinstance(loop, ast.While) or load is not None else ast.unparse(loop.iter)
-    if load is not None:
-        loader = next((ast.unparse(node) for node in ast.walk(load) if isinstance(node, ast.Call | ast.Subscript)), "")
+    load_line, loader = (None, "") if update is None else _load(loop, update)
     return Nest(
         _located(file, tree, loop),
         None if epoch is None else _located(epoch[0], _parsed(epoch[0], file, tree), epoch[1]),
-        load.lineno if load else None,
+        load_line,
         None if update is None else update.lineno,
         loader,
     )
+
+
+def _load(loop: AnyLoop, update: ast.Call) -> tuple[int | None, str]:
+    """Return the line of the call (or slice) that loads the batch, None where the header does; and what is loaded from."""
+    statement = _load_statement(loop, update)
+    is_counting = isinstance(loop, ast.While) or _is_counting(loop.iter)
+    if statement is None and not is_counting:
+        return None, ast.unparse(loop.iter)  # type: ignore[union-attr]
+    counters = set() if isinstance(loop, ast.While) else set(bound_names([loop.target]))
+    loads = [
+        node
+        for part in ([statement] if statement is not None else _arguments(update))
+        for node in ast.walk(part)
+        if isinstance(node, ast.Call | ast.Subscript) and (statement is not None or _read_names(node) & counters)
+    ]
+    return (loads[0].lineno, ast.unparse(loads[0])) if loads else (None, "")
 
 
 def _parsed(file: str, known: str, tree: ast.Module) -> ast.Module:
@@ -337,13 +382,12 @@ def _is_batch_loop(loop: AnyLoop, updates: _Updates) -> bool:
 
 def _nest(scope: _Scope, loop: AnyLoop, parents: list[AnyLoop], updates: _Updates) -> Nest:
     update = next(updates.calls(loop.body))
-    load = _load_statement(loop, update)
-    loader = ast.unparse(loop.iter) if not isinstance(loop, ast.While) and load is None else ""
-    if load is not None:
-        loader = next((ast.unparse(n) for n in ast.walk(load) if isinstance(n, ast.Call | ast.Subscript)), "")
-    evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
-    epoch_loop = _loop(scope, parents[-1]) if parents else None
-    return Nest(_loop(scope, loop), epoch_loop, load.lineno if load else None, update.lineno, loader, evidence)
+    load_line, loader = _load(loop, update)
+    evidence: tuple[str, ...] = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
+    around, remark = epoch_loop_among(parents, loop)
+    evidence += remark
+    epoch_loop = None if around is None else _loop(scope, around)
+    return Nest(_loop(scope, loop), epoch_loop, load_line, update.lineno, loader, evidence)
 
 
 def _loop(scope: _Scope, loop: AnyLoop) -> Loop:

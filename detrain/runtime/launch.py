@@ -133,8 +133,9 @@ class _Finder:
         self._config = config
         self._session = session
         self._on_update: Callable[[int], None] = lambda _what: None
+        self._on_assign: Callable[[int], None] = lambda _what: None
         if traced is not None:
-            self._on_update = traced.observer.on_update
+            self._on_update, self._on_assign = traced.observer.on_update, traced.observer.on_assign
         elif session is not None:
             self._on_update = session.on_update
         self._made: list[Framework] = []
@@ -165,7 +166,7 @@ class _Finder:
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
             on_fit = self._refuse_fit if self._session is not None else lambda: None
-            settings = Settings(self._config.seed, self._config.threads, on_fit, self._on_update)
+            settings = Settings(self._config.seed, self._config.threads, on_fit, self._on_update, self._on_assign)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

@@ -33,7 +33,7 @@ class Confirmation:
     def in_body(self) -> None:
         """Weights are updated, for the first time, in the body of a loop with probes: write the structure down."""
         self._may_start_again = False
-        if not self._config.info:
+        if not self._config.info or not self._structure.nests:
             return
         observer = Observer(lambda _observer: None)
         observer.on_update(0)
@@ -74,6 +74,6 @@ class Confirmation:
         path = info or Path(self._config.info)
         base = Path(getattr(sys.modules["__main__"], "__file__", None) or ".").resolve().parent
         try:
-            write_info(msgspec.structs.replace(structure, program=self._config.program), path, base)
+            write_info(msgspec.structs.replace(structure, program=self._config.program, base=str(base)), path, base)
         except OSError as error:
             report.warn(f"cannot write {str(path)!r}: {error.strerror or error}")

@@ -93,12 +93,12 @@ class Inference:
         """Return what the events say, in the order in which the phases were first seen."""
         nests = [self._without_steps(nest) for nest in self._nests if nest]
         counted = {nest[-1] for nest in nests}
-        found: dict[LoopKey, Phase] = {}
+        found: dict[tuple[LoopKey, LoopKey | None], Phase] = {}
         for nest in nests:
             depth = next(index for index, key in enumerate(nest) if key in counted)
             batch, epoch = nest[depth], nest[depth - 1] if depth else None
-            if batch not in found:
-                found[batch] = Phase(batch, epoch, nest, self._is_sure(batch, epoch), self._evidence(batch, epoch))
+            if (batch, epoch) not in found:
+                found[batch, epoch] = Phase(batch, epoch, nest, self._is_sure(batch, epoch), self._evidence(batch, epoch))
         return list(found.values())
 
     def is_sure(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from detrain.instrument.analysis import observed_nest
+from detrain.instrument.analysis import epoch_loop_among, observed_nest
 from detrain.runtime.frames import is_user_file
 from detrain.structure import AnyLoop, Nest, Structure
 from detrain.tracer.events import LineWatcher, OnLine, line_watcher
@@ -47,6 +47,7 @@ class Observer:
         self._inference = Inference()
         self._watcher = make_watcher(self._reached)
         self._is_watching = True
+        self._has_updates = False
         self._around: dict[tuple[CodeType, int], tuple[str, tuple[AnyLoop, ...], Position]] = {}
         self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
         self._fits: dict[str, None] = {}
@@ -58,8 +59,19 @@ class Observer:
         """Weights have been updated, somewhere below the caller."""
         if not self._is_watching:
             return
+        if not self._has_updates:
+            self._has_updates, self._inference = True, Inference()
+        self._see(what)
+        self._on_news(self)
+
+    def on_assign(self, what: int) -> None:
+        """A weight was set outside of updates: this counts as long as there are no others."""
+        if self._is_watching and not self._has_updates:
+            self._see(what)
+
+    def _see(self, what: int) -> None:
         parts: list[tuple[FrameType, str, tuple[AnyLoop, ...], Position]] = []
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             filename = frame.f_code.co_filename
             if is_user_file(filename):
@@ -83,12 +95,11 @@ class Observer:
         for frame, _file, loops, _place in parts:
             if loops:
                 self._watcher.arm(frame, {loop.lineno: body_lines(loop) for loop in loops})
-        self._on_news(self)
 
     @property
     def is_sure(self) -> bool:
         """Whether the loops seen so far are known for sure."""
-        return self._inference.is_sure()
+        return self._has_updates and self._inference.is_sure()
 
     @property
     def knows_batch_loop(self) -> bool:
@@ -113,17 +124,23 @@ class Observer:
     def outcome(self, static: Structure, *, has_ended: bool) -> Outcome:
         """Return what was seen. Loops that static analysis proposes and that were not reached are kept if the run was cut short."""
         nests = [self._nest(phase) for phase in self._inference.phases()]
-        seen = {(nest.batch_loop.file, nest.batch_loop.line) for nest in nests} | set(self._inference.records)
-        if not has_ended or not nests:
+        if not has_ended:
             nests += [
                 msgspec.structs.replace(nest, evidence=(*nest.evidence, "static analysis; not reached in the traced run"))
                 for nest in static.nests
-                if not has_ended and (nest.batch_loop.file, nest.batch_loop.line) not in seen
+                if not self._was_passed(nest)
             ]
         took = self._ended - self._began
         source = f"a traced run ({self._inference.updates} updates in {took:.1f} s, by {self._watcher.name})"
         structure = Structure(tuple(nests), source, tuple(self._fits))
         return Outcome(structure, self.is_sure, self._inference.updates + self._outside, took)
+
+    def _was_passed(self, nest: Nest) -> bool:
+        """Return whether the run has been through a loop that static analysis proposes, or knows it better."""
+        known = self._inference.records
+        key = (nest.batch_loop.file, nest.batch_loop.line)
+        around = None if nest.epoch_loop is None else (nest.epoch_loop.file, nest.epoch_loop.line)
+        return key in known or (around in known and self.is_sure)
 
     def _look(self, frame: FrameType) -> tuple[str, tuple[AnyLoop, ...], Position]:
         key = (frame.f_code, frame.f_lasti)
@@ -151,9 +168,14 @@ class Observer:
         source = read_source(file)
         assert source is not None
         epoch = None if phase.epoch is None else (phase.epoch[0], self._places[phase.epoch][0])
+        around, remark = epoch_loop_among(source.loops_around(loop.lineno, loop.col_offset), loop)
+        if epoch is not None and around is not None and (file, around.lineno) in phase.nest:
+            epoch = (file, around)
         update = _call_in(loop, source.calls_at(place))
         nest = observed_nest(file, source.tree, loop, epoch, update)
-        return msgspec.structs.replace(nest, evidence=phase.evidence, is_confirmed=phase.is_sure)
+        if not self._has_updates:
+            remark += ("no optimizer was applied: weights were set",)
+        return msgspec.structs.replace(nest, evidence=phase.evidence + remark, is_confirmed=phase.is_sure)
 
 
 def _call_in(loop: AnyLoop, calls: list[ast.Call]) -> ast.Call | None:

@@ -42,7 +42,9 @@ class TracedRun:
         self._is_over = True
         self.observer.stop()
         outcome = self.observer.outcome(self._trace.static, has_ended=has_ended)
-        structure = msgspec.structs.replace(outcome.structure, program=self._config.program, sizes=self.observer.sizes)
+        structure = msgspec.structs.replace(
+            outcome.structure, program=self._config.program, sizes=self.observer.sizes, base=self._trace.base
+        )
         path = Path(self._trace.info)
         if not structure.nests and not structure.fit_lines:
             raise _nothing(self._config.shown, outcome)

@@ -25,7 +25,7 @@ rng = np.random.default_rng(0)
 for episode in range(12):  # <- batch loop
     states, actions, rewards = [], [], []
     state, done = env.reset(), False
-    while not done:  # <- load
+    while not done:
         probs = tf.nn.softmax(policy(state[None]))[0].numpy().astype("float64")
         action = rng.choice(2, p=probs / probs.sum())
         states.append(state)

@@ -15,7 +15,7 @@ for epoch in range(4):  # <- epoch loop
     cost = 0.0
     for i in range(0, len(x), batch):  # <- batch loop
         xb = x[i:i + batch]  # <- load
-        yb = y[i:i + batch]
+        yb = y[i:i + batch]  # <- load
         with tf.GradientTape() as tape:
             logits = tf.matmul(xb, W) + b
             loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=yb, logits=logits))

@@ -1,0 +1,126 @@
+"""Loops watched by each kind of watcher of this Python. Standard library only, so that it also runs where nothing is installed.
+
+A program calls `update(names)` in its loops, as an observer would be called; the oracle is what the loops do by themselves: they
+note each entry and each turn in a list of their own.
+"""
+
+import random
+import sys
+
+from detrain.tracer.events import MonitoringWatcher, SettraceWatcher
+
+KINDS = [SettraceWatcher] + ([MonitoringWatcher] if sys.version_info >= (3, 12) else [])
+
+HEADERS = {
+    "for": "for {name} in range({count}):",
+    "while": "while turn(state, {name!r}, {count}):",
+}
+
+
+class Program:
+    """Random nested loops, in one function or each in its own, with an update in the innermost."""
+
+    def __init__(self, seed):
+        draw = random.Random(seed)
+        depth = draw.randint(1, 3)
+        self.lines = ["def run0(update, note, state):"]
+        self.headers, self.bodies = {}, {}
+        indent, function = 1, 0
+        for level in range(depth):
+            kind, name, count = draw.choice(list(HEADERS)), f"i{level}", draw.randint(1, 4)
+            if kind == "while":
+                self.lines.append("    " * indent + f"state[{name!r}] = 0")
+            self.lines.append("    " * indent + HEADERS[kind].format(name=name, count=count))
+            self.headers[level] = len(self.lines)
+            indent += 1
+            self.lines.append("    " * indent + f"note('turn', {level})")
+            for _ in range(draw.randint(0, 2)):
+                self.lines.append("    " * indent + "sum([1, 2, 3])")
+            if level < depth - 1 and draw.random() < 0.5:
+                function += 1
+                self.lines.append("    " * indent + f"run{function}(update, note, state)")
+                self.rest(level)
+                self.lines.append(f"def run{function}(update, note, state):")
+                indent = 1
+        self.lines.append("    " * indent + "note('update', None)")
+        self.lines.append("    " * indent + "update()")
+        for _ in range(draw.randint(0, 2)):
+            self.lines.append("    " * indent + "sum([4])")
+        for level in self.headers:
+            self.bodies.setdefault(level, range(self.headers[level] + 1, len(self.lines) + 1))
+        self.source = "\n".join(self.lines) + "\n"
+
+    def rest(self, level):
+        for known in range(level + 1):
+            self.bodies.setdefault(known, range(self.headers[known] + 1, len(self.lines) + 1))
+
+
+def turn(state, name, count):
+    state[name] += 1
+    return state[name] <= count
+
+
+def watch(program, kind):
+    """Run a program; return what the loops noted, and what the watcher saw: updates and header lines."""
+    noted, seen = [], []
+    watcher = kind(lambda code, line: seen.append(line))
+
+    def update():
+        seen.append("update")
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename == "<program>":
+                names = {level for level, line in program.headers.items() if own(frame, line)}
+                loops = {program.headers[level]: program.bodies[level] for level in names}
+                if loops:
+                    watcher.arm(frame, loops)
+            frame = frame.f_back
+
+    def own(frame, line):
+        return any(line == there for *_span, there in frame.f_code.co_lines())
+
+    scope = {"turn": turn}
+    exec(compile(program.source, "<program>", "exec"), scope)
+    before = sys.gettrace()
+    scope["run0"](update, lambda what, level: noted.append((what, level)), {})
+    watcher.stop()
+    assert sys.gettrace() is before
+    return noted, seen
+
+
+def check(seed, kind):
+    """Between two updates the watcher sees the header of each loop that turned, the outer ones first."""
+    program = Program(seed)
+    noted, seen = watch(program, kind)
+    levels = {line: level for level, line in program.headers.items()}
+    expected = between([level if what == "turn" else "update" for what, level in noted])
+    got = between(["update" if item == "update" else levels[item] for item in seen])
+    assert len(expected) == len(got), (program.source, noted, seen)
+    for wanted, had in zip(expected, got, strict=True):
+        outermost = min(wanted)
+        # A header is reached once more when its loop ends; what counts is how far out the program went.
+        assert min(had, default=None) == outermost, (program.source, wanted, had)
+
+
+def between(events):
+    """Split what happened after the first update into what lies between updates, the end left out."""
+    groups, current, is_counting = [], [], False
+    for event in events:
+        if event == "update":
+            if is_counting:
+                groups.append(current)
+            current, is_counting = [], True
+        else:
+            current.append(event)
+    return groups
+
+
+def main():
+    for kind in KINDS:
+        for seed in range(int(sys.argv[1]), int(sys.argv[2])):
+            check(seed, kind)
+    print("ok", *[kind.name for kind in KINDS])
+
+
+if __name__ == "__main__":
+    main()
