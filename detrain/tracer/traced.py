@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -69,15 +70,19 @@ class TracedRun:
 
 def _with_loader(nest: Nest, changed: dict[str, tuple[int, int]]) -> Nest:
     """Add to the evidence which objects changed their size, those that the loader is written with first."""
-    roots = {part.partition("(")[0].strip() for part in nest.loader.replace(".", " ").split()}
-    named = sorted(changed, key=lambda path: (path.partition(".")[0] not in roots, path))
+    roots = set(re.findall(r"[^\W\d]\w*", nest.loader))
+    named = sorted(changed, key=lambda path: (_root(path) not in roots, path))
     lines = [f"second round: {path} changed its size from {changed[path][0]} to {changed[path][1]}" for path in named[:4]]
-    is_loader = any(path.partition(".")[0].partition("[")[0] in roots for path in changed)
+    is_loader = any(_root(path) in roots for path in changed)
     if changed:
         lines.append(
             "the loader is among them" if is_loader else f"none of them is in the loader as it is written, {nest.loader!r}"
         )
     return msgspec.structs.replace(nest, evidence=(*nest.evidence, *lines))
+
+
+def _root(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]
 
 
 def _nothing(shown: str, outcome: Outcome) -> NoStructure:

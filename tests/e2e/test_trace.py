@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from detrain import errors
+from tests.e2e.runs import detrain
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
 TRAINING = [path for path in programs() if marks(path)]
@@ -66,3 +67,111 @@ def test_programs_without_a_loop_of_their_own_are_answered(name: str, status: in
 
     assert run.returncode == status
     assert said in run.stderr
+
+
+HIDDEN = """
+import hashlib, os, signal, sys
+import keras, numpy as np, tensorflow as tf
+x, y = np.random.normal(size=(40, 4)).astype("float32"), np.random.normal(size=(40, 1)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+optimizer = keras.optimizers.Adam(0.01)
+handlers = {}
+def on(name):
+    return lambda function: handlers.setdefault(name, function)
+@on("batch")
+def work(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a) - b) ** 2)
+    apply = getattr(optimizer, "app" + "ly_gradients")
+    apply(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return float(loss)
+for epoch in range(3):
+    total = 0.0
+    for i in range(0, 40, 8):
+        total += handlers["batch"](x[i:i + 8], y[i:i + 8])
+        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print("epoch", epoch, repr(total), flush=True)
+print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables + optimizer.variables)).hexdigest())
+"""
+
+
+def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_trains(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HIDDEN)
+    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+
+    killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:16")
+    assert "starting again with probes there" in killed.err
+    assert killed.status == -9
+    resumed = detrain("run", "program.py", cwd=tmp_path)
+
+    assert "resuming program at 2:0" in resumed.err
+    assert resumed.out.splitlines() == whole.out.splitlines()[-2:]
+
+
+def test_the_first_run_confirms_what_static_analysis_proposes(tmp_path: Path) -> None:
+    detrain("run", str(PROGRAMS / "nested_for.py"), cwd=tmp_path)
+
+    info = found(tmp_path)
+    assert [nest["is_confirmed"] for nest in info["nests"]] == [True]
+    assert info["program"] == "nested_for"
+
+
+def test_a_structure_that_a_run_wrote_does_not_outlive_an_edit_of_the_loop(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(HIDDEN)
+    detrain("run", "program.py", cwd=tmp_path)
+    program.write_text(HIDDEN.replace("range(3)", "range(2)"))
+
+    again = detrain("run", "--fresh", "program.py", cwd=tmp_path)
+
+    assert "finding the loops anew" in again.err
+    assert again.status == 0
+    assert len(again.out.splitlines()) == 3
+
+
+def test_tracing_ends_as_soon_as_it_is_sure(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HIDDEN.replace("range(3)", "range(10**9)"))
+
+    run = trace(tmp_path, "program.py")
+
+    assert run.returncode == 0
+    assert "(sure)" in run.stderr
+    assert "epoch 0" in run.stdout
+
+
+def test_the_second_round_names_what_changed_with_the_dataset(tmp_path: Path) -> None:
+    program = "import sys\n" + HIDDEN.replace("size=(40", "size=(int(sys.argv[1])").replace(
+        "range(0, 40, 8)", "range(0, len(x), 8)"
+    )
+    (tmp_path / "program.py").write_text(program)
+
+    assert trace(tmp_path, "program.py", "40").returncode == 0
+    assert trace(tmp_path, "--second", "--diff-size", "8", "program.py", "48").returncode == 0
+
+    (nest,) = found(tmp_path)["nests"]
+    assert nest["loader"] == "x[i:i + 8]"
+    assert "second round: x changed its size from 40 to 48" in nest["evidence"]
+    assert "the loader is among them" in nest["evidence"]
+
+
+def test_show_lists_the_loops_in_their_source(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HIDDEN)
+    trace(tmp_path, "program.py")
+
+    shown = detrain("show", "ckpt/inst.info", cwd=tmp_path).out
+
+    lines = {line.partition("<-")[2].strip(): line for line in shown.splitlines() if "<-" in line}
+    assert "for epoch in range(3):" in lines["epoch loop"]
+    assert "for i in range(0, 40, 8):" in lines["batch loop"]
+    assert "sure" in shown.splitlines()[1]
+
+
+def test_a_program_that_fails_keeps_its_traceback_and_status(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HIDDEN.replace('print("epoch"', "raise ValueError('mine')\n    print(\"epoch\""))
+
+    run = trace(tmp_path, "program.py")
+
+    assert run.returncode == 1
+    assert run.stderr.rstrip().endswith("ValueError: mine")
+    assert len(found(tmp_path)["nests"]) == 1
