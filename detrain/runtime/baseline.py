@@ -25,6 +25,7 @@ class Baseline:
     _addresses: dict[int, str] = field(default_factory=dict)
     _by_address: dict[str, Callable[[], object]] = field(default_factory=dict)
     _sets: dict[int, frozenset[int]] = field(default_factory=dict)
+    _positions: dict[int, object] = field(default_factory=dict)
 
     def add(self, value: object, path: str = "") -> None:
         """Note an object, without keeping it alive if that can be had. Without a path it has no address."""
@@ -54,6 +55,15 @@ class Baseline:
         """Return the object at an address, or ABSENT."""
         found = self._by_address[address]() if address in self._by_address else None
         return ABSENT if found is None else found
+
+    def add_position(self, value: object, position: object) -> None:
+        """Note where an object is that hands out one thing after another."""
+        if position is not None:
+            self._positions[id(value)] = position
+
+    def is_at(self, value: object, position: object) -> bool:
+        """Return whether an object is where it was, or has no position."""
+        return self._positions.get(id(value)) == position
 
     def add_set(self, value: object, elements: list[object]) -> None:
         """Note the elements of a set."""

@@ -34,9 +34,9 @@ class Capture:
                 encoder.encode(value, _path(root, name))
         return found
 
-    def encode(self, frame: FrameType, baseline: Baseline) -> Encoded:
+    def encode(self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False) -> Encoded:
         """Return the state of the program, suspended in `frame`."""
-        encoder = Encoder(self._hooks(), baseline)
+        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
         roots: dict[str, Item] = {}
         for root, values in _namespaces(frame):
             for name, value in values.items():

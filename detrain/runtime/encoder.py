@@ -50,6 +50,7 @@ from detrain.runtime.naming import (
     static_name,
     type_name,
 )
+from detrain.runtime.positions import is_open_for_writing, position
 from detrain.runtime.set_order import frozen_recipe, set_recipe
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -77,10 +78,12 @@ _DEEP_STATE: Final = 8
 class Encoder:
     """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
 
-    def __init__(self, hooks: Hooks, baseline: Baseline, *, is_baseline: bool = False) -> None:
+    def __init__(self, hooks: Hooks, baseline: Baseline, *, is_baseline: bool = False, are_loads_replayed: bool = False) -> None:
         self._hooks = hooks
         self._baseline = baseline
         self._collects = is_baseline
+        self._are_loads_replayed = are_loads_replayed
+        """What loads move on is where it was when a resumed process has loaded as often."""
         self._nodes: list[list[Item] | None] = []
         self._numbers: dict[int, int] = {}
         self._alive: list[object] = []
@@ -351,8 +354,13 @@ class Encoder:
         """What is not data stays as it is, under the address that it had when the loop was entered."""
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
+            self._baseline.add_position(value, position(value))
         elif not self._baseline.has(value):
             return self._lose(number, path, type_name(value))
+        elif is_open_for_writing(value):
+            self._lose(number, path, f"{type_name(value)}: open for writing")
+        elif not self._are_loads_replayed and not self._baseline.is_at(value, position(value)):
+            self._lose(number, path, f"{type_name(value)}: it has moved on")
         return ["opaque", type_name(value), self._baseline.address(value)]
 
     def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:

@@ -282,7 +282,8 @@ class Session:
                 stream.flush()
         for framework in self.frameworks:
             framework.flush()
-        encoded = self._capture.encode(frame, self._baseline(cut))
+        # At the end of a phase the names of its loop still count as live, though nobody moves them on.
+        encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch")
         losses = [*encoded.not_captured, *(loss for framework in self.frameworks for loss in framework.not_captured())]
         self._name_losses(losses)
         tensors: dict[str, Array] = {}

@@ -673,6 +673,28 @@ def test_what_the_program_stores_in_an_object_of_a_library_comes_back_in_place()
     assert held.items is items
 
 
+MOVING: dict[str, Callable[[], typing.Iterator[object]]] = {
+    "generator": count_up,
+    "iterator": lambda: iter([1, 2]),
+    "counter": itertools.count,
+    "cursor": lambda: iter(range(3)),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_what_was_there_and_has_moved_on_is_named(name: str) -> None:
+    world: World = {"value": MOVING[name](), "other": MOVING[name]()}
+    baseline = baseline_of(world)
+    next(world["value"])
+    assert [said.partition(" (")[0] for said in encode(world, baseline).not_captured] == ["value"]
+
+
+def test_a_file_open_for_writing_is_named(tmp_path: pathlib.Path) -> None:
+    with (tmp_path / "log").open("w") as log, (tmp_path / "log").open() as lines:
+        world: World = {"log": log, "lines": lines, "out": sys.stdout}
+        assert encode(world, baseline_of(world)).not_captured == ["log (_io.TextIOWrapper: open for writing)"]
+
+
 def test_functions_in_a_set_are_not_taken_for_each_other() -> None:
     """A set of functions is in the order of their addresses, which differs between processes."""
 

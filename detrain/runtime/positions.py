@@ -1,0 +1,36 @@
+"""How far objects that hand out or take in one thing after another are: generators, iterators, open files.
+
+They stay as the process has them; where one has moved since the loop was entered, that is named.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import io
+import itertools
+import sys
+from types import GeneratorType
+from typing import Any, Final
+
+_FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+_BUILTIN: Final = ("builtins", "itertools")
+
+
+def position(value: Any) -> object:
+    """Return what tells where an object is, to be compared for equality, or None if it has no position. Reads nothing from it."""
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in frame.f_locals.items())))
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if isinstance(value, collections.abc.Iterator) and type(value).__module__ in _BUILTIN:
+        hint = getattr(value, "__length_hint__", None)
+        return hint() if hint is not None else None
+    return None
+
+
+def is_open_for_writing(value: Any) -> bool:
+    """Return whether an object is a file that is open for writing, the standard streams aside."""
+    if not isinstance(value, _FILES) or value in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        return False
+    return not value.closed and value.writable()
