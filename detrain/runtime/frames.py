@@ -28,6 +28,8 @@ def _library_folders() -> tuple[str, ...]:
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update(site.getsitepackages())
     folders.add(site.getusersitepackages())
+    # Libraries of another environment, which a .pth file or PYTHONPATH put on the path.
+    folders.update(folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages"))
     folders.add(str(Path(__file__).resolve().parent.parent))
     return tuple(sorted(str(Path(folder).resolve()) + "/" for folder in folders))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -49,6 +50,22 @@ def test_python_libraries_and_detrain_are_not_the_users(name):
 
 def test_what_autograph_generates_is_not_the_users(tmp_path):
     assert not is_user_file(str(tmp_path / "__autograph_generated_filex1.py"))
+
+
+def test_libraries_of_another_environment_on_the_path_are_not_the_users(tmp_path):
+    code = "import sys; from detrain.runtime.frames import is_user_file as user; print(*map(user, sys.argv[1:]))"
+    libraries = tmp_path / "site-packages"
+    path = os.pathsep.join([str(libraries), str(tmp_path / "own"), str(Path(detrain.__file__).parent.parent)])
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, libraries / "six.py", tmp_path / "own" / "model.py"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "False True\n", done.stderr
 
 
 @pytest.mark.parametrize("folder", ["stdlib", "purelib", "platlib"])
