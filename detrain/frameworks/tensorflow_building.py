@@ -30,6 +30,7 @@ class Builder:
         self._births = births
         self._building = building
         self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._keras_types: tuple[type[Any], ...] = ()  # known once Keras is imported
         self._watch_functions()
 
     def build_ahead(self, units: list[Unit]) -> None:
@@ -55,6 +56,7 @@ class Builder:
         building, births = self._building, self._births
         original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
         original_initialize = Variable._initialize
+        self._keras_types = (Variable,)
 
         @functools.wraps(original_build)
         def built(layer: Any, call_spec: Any) -> Any:
@@ -84,7 +86,7 @@ class Builder:
 
     def variable_key(self, value: Any) -> str | None:
         """Return the key of a variable, TensorFlow's or Keras's."""
-        inner = getattr(value, "_value", None) if not isinstance(value, tf.Variable) else value
+        inner = value._value if isinstance(value, self._keras_types) else value
         return self._births.key(inner) if isinstance(inner, tf.Variable) else None
 
     def keras_variable(self, key: str) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import gen_random_ops
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 Draw = Callable[..., Any]
 
@@ -57,8 +58,9 @@ class RandomCounters:
         graph.detrain_random_ops = turn + 1
         key = f"{graph.detrain_function} {turn}"
         if key not in self._counters:
+            # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again refuses.
             with tf.init_scope():
-                self._counters[key] = tf.Variable(0, dtype=tf.int64, trainable=False, name=f"random counter {turn}")
+                self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random counter {turn}")
         return self._counters[key]
 
 

@@ -73,6 +73,34 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r} noise {noise.numpy().tobytes().hex()}", flush=True)
 show(*model.variables)
 """,
+    "stateful random ops in a traced function that another calls": """
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(8), keras.layers.Dense(3)])
+optimizer = keras.optimizers.SGD(1e-2)
+
+class Lazy:
+    def __getattr__(self, name):
+        raise ImportError(name) if name.startswith("_") else AttributeError(name)  # as lazy modules may
+
+lazy = Lazy()
+
+@tf.function
+def step_on(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a + tf.random.normal(tf.shape(a))) - b) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+@tf.function
+def steps_on(a, b):
+    return step_on(a, b) + step_on(a, b)
+
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        loss = steps_on(a, b)
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r} {type(lazy).__name__}", flush=True)
+show(*model.variables)
+""",
     "a step that is a method": """
 class Trainer:
     def __init__(self):
