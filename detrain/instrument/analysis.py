@@ -72,6 +72,8 @@ def analyse(entry: Path) -> Structure:
     scopes = [scope for file, tree in trees.items() for scope in _scopes(file, tree, methods, wrapped)]
     updates = _updates(trees.values(), scopes, methods)
     loops = [(scope, loop, parents) for scope in scopes if not scope.is_compiled for loop, parents in _loops(scope.node)]
+    whole = {id(scope) for scope in scopes if _is_step_with_loops(scope, loops, updates)}
+    loops = [found for found in loops if id(found[0]) not in whole]
     steps = _Updates(updates.direct, updates.references - _looping_references(scopes, loops, updates))
     chosen = {id(loop) for _scope, loop, _parents in loops if _is_batch_loop(loop, steps)}
     nests = [
@@ -341,6 +343,31 @@ def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
 def _is_over_gradients(loop: AnyLoop) -> bool:
     """Return whether a loop goes over the gradients of one update: it is a part of that, no loop over batches."""
     return not isinstance(loop, ast.While) and _GRADIENTS.search(ast.unparse(loop.iter).lower()) is not None
+
+
+def _is_step_with_loops(scope: _Scope, loops: list[_Found], updates: _Updates) -> bool:
+    """Return whether a function is one training step although it updates in a loop: the critic of a WGAN, trained several times.
+
+    It then updates beside that loop too, the loop only counts and loads nothing, and a loop of the program calls the function.
+    """
+    own = [(loop, parents) for inside, loop, parents in loops if inside is scope and any(updates.calls(loop.body))]
+    if not own or not scope.references or any(parents or not _only_repeats(loop, updates) for loop, parents in own):
+        return False
+    inside = {id(node) for loop, _parents in own for node in ast.walk(loop)}
+    if all(id(call) in inside for call in updates.calls([scope.node])):
+        return False
+    calls = (
+        node for other, loop, _parents in loops if other is not scope for node in _own_nodes(loop) if isinstance(node, ast.Call)
+    )
+    return any(_invoked(call) & scope.references for call in calls)
+
+
+def _only_repeats(loop: AnyLoop, updates: _Updates) -> bool:
+    if isinstance(loop, ast.While) or not _is_counting(loop.iter):
+        return False
+    counters = set(bound_names([loop.target]))
+    reads = {name for call in updates.calls(loop.body) for name in _read_names(call)}
+    return not counters & reads and not any(_surely_loads(statement, counters) for statement in loop.body)
 
 
 def _looping_references(scopes: list[_Scope], loops: list[_Found], updates: _Updates) -> set[str]:

@@ -311,6 +311,7 @@ class Session:
             write(path, Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays))
             self._catalogue.prune(self._config.program, self._config.run, self._config.keep)
         self._saved_at = time.monotonic()
+        self._most_undigested = 1  # a run that resumes here compares its first batch: it must be on record at once
 
     def _name_losses(self, losses: list[str]) -> None:
         new = sorted(set(losses) - self._warned)

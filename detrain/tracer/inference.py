@@ -32,6 +32,8 @@ class LoopRecord:
     """Updates inside it, at any depth."""
     runs: int = 0
     """Runs that are over and had updates."""
+    first_run: int = 0
+    """Updates in the first of them."""
     most_of_one: int = 0
     """The most updates that one updater made in one run."""
     updaters: set[int] = field(default_factory=set)
@@ -41,6 +43,7 @@ class LoopRecord:
         """The loop is entered anew, or the loop around it has turned."""
         if self.in_run:
             self.runs += 1
+            self.first_run = self.first_run or self.in_run.total()
             self.in_run.clear()
 
 
@@ -107,8 +110,10 @@ class Inference:
         return bool(phases) and all(phase.is_sure for phase in phases)
 
     def epochs(self) -> int:
-        """Return how many epochs of one phase are over."""
-        return max((self.records[phase.batch].runs for phase in self.phases()), default=0)
+        """Return how many epochs of one phase are over. Where turns are no longer watched, by the updates of the first epoch."""
+        records = [self.records[phase.batch] for phase in self.phases()]
+        by_updates = [record.updates // record.first_run for record in records if record.first_run]
+        return max([record.runs for record in records] + by_updates, default=0)
 
     def _without_steps(self, nest: tuple[LoopKey, ...]) -> tuple[LoopKey, ...]:
         while len(nest) > 1 and self._is_step(self.records[nest[-1]]):
@@ -123,7 +128,7 @@ class Inference:
         record = self.records[batch]
         if epoch is None:
             return record.most_of_one > 1
-        return record.most_of_one > 1 and record.runs >= 1 and bool(record.in_run)
+        return record.most_of_one > 1 and record.runs + bool(record.in_run) > 1
 
     def _evidence(self, batch: LoopKey, epoch: LoopKey | None) -> tuple[str, ...]:
         record = self.records[batch]

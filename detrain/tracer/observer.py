@@ -48,6 +48,8 @@ class Observer:
         self._watcher = make_watcher(self._reached)
         self._is_watching = True
         self._has_updates = False
+        self._is_settled = False
+        """Whether the loops are known: their turns are no longer watched, until an update comes from elsewhere."""
         self._around: dict[tuple[CodeType, int], tuple[str, tuple[AnyLoop, ...], Position]] = {}
         self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
         self._fits: dict[str, None] = {}
@@ -92,8 +94,12 @@ class Observer:
                     self._places.setdefault((file, loop.lineno), (loop, place))
             if not self.sizes:
                 self.sizes = sizes_in([frame for frame, *_rest in parts])
+            self._is_settled = False
+        if self._is_settled:
+            return
+        self._is_settled = self.is_sure
         for frame, _file, loops, _place in parts:
-            if loops:
+            if loops and not self._is_settled:
                 self._watcher.arm(frame, {loop.lineno: body_lines(loop) for loop in loops})
 
     @property

@@ -47,7 +47,7 @@ class TracedRun:
             outcome.structure, program=self._config.program, sizes=self.observer.sizes, base=self._trace.base
         )
         path = Path(self._trace.info)
-        if not structure.nests and not structure.fit_lines:
+        if not structure.fit_lines and not (structure.nests and outcome.updates):
             raise _nothing(self._config.shown, outcome)
         if self._trace.is_second:
             structure = self._confirmed(structure, path)

@@ -137,10 +137,28 @@ show(optimizer.weights)
 )
 
 
+TENSOR_DATA = """
+import os, signal
+import numpy as np, tensorflow as tf
+weight = tf.Variable(tf.zeros(3))
+class Optimizer:
+    def apply_gradients(self, pairs):
+        for gradient, variable in pairs:
+            variable.assign_sub(gradient)
+optimizer = Optimizer()
+for epoch in range(3):
+    for step, x in enumerate(tf.data.Dataset.from_tensor_slices(np.load("data.npy")).batch(3)):
+        optimizer.apply_gradients([(tf.cast(x[0], "float32"), weight)])
+        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 LAZY_DATA = DATA.replace('data = np.load("data.npy")\n', "").replace("x = data[epoch", 'x = np.load("data.npy")[epoch')
 
 
-@pytest.mark.parametrize(("program", "said"), [(DATA, "data.base: the array"), (LAZY_DATA, "batch 1:0")])
+@pytest.mark.parametrize(
+    ("program", "said"), [(DATA, "data.base: the array"), (LAZY_DATA, "batch 1:0"), (TENSOR_DATA, "batch 1:0")]
+)
 def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     data = np.random.default_rng(0).normal(size=(12, 3))

@@ -505,6 +505,40 @@ def test_a_gan_by_train_on_batch_has_one_nest(tmp_path: Path) -> None:
     )
 
 
+def test_a_step_that_trains_its_critic_in_a_loop_is_a_step(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        class Gan:
+            def train_step(self, real):
+                for i in range(self.d_steps):
+                    noise = tf.random.normal([16, 100])
+                    loss = self.critic_loss(real, noise)
+                    self.d_optimizer.apply_gradients(zip(self.gradients(loss), self.d.trainable_variables))
+                self.g_optimizer.apply_gradients(zip(self.generator_gradients(), self.g.trainable_variables))
+            def train(self, data):
+                for epoch in range(3): #E1
+                    for real in data: #B1
+                        self.train_step(real) #U1
+        """,
+    )
+
+
+def test_a_function_that_builds_with_one_step_and_then_trains_is_no_step(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        def train(data, seed):
+            train_step(*data[0])
+            for i in range(100): #B1
+                x, y = next_batch(data, i) #L1
+                train_step(x, y) #U1
+        for seed in range(3): #E1
+            train(load(), seed)
+        """),
+    )
+
+
 def test_noise_beside_a_batch_from_the_header_is_no_load(tmp_path: Path) -> None:
     check(
         tmp_path,
