@@ -46,6 +46,8 @@ class Nest(msgspec.Struct, frozen=True):
     loader: str = ""
     """What the batch comes from, as the program writes it."""
     evidence: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """Where two readings are possible, which was taken and why."""
     is_confirmed: bool = False
     """Whether a run has shown it: updates in each turn of the batch loop, and the epoch loop running it again."""
 

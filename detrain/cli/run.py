@@ -98,6 +98,9 @@ def command(
     structure = find_structure(target, Path(home))
     if all(nest.epoch_loop is None for nest in structure.nests) and every.unit == "epochs" and every.count == 1:
         every = Every(10, "minutes")  # the default, for a program without epochs
+    for nest in structure.nests:
+        for remark in nest.remarks:
+            report.say(f"{Path(nest.batch_loop.file).name}: {remark}")
     catalogue = Catalogue(Path(home).absolute())
     catalogue.create()
     chosen = None if fresh else _newest(catalogue, target, arguments)

@@ -58,7 +58,7 @@ def _show(nest: Nest, number: int, count: int) -> None:
     if count > 1:
         click.echo(f"\nphase {number}")
     click.secho("  sure" if nest.is_confirmed else "  not confirmed by a run", bold=True)
-    for line in nest.evidence:
+    for line in (*nest.evidence, *nest.remarks):
         click.echo(f"  - {line}")
     notes: dict[str, dict[int, list[str]]] = {}
     for loop, role in ((nest.epoch_loop, "epoch loop"), (nest.batch_loop, "batch loop")):

@@ -22,6 +22,10 @@ _UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "t
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _FIT: Final = frozenset({"fit", "fit_generator"})
 _RUN: Final = frozenset({"run", "experimental_run_v2"})
+_PASSING_ON: Final = frozenset(
+    {"enumerate", "zip", "tqdm", "track", "iter", "list", "islice", "progress", "progressbar", "Progbar"}
+)
+_STAGES: Final = frozenset({"prefetch", "take", "skip", "batch", "shuffle", "repeat", "cache", "as_numpy_iterator", "with_options"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 _COMPILED: Final = ("function",)
 _LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
@@ -139,7 +143,7 @@ def _load(loop: AnyLoop, update: ast.Call) -> tuple[int | None, str]:
     statement = _load_statement(loop, update)
     is_counting = isinstance(loop, ast.While) or _is_counting(loop.iter)
     if statement is None and not is_counting:
-        return None, ast.unparse(loop.iter)  # type: ignore[union-attr]
+        return None, ast.unparse(_unwrapped(loop.iter))  # type: ignore[union-attr]
     counters = set() if isinstance(loop, ast.While) else set(bound_names([loop.target]))
     loads = [
         node
@@ -410,16 +414,30 @@ def _is_batch_loop(loop: AnyLoop, updates: _Updates) -> bool:
 def _nest(scope: _Scope, loop: AnyLoop, parents: list[AnyLoop], updates: _Updates) -> Nest:
     update = next(updates.calls(loop.body))
     load_line, loader = _load(loop, update)
-    evidence: tuple[str, ...] = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
-    around, remark = epoch_loop_among(parents, loop)
-    evidence += remark
+    evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
+    around, remarks = epoch_loop_among(parents, loop)
     epoch_loop = None if around is None else _loop(scope, around)
-    return Nest(_loop(scope, loop), epoch_loop, load_line, update.lineno, loader, evidence)
+    return Nest(_loop(scope, loop), epoch_loop, load_line, update.lineno, loader, evidence, remarks)
 
 
 def _loop(scope: _Scope, loop: AnyLoop) -> Loop:
     kind = "while" if isinstance(loop, ast.While) else "for"
     return Loop(scope.file, loop.lineno, loop.col_offset, kind, scope.qualname, loop_digest(loop))
+
+
+def _unwrapped(iterable: ast.expr) -> ast.expr:
+    """Return what an iterable takes its elements from: `data` of `enumerate(tqdm(data.prefetch(2)))` and of `data[:100]`."""
+    while True:
+        if isinstance(iterable, ast.Subscript) and isinstance(iterable.slice, ast.Slice):
+            iterable = iterable.value
+        elif isinstance(iterable, ast.Call) and _called_name(iterable) in _PASSING_ON and iterable.args:
+            if _called_name(iterable) == "zip" and len(iterable.args) > 1:
+                return ast.Tuple([_unwrapped(argument) for argument in iterable.args], ast.Load())
+            iterable = iterable.args[0]
+        elif isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute) and iterable.func.attr in _STAGES:
+            iterable = iterable.func.value
+        else:
+            return iterable
 
 
 def _load_statement(loop: AnyLoop, update: ast.Call) -> ast.stmt | None:

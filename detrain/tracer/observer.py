@@ -174,14 +174,14 @@ class Observer:
         source = read_source(file)
         assert source is not None
         epoch = None if phase.epoch is None else (phase.epoch[0], self._places[phase.epoch][0])
-        around, remark = epoch_loop_among(source.loops_around(loop.lineno, loop.col_offset), loop)
+        around, remarks = epoch_loop_among(source.loops_around(loop.lineno, loop.col_offset), loop)
         if epoch is not None and around is not None and (file, around.lineno) in phase.nest:
             epoch = (file, around)
         update = _call_in(loop, source.calls_at(place))
         nest = observed_nest(file, source.tree, loop, epoch, update)
         if not self._has_updates:
-            remark += ("no optimizer was applied: weights were set",)
-        return msgspec.structs.replace(nest, evidence=phase.evidence + remark, is_confirmed=phase.is_sure)
+            remarks += ("no optimizer was applied in the run: loops that set weights were taken",)
+        return msgspec.structs.replace(nest, evidence=phase.evidence, remarks=remarks, is_confirmed=phase.is_sure)
 
 
 def _call_in(loop: AnyLoop, calls: list[ast.Call]) -> ast.Call | None:

@@ -782,3 +782,50 @@ def test_a_program_without_training_has_no_nests(tmp_path: Path, text: str) -> N
 
     assert structure.nests == ()
     assert structure.fit_lines == ()
+
+
+@pytest.mark.parametrize(
+    ("header", "loader"),
+    [
+        ("for x, y in data", "data"),
+        ("for i, (x, y) in enumerate(data, 1)", "data"),
+        ("for i, (x, y) in tqdm(enumerate(data.take(5)), total=5)", "data"),
+        ("for (x, y), w in zip(data.prefetch(2), weights[:100])", "(data, weights)"),
+        ("for x, y in make_batches(path, 32)", "make_batches(path, 32)"),
+        ("for x, y in self.loaders['train'].batch(8)", "self.loaders['train']"),
+        ("for x, y in iter(data.shuffle(9).repeat())", "data"),
+    ],
+)
+def test_the_loader_is_what_the_batches_come_from(tmp_path: Path, header: str, loader: str) -> None:
+    (tmp_path / "main.py").write_text(with_step(f"{header}:\n    train_step(x, y)\n"))
+
+    (nest,) = analyse(tmp_path / "main.py").nests
+
+    assert nest.loader == loader
+
+
+def test_a_loop_over_files_between_epochs_and_batches_is_no_epoch_loop_and_that_is_said(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        for epoch in range(3): #E1
+            for name in files:
+                x = load(name)
+                for batch in x: #B1
+                    train_step(batch, batch) #U1
+        """),
+    )
+
+    assert "goes over parts of the data" in structure.nests[0].remarks[0]
+
+
+def test_loops_over_seeds_and_folds_stay_outside(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        for fold in range(5):
+            for train, test in splits(fold): #E1
+                for x, y in data: #B1
+                    train_step(x, y) #U1
+        """),
+    )
