@@ -25,7 +25,7 @@ case "${1:-}" in
     shift
     install tensorflow,examples,test
     cd "$here"
-    exec "$venv/bin/python" -m pytest "$@"
+    exec "$venv/bin/python" -m pytest -n auto --dist worksteal "$@"
     ;;
   "")
     install tensorflow,examples

@@ -10,9 +10,10 @@ from typing import Any
 
 from detrain.runtime.decoder_leaves import Leaves
 from detrain.runtime.derived import stored_names
-from detrain.runtime.encoder import class_attributes, has_contents, plain, read_slot
+from detrain.runtime.encoder import class_attributes, has_contents, is_plain_state, plain, read_slot
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
+from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import (
     STATIC,
     class_name,
@@ -209,7 +210,7 @@ class Decoder(Leaves):
         _kind, name, address, pairs = node
         found: Any = self._keep(["opaque", name, address], current)
         own = None if found is ABSENT else own_attributes(found)
-        is_holder = own is not None and self._hooks.is_holder(found)
+        is_holder = own is not None and (self._hooks.is_holder(found) or is_data_object(found, is_plain_state))
         if own is None or not (is_holder or is_own_class(type(found))):
             return found
         self._made[number] = found

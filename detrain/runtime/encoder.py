@@ -37,6 +37,7 @@ from detrain.runtime.graph import (
     key_path,
     shown,
 )
+from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import (
     STATIC,
     class_name,
@@ -308,7 +309,7 @@ class Encoder:
             return self._encode_user_object(number, value, path)
         if self._hooks.is_container(value) and self._is_state(value):
             return ["held", type_name(value), self.encode(plain(value), path)]
-        if is_own_class(cls) or self._hooks.is_holder(value):
+        if is_own_class(cls) or self._is_holder(value):
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
 
@@ -332,9 +333,13 @@ class Encoder:
         if not self._collects and not self._baseline.has(value):
             return node
         own = own_attributes(value) or {}
-        names = own.keys() if self._hooks.is_holder(value) else stored_names(type(value))
+        names = own.keys() if self._is_holder(value) else stored_names(type(value))
         state = {name: item for name, item in list(own.items()) if name in names and self._is_state(item)}
         return ["derived", *node[1:], self._encode_pairs(state, path)]
+
+    def _is_holder(self, value: object) -> bool:
+        """Return whether all attributes of a library's object that are data are state."""
+        return self._hooks.is_holder(value) or is_data_object(value, is_plain_state)
 
     def _is_state(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
@@ -346,7 +351,7 @@ class Encoder:
             return depth < _DEEP_STATE and all(self._is_state(item, depth + 1) for item in values)
         if is_user_class(cls):
             return True
-        if is_own_class(cls) or self._hooks.is_holder(value):
+        if is_own_class(cls) or self._is_holder(value):
             return self._collects or self._baseline.has(value)
         return self._hooks.variable(value) is None and self._hooks.tensor(value) is not None
 
@@ -444,6 +449,14 @@ class Encoder:
 def plain(value: Any) -> object:
     """Return a plain list, dict or set of what a framework's one holds."""
     return next(base(value) for base in (dict, list, set) if isinstance(value, base))
+
+
+def is_plain_state(value: object) -> bool:
+    """Return whether a value is data of a kind that needs no framework."""
+    cls = type(value)
+    if issubclass(cls, np.ndarray):
+        return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
+    return issubclass(cls, _STATE_TYPES) or is_user_class(cls)
 
 
 def has_contents(cell: types.CellType) -> bool:

@@ -12,6 +12,8 @@ import sys
 from types import GeneratorType
 from typing import Any, Final
 
+from detrain.runtime.library_state import is_library_object, scalars_of
+
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _BUILTIN: Final = ("builtins", "itertools")
 
@@ -26,7 +28,7 @@ def position(value: Any) -> object:
     if isinstance(value, collections.abc.Iterator) and type(value).__module__ in _BUILTIN:
         hint = getattr(value, "__length_hint__", None)
         return hint() if hint is not None else None
-    return None
+    return scalars_of(value) if is_library_object(value) else None
 
 
 def is_open_for_writing(value: Any) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
+from detrain import errors
 from tests.e2e.programs import ALL
 from tests.e2e.runs import Result, bare_python, detrain
 
@@ -78,3 +80,76 @@ def test_killed_again_and_again_ends_the_same(seed: int, programs: dict[str, tup
 
     assert last.status == 0, last.err
     assert last.out.splitlines()[-1] == whole.out.splitlines()[-1]
+
+
+LIBRARY = """
+import numpy as np
+class Space:
+    def __init__(self, size):
+        self.size, self.rng = size, None
+class Env:
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.turn, self.history, self.space = 0, [], Space(3)
+        self.array = np.zeros(3)
+    def reset(self):
+        self.turn += 1
+        self.array += self.rng.normal(size=3)
+        self.history.append(float(self.array[0]))
+        self.space.size += 1
+        return self.array * self.turn + self.space.size
+class Half(Env):
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.lock = __import__("threading").Lock()
+"""
+
+WITH_LIBRARY = """
+import hashlib, os, signal
+import numpy as np
+import someenv
+env = someenv.Env(3)
+class Optimizer:
+    def __init__(self):
+        self.weights = np.zeros(3)
+    def apply_gradients(self, x):
+        self.weights += x
+optimizer = Optimizer()
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(env.reset())
+        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+print(env.turn, env.history, hashlib.sha256(optimizer.weights.tobytes()).hexdigest())
+"""
+
+
+def with_library(folder: Path, program: str) -> dict[str, str]:
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "someenv.py").write_text(LIBRARY)
+    (folder / "program.py").write_text(program)
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "site-packages"), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_an_object_of_a_library_that_holds_only_data_comes_back(every: str, tmp_path: Path) -> None:
+    path = with_library(tmp_path, WITH_LIBRARY)
+    whole = detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
+
+    assert detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1", **path).status == -9
+    resumed = detrain("run", "--every", every, "program.py", cwd=tmp_path, **path)
+
+    assert "not captured" not in resumed.err
+    assert "resuming" in resumed.err
+    assert resumed.out == whole.out
+
+
+def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_changes(tmp_path: Path) -> None:
+    path = with_library(tmp_path, WITH_LIBRARY.replace("someenv.Env", "someenv.Half"))
+
+    run = detrain("run", "program.py", cwd=tmp_path, **path)
+    strict = detrain("run", "--fresh", "--strict", "program.py", cwd=tmp_path, **path)
+
+    assert "not captured" in run.err
+    assert "env (someenv.Half: it has moved on)" in run.err
+    assert strict.status == errors.NotCapturable.exit_code

@@ -1,0 +1,79 @@
+"""Objects of libraries that hold nothing but data: an environment of gymnasium, a scaler of scikit-learn, a meter.
+
+They are captured as objects of the program are, but only as a whole: where one attribute is no data, none is set, because a part
+of a stranger's state may not fit the rest. What then changes is named (detrain.runtime.positions).
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.runtime.graph import CONTAINERS
+from detrain.runtime.naming import is_own_class, own_attributes
+
+_FRAMEWORKS: Final = frozenset(
+    {"tensorflow", "keras", "tensorboard", "jax", "jaxlib", "torch", "numpy", "h5py", "google", "absl", "wrapt", "detrain"}
+)
+_MAX_OBJECTS: Final = 500
+_MAX_DEPTH: Final = 12
+_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
+_KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype)
+"""Stay as the process has them."""
+
+
+_verdicts: dict[type, bool] = {}
+
+
+def _is_library_class(cls: type) -> bool:
+    if cls not in _verdicts:
+        _verdicts[cls] = _is_of_library(cls)
+    return _verdicts[cls]
+
+
+def _is_of_library(cls: type) -> bool:
+    top = cls.__module__.partition(".")[0]
+    return top not in sys.stdlib_module_names and top not in _FRAMEWORKS and not is_own_class(cls)
+
+
+def is_library_object(value: object) -> bool:
+    """Return whether an object's class is of a library that is neither Python's own nor a framework, and has attributes."""
+    return _is_library_class(type(value)) and own_attributes(value) is not None
+
+
+def is_data_object(value: object, is_state: Any) -> bool:
+    """Return whether an object of a library is data through and through. `is_state` says so of what is no such object."""
+    return is_library_object(value) and _is_whole(value, is_state, set(), 0)
+
+
+def scalars_of(value: object) -> tuple[tuple[str, object], ...]:
+    """Return the attributes of an object that can be compared at once: numbers and texts, and the sizes of containers."""
+    own = own_attributes(value) or {}
+    found: list[tuple[str, object]] = []
+    for name, item in list(own.items()):
+        if type(item) in _SCALARS:
+            found.append((name, repr(item)))
+        elif type(item) in CONTAINERS.values():
+            found.append((name, len(item)))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def _is_whole(value: object, is_state: Any, seen: set[int], depth: int) -> bool:
+    if id(value) in seen:
+        return True
+    if len(seen) >= _MAX_OBJECTS or depth > _MAX_DEPTH:
+        return False
+    seen.add(id(value))
+    cls = type(value)
+    if cls in _SCALARS or isinstance(value, _KEPT):
+        return True
+    if cls in CONTAINERS.values():
+        parts: list[object] = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)  # type: ignore[call-overload]
+    elif is_library_object(value):
+        parts = list((own_attributes(value) or {}).values())
+    else:
+        return bool(is_state(value))
+    return all(_is_whole(part, is_state, seen, depth + 1) for part in parts)
