@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -74,6 +74,7 @@ def analyse(entry: Path) -> Structure:
     methods = {method.name for tree in trees.values() for method in _methods(tree)}
     wrapped = _compiled_references(trees.values())
     scopes = [scope for file, tree in trees.items() for scope in _scopes(file, tree, methods, wrapped)]
+    scopes = _without_keras_steps(scopes)
     updates = _updates(trees.values(), scopes, methods)
     loops = [(scope, loop, parents) for scope in scopes if not scope.is_compiled for loop, parents in _loops(scope.node)]
     whole = {id(scope) for scope in scopes if _is_step_with_loops(scope, loops, updates)}
@@ -204,6 +205,17 @@ def _import_folders(entry: Path) -> list[Path]:
 def _files(folder: Path, name: str) -> list[Path]:
     base = folder.joinpath(*name.split("."))
     return [base.with_suffix(".py"), base / "__init__.py"] if name else []
+
+
+def _without_keras_steps(scopes: list[_Scope]) -> list[_Scope]:
+    """Take methods called `train_step` that the program itself never calls for compiled: `fit` calls them in a graph."""
+    called = {name for scope in scopes for name in scope.calls}
+    return [
+        replace(scope, is_compiled=True)
+        if scope.references == frozenset({".train_step"}) and ".train_step" not in called
+        else scope
+        for scope in scopes
+    ]
 
 
 def _methods(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

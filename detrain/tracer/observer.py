@@ -113,6 +113,11 @@ class Observer:
         return any(self._inference.records[phase.batch].most_of_one > 1 for phase in self._inference.phases())
 
     @property
+    def has_only_fit(self) -> bool:
+        """Whether all updates so far were made by `fit`."""
+        return bool(self._fits) and not self._inference.updates
+
+    @property
     def loops(self) -> set[LoopKey]:
         """All loops inside which an update was seen."""
         return set(self._inference.records)

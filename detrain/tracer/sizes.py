@@ -51,8 +51,8 @@ def _visit(value: Any, path: str, depth: int, found: dict[str, int], seen: set[i
 
 
 def _size(value: Any) -> int | None:
-    cardinality = getattr(value, "cardinality", None)
     try:
+        cardinality = getattr(value, "cardinality", None)
         if callable(cardinality):
             return int(cardinality())
         return len(value) if isinstance(value, Sized) else None

@@ -29,7 +29,8 @@ class TracedRun:
     def _news(self, observer: Observer) -> None:
         """After an update: end the run if it has shown what it is run for."""
         wanted = self._trace.epochs
-        if observer.is_sure if wanted is None else observer.epochs >= wanted:
+        is_fit = observer.has_only_fit and not self._trace.static.nests
+        if is_fit or (observer.is_sure if wanted is None else observer.epochs >= wanted):
             self.finish(has_ended=False)
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:

@@ -829,3 +829,16 @@ def test_loops_over_seeds_and_folds_stay_outside(tmp_path: Path) -> None:
                     train_step(x, y) #U1
         """),
     )
+
+
+def test_a_loop_in_a_train_step_that_only_fit_calls_is_no_batch_loop(tmp_path: Path) -> None:
+    text = """
+    class Gan(keras.Model):
+        def train_step(self, real):
+            for i in range(3):
+                noise = tf.random.normal([16, 100])
+                self.optimizer.apply_gradients(zip(self.gradients(real, noise), self.trainable_variables))
+    Gan().fit(data)
+    """
+
+    assert check(tmp_path, main=text).fit_lines == ("main.py:7",)

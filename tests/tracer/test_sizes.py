@@ -27,6 +27,9 @@ def test_an_object_that_cannot_be_measured_is_left_out() -> None:
         def __len__(self) -> int:
             raise RuntimeError("no")
 
+        def __getattr__(self, name: str) -> object:
+            raise ImportError(name)
+
     strange = Strange()
     found = sizes_in([sys._getframe()])
 
