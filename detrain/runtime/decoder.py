@@ -210,13 +210,23 @@ class Decoder(Leaves):
         _kind, name, address, pairs = node
         found: Any = self._keep(["opaque", name, address], current)
         own = None if found is ABSENT else own_attributes(found)
-        is_holder = own is not None and (self._hooks.is_holder(found) or is_data_object(found, is_plain_state))
-        if own is None or not (is_holder or is_own_class(type(found))):
+        if own is None:
+            return found
+        is_data = is_data_object(found, is_plain_state)
+        if is_data:
+            names = {pair[0] for pair in pairs}
+        elif self._hooks.is_holder(found):
+            names = set(own)
+        elif is_own_class(type(found)):
+            names = set(stored_names(type(found)))
+        else:
             return found
         self._made[number] = found
-        names = own.keys() if is_holder else stored_names(type(found))
         new = self._attributes([pair for pair in pairs if pair[0] in names], dict(own), path)
         own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
+        if is_data:  # what the loop has deleted, or the first run had not made yet
+            for gone in [key for key, value in own.items() if key not in names and is_plain_state(value)]:
+                del own[gone]
         return found
 
     def _decode_held(self, node: list[Item], current: Any, path: str) -> Any:

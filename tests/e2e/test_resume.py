@@ -88,13 +88,17 @@ class Space:
     def __init__(self, size):
         self.size, self.rng = size, None
 class Env:
+    late = None
     def __init__(self, seed):
-        self.rng = np.random.default_rng(seed)
+        self.rng, self.first = np.random.default_rng(seed), True
         self.turn, self.history, self.space = 0, [], Space(3)
         self.array = np.zeros(3)
     def reset(self):
         self.turn += 1
-        self.array += self.rng.normal(size=3)
+        if self.late is None:
+            self.late = np.random.default_rng(self.turn)
+            del self.first
+        self.array += self.late.random() + self.rng.normal(size=3)
         self.history.append(float(self.array[0]))
         self.space.size += 1
         return self.array * self.turn + self.space.size
