@@ -81,6 +81,16 @@ class Inference:
                 self._inside[key].update(nest[index + 1 :])
         return is_new
 
+    def is_known(self, nest: tuple[LoopKey, ...]) -> bool:
+        """Return whether an update was seen inside these loops before."""
+        return nest in self._nests
+
+    def count(self, nest: tuple[LoopKey, ...]) -> None:
+        """Weights were updated inside known loops, whose turns are not watched: this says nothing about what runs what."""
+        self._nests[nest] += 1
+        for key in nest:
+            self.records[key].updates += 1
+
     def turn(self, key: LoopKey) -> None:
         """The header of a loop was reached."""
         self.records[key].turns += 1

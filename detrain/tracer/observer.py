@@ -86,6 +86,9 @@ class Observer:
         nest = nested((file, loop.lineno) for _frame, file, loops, _place in parts for loop in loops)
         self._ended = time.monotonic()
         self._began = self._began or self._ended
+        if self._is_settled and self._inference.is_known(nest):
+            self._inference.count(nest)
+            return
         if not nest:
             self._outside += 1
         elif self._inference.update(nest, what):
@@ -94,9 +97,6 @@ class Observer:
                     self._places.setdefault((file, loop.lineno), (loop, place))
             if not self.sizes:
                 self.sizes = sizes_in([frame for frame, *_rest in parts])
-            self._is_settled = False
-        if self._is_settled:
-            return
         self._is_settled = self.is_sure
         for frame, _file, loops, _place in parts:
             if loops and not self._is_settled:

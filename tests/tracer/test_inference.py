@@ -126,3 +126,16 @@ def test_a_nest_has_each_loop_once_the_innermost_occurrence_kept(keys: list[Loop
     assert len(set(once)) == len(once)
     assert set(once) == set(keys)
     assert list(once) == sorted(once, key=lambda key: len(keys) - keys[::-1].index(key))
+
+
+def test_updates_that_are_only_counted_change_no_answer() -> None:
+    inference = infer(run(0, 2, 3, optimizers=2, inner=True))
+    before = [(phase.batch, phase.epoch, phase.is_sure) for phase in inference.phases()]
+    nest = (EPOCH, BATCH, STEP)
+
+    for _turn in range(30):
+        assert inference.is_known(nest)
+        inference.count(nest)
+
+    assert [(phase.batch, phase.epoch, phase.is_sure) for phase in inference.phases()] == before
+    assert inference.epochs() == (12 + 30) // 6
