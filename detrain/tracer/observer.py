@@ -25,6 +25,9 @@ from detrain.tracer.inference import Inference, LoopKey, Phase, nested
 from detrain.tracer.sizes import sizes_in
 from detrain.tracer.source import Position, body_lines, position, read_source
 
+_NEWS_EACH: Final = 16
+"""Updates between two looks at what is known, once it is known."""
+
 _KERAS_FIT: Final = os.path.join("keras", "src", "")
 
 
@@ -40,7 +43,7 @@ class Outcome:
 
 
 class Observer:
-    """Takes updates from a framework, and turns of loops from a watcher. `on_news` is called after each update while it watches."""
+    """Takes updates from a framework, and turns of loops from a watcher. `on_news` is called after updates."""
 
     def __init__(self, on_news: Callable[[Observer], None], make_watcher: Callable[[OnLine], LineWatcher] = line_watcher) -> None:
         self._on_news = on_news
@@ -48,9 +51,11 @@ class Observer:
         self._watcher = make_watcher(self._reached)
         self._is_watching = True
         self._has_updates = False
+        self._since_news = 0
         self._is_settled = False
         """Whether the loops are known: their turns are no longer watched, until an update comes from elsewhere."""
         self._around: dict[tuple[CodeType, int], tuple[str, tuple[AnyLoop, ...], Position]] = {}
+        self._stacks: dict[tuple[tuple[CodeType, int], ...], tuple[LoopKey, ...]] = {}
         self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
         self._fits: dict[str, None] = {}
         self._outside = 0
@@ -64,7 +69,10 @@ class Observer:
         if not self._has_updates:
             self._has_updates, self._inference = True, Inference()
         self._see(what)
-        self._on_news(self)
+        self._since_news += 1
+        if not self._is_settled or self._since_news >= _NEWS_EACH:
+            self._since_news = 0
+            self._on_news(self)
 
     def on_assign(self, what: int) -> None:
         """A weight was set outside of updates: this counts as long as there are no others."""
@@ -72,23 +80,26 @@ class Observer:
             self._see(what)
 
     def _see(self, what: int) -> None:
-        parts: list[tuple[FrameType, str, tuple[AnyLoop, ...], Position]] = []
+        frames: list[FrameType] = []
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
-            filename = frame.f_code.co_filename
-            if is_user_file(filename):
-                parts.append((frame, *self._look(frame)))
-            elif frame.f_code.co_name == "fit" and _KERAS_FIT in filename:
+            code = frame.f_code
+            if is_user_file(code.co_filename):
+                frames.append(frame)
+            elif code.co_name == "fit" and _KERAS_FIT in code.co_filename:
                 self._note_fit(frame)
                 return
             frame = frame.f_back
-        parts.reverse()
-        nest = nested((file, loop.lineno) for _frame, file, loops, _place in parts for loop in loops)
         self._ended = time.monotonic()
         self._began = self._began or self._ended
-        if self._is_settled and self._inference.is_known(nest):
-            self._inference.count(nest)
+        stack = tuple([(each.f_code, each.f_lasti) for each in frames])
+        if self._is_settled and stack in self._stacks:
+            self._inference.count(self._stacks[stack])
             return
+        parts = [(each, *self._look(each)) for each in reversed(frames)]
+        nest = nested((file, loop.lineno) for _frame, file, loops, _place in parts for loop in loops)
+        if nest:
+            self._stacks[stack] = nest
         if not nest:
             self._outside += 1
         elif self._inference.update(nest, what):
