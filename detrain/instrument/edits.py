@@ -37,8 +37,6 @@ def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeTyp
     """Compile a source file with edits; every position in the code is that of the original file."""
     if not edits:
         return compile(data, filename, "exec", dont_inherit=True)
-    if not edits:
-        return compile(data, filename, "exec", dont_inherit=True)
     source = decode_source(data)[0].encode()
     edited = apply(source, edits)
     tree = ast.parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its cookie says
