@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +58,8 @@ class Catalogue:
         """Make the folder, and make sure that it can be written. Raises StoreError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            probe = self.folder / f".detrain.{os.getpid()}.tmp"
-            probe.touch()
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.folder):  # has no name where the system can do that: nothing is left by a kill
+                pass
         except OSError as error:
             raise StoreError(
                 f"checkpoint home {str(self.folder)!r} cannot be written: {error.strerror or error}",
