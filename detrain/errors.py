@@ -44,14 +44,6 @@ class NoStructure(DetrainError):
     exit_code = 65
 
 
-def fit_unsupported(program: str, where: str = "") -> NoStructure:
-    """Return the error for a program that trains through `Model.fit`."""
-    return NoStructure(
-        f"{program!r} trains through fit{where}, which this version does not resume",
-        "write the loop out (train_on_batch, or a GradientTape), or run it without detrain",
-    )
-
-
 class StructureInvalid(DetrainError):
     """An inst.info that cannot be read, or that does not fit the program."""
 

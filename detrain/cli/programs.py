@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from detrain.errors import NoStructure, ProgramNotFound, StructureInvalid, fit_unsupported
+from detrain.errors import NoStructure, ProgramNotFound, StructureInvalid
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
 from detrain.runtime.digest import digest_source
@@ -115,9 +115,7 @@ def find_structure(program: Program, home: Path) -> Structure:
         structure = analyse(program.path)
     if structure.nests or program.has_probes() or not _parses(program.path):
         return structure
-    if structure.fit_lines:
-        raise fit_unsupported(program.shown, f" ({', '.join(structure.fit_lines[:3])})")
-    if imports_framework(program.path):
+    if structure.fit_lines or imports_framework(program.path):
         return structure  # the run will show its loops
     raise NoStructure(
         f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from detrain.runtime.digest import Array
 from detrain.runtime.rng import Stream, Streams
@@ -19,8 +19,8 @@ class Settings:
 
     seed: int
     threads: int
-    on_fit: Callable[[], None] = lambda: None
-    """Called when the program trains through a loop of the framework's own (`Model.fit`), before that starts."""
+    probes: Any = None
+    """The probes (detrain.runtime.probes) for a training loop of the framework's own (`Model.fit`); None: it gets none."""
     on_update: Callable[[int], None] = lambda _what: None
     """Called when weights are updated from eager code, with a number that tells one updater from another."""
     on_assign: Callable[[int], None] = lambda _what: None
@@ -69,6 +69,9 @@ class Framework(Protocol):
 
     def is_holder(self, value: object) -> bool:
         """Return whether the attributes of an object of the framework's own class are state of the loop (a callback)."""
+
+    def is_loader(self, value: object) -> bool:
+        """Return whether an object is one whose position `set_counters` brings back."""
 
     def is_container(self, value: object) -> bool:
         """Return whether an object is a list, dict or set of the framework's around what the program put there."""

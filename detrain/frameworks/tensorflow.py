@@ -27,6 +27,7 @@ from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
+from detrain.frameworks.keras_fit import Fit, is_of_fit
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_updates import Updates
@@ -60,7 +61,7 @@ class TensorFlow:
         self._made: dict[str, int] = {}
         self._lost_orders: set[str] = set()
         """Keys of shuffled sets that an iterator which is gone has repeated: their order from there on cannot be had again."""
-        self._on_fit = settings.on_fit
+        self._fit = Fit(settings.probes)
         self._callback_types: tuple[type, ...] = ()
         self._container_types: tuple[type, ...] = (data_structures.ListWrapper, data_structures._DictWrapper)
         self._settle(settings)
@@ -110,6 +111,7 @@ class TensorFlow:
             "built": msgspec.to_builtins(self._building.units()),
             "shuffles": self._made,
             "iterators": positions,
+            "fit": self._fit.state(),
         }
         return json.dumps(state, sort_keys=True).encode()
 
@@ -118,16 +120,21 @@ class TensorFlow:
         state = json.loads(counters)
         units = msgspec.convert(state["built"], list[Unit])
         self._builder.build_ahead(self._building.begin_restore(units))
-        for key in reversed(list(self._shuffles)):  # a later set draws from an earlier one, never the other way
-            dataset = self._shuffles[key]()
-            while dataset is not None and self._made.get(key, 0) < state["shuffles"].get(key, 0):
-                iter(dataset)
+        self._fit.restore(state["fit"], self._make_iterators)
+        self._make_iterators(state["shuffles"])
         for key, position in state["iterators"].items():
             iterator = self._iterators[key]() if key in self._iterators else None
             while iterator is not None and iterator.detrain_pulled < position:
                 next(iterator)
         self._made = dict(state["shuffles"])
         self._births.set_top_counts(state["births"])
+
+    def _make_iterators(self, made: Mapping[str, int]) -> None:
+        """Make as many iterators over each shuffled set as the first run had made."""
+        for key in reversed(list(self._shuffles)):  # a later set draws from an earlier one, never the other way
+            dataset = self._shuffles[key]()
+            while dataset is not None and self._made.get(key, 0) < made.get(key, 0):
+                iter(dataset)
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of an eager tensor, a variable, or a sparse or ragged tensor's parts; else None. It may share memory."""
@@ -172,6 +179,10 @@ class TensorFlow:
     def is_holder(self, value: object) -> bool:
         """Return whether an object is one of Keras's callbacks, which a loop of the program's own may call too."""
         return self._callback_types != () and isinstance(value, self._callback_types)
+
+    def is_loader(self, value: object) -> bool:
+        """Return whether an object is a generator that `fit` trains on."""
+        return self._fit.is_loader(value)
 
     def is_container(self, value: object) -> bool:
         """Return whether an object is what a model or module makes of a list, dict or set that is assigned to it."""
@@ -287,14 +298,7 @@ class TensorFlow:
         Operation.__new__ = staticmethod(layer_made)
         self._builder.watch_keras()
         self._updates.on_keras()
-        original_fit = keras.Model.fit
-
-        @functools.wraps(original_fit)
-        def fit(*args: Any, **kwargs: Any) -> Any:
-            self._on_fit()
-            return original_fit(*args, **kwargs)
-
-        keras.Model.fit = fit
+        self._fit.watch()
 
     def _watch_datasets(self) -> None:
         original_dataset = dataset_ops.DatasetV2.__init__
@@ -313,8 +317,11 @@ class TensorFlow:
             original_iterator(iterator, dataset, *args, **kwargs)
             iterator.detrain_pulled = 0
             if dataset is not None and context.executing_eagerly():
-                self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
-                for key in _upstream_shuffles(dataset, births):
+                if not is_of_fit(sys._getframe(1)):
+                    self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
+                shuffles = _upstream_shuffles(dataset, births)
+                iterator.detrain_made = {key: self._made.get(key, 0) for key in shuffles}
+                for key in shuffles:
                     self._made[key] = self._made.get(key, 0) + 1
                 for key in _upstream_shuffles(dataset, births, is_only_repeated=True):
                     weakref.finalize(iterator, self._lost_orders.add, key).atexit = False

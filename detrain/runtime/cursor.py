@@ -11,6 +11,9 @@ probe without the loop wrapper), `end` where the epoch loop has run out."""
 
 _ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
 
+FETCHED_IN_BODY: Final = object()
+"""Stands for a batch that the body of its loop will load."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:

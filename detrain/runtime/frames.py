@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final
 
 from detrain.runtime.liveness import live_names, names_read_by_functions
@@ -47,12 +47,20 @@ def _is_user_folder(folder: str) -> bool:
     return not (os.path.realpath(folder) + "/").startswith(_library_folders())
 
 
+_adopted: set[CodeType] = set()
+
+
+def adopt(code: CodeType) -> None:
+    """Count the frames of a library's function among the user's: it runs the training loop in their place."""
+    _adopted.add(code)
+
+
 def user_frames(innermost: FrameType) -> list[FrameType]:
     """Return the user's frames, innermost first; frames of libraries between them are left out."""
     frames = []
     frame: FrameType | None = innermost
     while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
+        if is_user_file(frame.f_code.co_filename) or frame.f_code in _adopted:
             frames.append(frame)
         frame = frame.f_back
     return frames

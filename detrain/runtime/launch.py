@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from detrain.errors import DetrainError, fit_unsupported
+from detrain.errors import DetrainError
 from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
 from detrain.instrument.edits import compile_edited
 from detrain.runtime import probes
@@ -159,14 +159,10 @@ class _Finder:
         spec.loader = _EditedLoader(spec.loader.name, spec.loader.path, edits)
         return spec
 
-    def _refuse_fit(self) -> None:
-        if probes.has_active_session():
-            probes.fail(fit_unsupported(self._config.shown))
-
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
-            on_fit = self._refuse_fit if self._session is not None else lambda: None
-            settings = Settings(self._config.seed, self._config.threads, on_fit, self._on_update, self._on_assign)
+            loops = probes if self._session is not None else None
+            settings = Settings(self._config.seed, self._config.threads, loops, self._on_update, self._on_assign)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

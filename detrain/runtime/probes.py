@@ -26,6 +26,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from detrain.errors import DetrainError, Diverged
+from detrain.runtime.cursor import FETCHED_IN_BODY
 
 if TYPE_CHECKING:
     from detrain.runtime.session import Session
@@ -203,6 +204,8 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
 class batch_loop(Generic[T]):
     """Wrap the iterable of a batch loop. `names` are those that a load statement in the body binds before `record_batch`."""
 
+    _is_fetched_in_body = False
+
     def __init__(self, iterable: Iterable[T], *names: str) -> None:
         self._iterable = iterable
         self._names = names
@@ -227,8 +230,37 @@ class batch_loop(Generic[T]):
         except StopIteration:
             _guarded(session.end_load, frame)
             raise
-        _loops.loaded_batch, _loops.loaded, _loops.names = number, item, self._names
+        _loops.loaded_batch, _loops.loaded, _loops.names = number, FETCHED_IN_BODY if self._is_fetched_in_body else item, self._names
         return item
+
+
+class fetch_loop(batch_loop[T]):
+    """Wrap the iterable of a batch loop whose bodies load their batches themselves (`Model.fit`)."""
+
+    _is_fetched_in_body = True
+
+
+def note_fetched(parts: list[Any]) -> None:
+    """Take the digest of arrays that a body has loaded. They are not kept."""
+    if _session is not None:
+        _guarded(_session.note_fetched, parts)
+
+
+def is_in_phase() -> bool:
+    """Return whether a loop with probes is running."""
+    return _session is not None and _session.is_in_phase
+
+
+def note_all_streams() -> None:
+    """Have the random streams at all batches of the phase that begins recorded: its loader can only be replayed from its start."""
+    if _session is not None:
+        _guarded(_session.note_all_streams)
+
+
+def set_streams(epoch: int, batch: int) -> None:
+    """Set the random streams to where they were at the head of a batch of this phase, if they are on record."""
+    if _session is not None:
+        _session.set_streams(epoch, batch)
 
 
 def record_load(*names: str) -> None:

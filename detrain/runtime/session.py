@@ -24,9 +24,9 @@ from detrain.runtime import report
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline
 from detrain.runtime.config import Config
-from detrain.runtime.cursor import Cursor, Cut
+from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
-from detrain.runtime.journal import Journal
+from detrain.runtime.journal import Address, Journal
 from detrain.runtime.rng import Streams
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
 from detrain.tracer.confirmation import Confirmation
@@ -55,12 +55,15 @@ class Session:
         self._is_in_phase = self._is_implicit = False
         self._batches_done = 0
         self._streams_at_batch: dict[str, bytes] | None = None
+        self._notes_all_streams = False
+        self._fetching: Address | None = None
+        self._fetched: list[str] = []
         self._epoch_base = -1
         self._saved_at = self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
         self._confirmation = Confirmation(config)
         self._is_in_body = self._is_confirmed = False
-        self._undigested: list[tuple[tuple[int, int, int], object]] = []
+        self._undigested: list[tuple[Address, object]] = []
         self._most_undigested = 1
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._sources = _Sources()
@@ -89,7 +92,8 @@ class Session:
 
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
-        self._is_in_phase = self._is_in_body = False
+        self._end_fetch()
+        self._is_in_phase = self._is_in_body = self._notes_all_streams = False
 
     def on_update(self, what: int) -> None:
         """Weights are updated: in the body of a loop with probes, as they should, or elsewhere."""
@@ -125,8 +129,10 @@ class Session:
         """Cut: an epoch starts."""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
+        self._end_fetch()
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
-        self._streams_at_batch = None
+        if not self._notes_all_streams:
+            self._streams_at_batch = None
         if self._arrive("epoch", frame) or self._stations:
             return
         every = self._config.every
@@ -150,6 +156,7 @@ class Session:
 
     def at_load(self, frame: FrameType) -> int:
         """Cut: a batch is about to be loaded. Returns its number in the epoch."""
+        self._end_fetch()
         if not self._is_in_phase:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
@@ -185,6 +192,29 @@ class Session:
         if states is not None:
             self.streams.write(states)
 
+    def set_streams(self, epoch: int, batch: int) -> None:
+        """Set the random streams to where they were at the head of a batch of this phase, if they are on record."""
+        self._set_streams((self._phase, epoch, batch))
+
+    def note_all_streams(self) -> None:
+        """Record the random streams at all batches of the phase that is about to begin, whatever the checkpoints' distance."""
+        self._notes_all_streams = True
+        self._streams_at_batch = self.streams.read()
+
+    def note_fetched(self, parts: list[Array]) -> None:
+        """Take the digest of what the body of the batch has loaded."""
+        if self._fetching is not None:
+            self._fetched.append(digest_value(parts, self._to_array))
+
+    def _end_fetch(self) -> None:
+        """The body that loaded its batch is over: record the digest of what it loaded."""
+        fetched, self._fetched = self._fetched, []
+        address, self._fetching = self._fetching, None
+        if address is not None and fetched:
+            self._undigested.append((address, fetched[0] if len(fetched) == 1 else tuple(fetched)))
+            if len(self._undigested) >= self._most_undigested:
+                self._digest()
+
     @property
     def is_passing(self) -> bool:
         """Whether the batch that has been loaded lies before the next station, so that its body is skipped."""
@@ -216,12 +246,15 @@ class Session:
             self._batch = batch + 1
         if self.is_forwarding:
             return False
-        self._undigested.append((address, loaded))
+        if loaded is FETCHED_IN_BODY:
+            self._fetching = address
+        else:
+            self._undigested.append((address, loaded))
+            self._is_in_body = True
         if len(self._undigested) >= self._most_undigested or not self._is_lasting(loaded):
             self._digest()
         self._batches_done += 1
-        self._is_in_body = True
-        if self._config.every.unit != "epochs":
+        if self._config.every.unit != "epochs" or self._notes_all_streams:
             self._streams_at_batch = self.streams.read()
         return True
 
@@ -251,6 +284,7 @@ class Session:
 
     def finish(self) -> None:
         """The program ends."""
+        self._end_fetch()
         self._digest()
         self._journal.flush()
 
@@ -363,6 +397,8 @@ class Session:
                 "restore what was changed, or start anew with --fresh",
             )
         self.streams.write(snapshot.rng)
+        if self._notes_all_streams:
+            self._streams_at_batch = self.streams.read()
         self._batches_done = snapshot.meta.batches_done
         self._warned.update(snapshot.meta.not_captured)
         if snapshot.meta.cut == "epoch":

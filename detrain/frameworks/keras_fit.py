@@ -1,0 +1,270 @@
+"""`Model.fit` with probes: Keras's own loops over epochs and batches get the probes that the rewriter gives to a program's loops.
+
+The function is compiled anew from its own source with the calls put in and all line numbers kept, so that a cut in it is a cut like
+any other: its locals (callbacks, logs) are state, and what runs between the loops runs again on the way to a cut.
+
+A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from the iterator
+instead; their digests are taken in the data pipeline, by a stage behind all others.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import os
+import textwrap
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType, GeneratorType
+from typing import Any, Final, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from detrain.errors import FrameworkUnsupported
+from detrain.runtime.frames import adopt
+
+_NAME: Final = "_detrain"
+"""The name of the probes in the globals of Keras's module."""
+_EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
+_HANDLES: Final = (tf.variant, tf.resource)
+
+
+class Probes(Protocol):
+    """What the runtime gives to an adapter for a framework's own training loop: the probes, and what a lazy load takes."""
+
+    def epoch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Wrap the iterable of an epoch loop."""
+
+    def fetch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Wrap the iterable of a batch loop whose bodies load their batches."""
+
+    def record_epoch(self, epoch: object = None) -> None:
+        """Mark the start of an epoch."""
+
+    def record_batch(self, batch: object = None) -> bool:
+        """Mark that a body starts. Returns whether it is to be executed."""
+
+    def note_fetched(self, parts: list[np.ndarray[Any, Any]]) -> None:
+        """Take the digest of (a part of) the batch that the body has loaded."""
+
+    def is_in_phase(self) -> bool:
+        """Return whether a loop with probes is running."""
+
+    def note_all_streams(self) -> None:
+        """Have the random streams at all batches of this phase recorded: its loader can only be replayed from its start."""
+
+    def set_streams(self, epoch: int, batch: int) -> None:
+        """Set the random streams to where they were at the head of a batch of this phase."""
+
+
+class Fit:
+    """Instruments `fit`, and knows the loader of the one that is running."""
+
+    def __init__(self, probes: Probes | None) -> None:
+        self._probes = probes
+        self._steps: weakref.ref[Any] | None = None
+        self._given: weakref.ref[Any] | None = None
+        self._has_fetched = False
+
+    def watch(self) -> None:
+        """Keras is there now. Raises FrameworkUnsupported if its `fit` is not the one this was written for."""
+        from keras.src.backend.tensorflow import trainer
+        from keras.src.trainers.data_adapters import generator_data_adapter, py_dataset_adapter
+        from keras.src.utils import traceback_utils
+
+        for adapter in (generator_data_adapter.GeneratorDataAdapter, py_dataset_adapter.PyDatasetAdapter):
+            _fetch_in_turn(adapter)
+        if self._probes is None:
+            return
+        probes = self._probes
+        original = trainer.TensorFlowTrainer.fit
+        function = _instrumented(inspect.unwrap(original))
+        vars(trainer)[_NAME] = self
+        probed = traceback_utils.filter_traceback(function)
+
+        @functools.wraps(original)
+        def fit(*args: Any, **kwargs: Any) -> Any:
+            return (original if probes.is_in_phase() else probed)(*args, **kwargs)
+
+        trainer.TensorFlowTrainer.fit = fit
+        self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
+        self.record_epoch, self.record_batch = probes.record_epoch, probes.record_batch
+
+    # Called from the instrumented function.
+
+    def begin(self, steps: Any, given: object, epochs: Iterable[int]) -> Iterable[int]:
+        """`fit` is about to enter its epoch loop: `steps` is its EpochIterator, `given` what the program trains on."""
+        self._steps = weakref.ref(steps)
+        self._given = weakref.ref(given) if isinstance(given, GeneratorType) else None
+        self._has_fetched = False
+        if isinstance(steps._distributed_dataset, tf.data.Dataset):
+            steps._distributed_dataset = self._digesting(steps._distributed_dataset)
+        if _is_replayed(steps):
+            assert self._probes is not None
+            self._probes.note_all_streams()
+        return epochs
+
+    def steps(self, steps: Any, _given: object) -> Iterator[Any]:
+        """Yield the steps of an epoch. `_given` is named so that what the program trains on counts as state."""
+        for step in steps:
+            self._has_fetched = True
+            yield step
+
+    def pull(self, iterator: Iterator[Any]) -> None:
+        """Fetch what a step would have fetched, without the step."""
+        _pull(iterator, self._running().steps_per_execution)
+
+    # State.
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the position of the loader of the `fit` that is running, between epochs."""
+        steps = None if self._steps is None else self._steps()
+        if steps is None:
+            return None
+        has_iterator = steps._current_iterator is not None and steps.steps_per_epoch is not None
+        return {
+            "num_batches": steps._num_batches,
+            "steps_seen": steps._steps_seen,
+            "has_iterator": has_iterator,
+            "made": getattr(steps._current_iterator, "detrain_made", {}),
+        }
+
+    def restore(self, state: dict[str, Any] | None, make_iterators: Callable[[Mapping[str, int]], None]) -> None:
+        """Bring the loader to its position, if no epoch has begun in this process.
+
+        `make_iterators` makes as many iterators over shuffled sets, by key, as there were when the first run made this one.
+        """
+        steps = None if self._steps is None else self._steps()
+        if steps is None or state is None or self._has_fetched:
+            return
+        steps._num_batches, steps._steps_seen = state["num_batches"], state["steps_seen"]
+        if state["has_iterator"]:
+            make_iterators(state["made"])
+            steps._current_iterator = iter(steps._distributed_dataset)
+            self._replay(steps, steps._current_iterator, state["steps_seen"])
+        elif state["num_batches"] is not None and _is_generator(steps):
+            self._replay(steps, iter(steps._distributed_dataset), state["num_batches"])
+
+    def is_loader(self, value: object) -> bool:
+        """Return whether an object is a generator whose position `restore` brings back."""
+        return self._given is not None and self._given() is value
+
+    def _replay(self, steps: Any, iterator: Iterator[Any], count: int) -> None:
+        assert self._probes is not None
+        size = steps.steps_per_execution
+        an_epoch = -(-(steps.steps_per_epoch or count) // size)
+        for turn in range(-(-count // size)):
+            self._probes.set_streams(turn // an_epoch, turn % an_epoch)
+            _pull(iterator, size)
+
+    def _running(self) -> Any:
+        assert self._steps is not None
+        return self._steps()
+
+    def _digesting(self, dataset: Any) -> Any:
+        assert self._probes is not None
+        note = self._probes.note_fetched
+
+        def noted(*parts: np.ndarray[Any, Any]) -> None:
+            note(list(parts))
+
+        def passed(*element: Any) -> Any:
+            parts = tf.nest.flatten(element, expand_composites=True)
+            tf.numpy_function(noted, [part for part in parts if part.dtype not in _HANDLES], [], name="detrain_digest")
+            return element if isinstance(dataset.element_spec, tuple) else element[0]
+
+        return dataset.map(passed)
+
+
+def is_of_fit(frame: FrameType | None) -> bool:
+    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, who look after it."""
+    for _ in range(3):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename.endswith(_EPOCH_ITERATOR):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _pull(iterator: Iterator[Any], count: int) -> None:
+    for _ in range(count):
+        try:
+            next(iterator)
+        except StopIteration:
+            return
+
+
+def _is_generator(steps: Any) -> bool:
+    return type(steps.data_adapter).__name__ == "GeneratorDataAdapter"
+
+
+def _is_replayed(steps: Any) -> bool:
+    """Return whether a loader lives across epochs and runs Python, which may draw random numbers."""
+    is_python = _is_generator(steps) or type(steps.data_adapter).__name__ == "PyDatasetAdapter"
+    return is_python and (steps.steps_per_epoch is not None or _is_generator(steps))
+
+
+def _fetch_in_turn(adapter: Any) -> None:
+    """Take the prefetching stage off loaders that run Python: how far they run ahead is chance, and so is what they draw."""
+    original = adapter.get_tf_dataset
+
+    @functools.wraps(original)
+    def get_tf_dataset(self: Any) -> Any:
+        dataset = original(self)
+        return dataset._input_dataset if type(dataset).__name__ == "_PrefetchDataset" else dataset
+
+    adapter.get_tf_dataset = get_tf_dataset
+
+
+def _instrumented(function: Any) -> Any:
+    """Return `fit` with probes."""
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    ast.increment_lineno(tree, first - 1)
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    loops = [
+        (outer, inner)
+        for outer in ast.walk(definition)
+        if isinstance(outer, ast.For)
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.For) and inner is not outer
+    ]
+    match loops:
+        case [
+            (
+                ast.For(target=ast.Name(id=epoch)) as outer,
+                ast.For(target=ast.Tuple(elts=[ast.Name(id=begin), _, ast.Name(id=iterator)]), iter=ast.Name(id=steps)) as inner,
+            )
+        ]:
+            pass
+        case _:
+            raise FrameworkUnsupported(
+                "this Keras's fit has other loops than the one detrain knows (3.15)", "install the Keras that TensorFlow 2.21 asks for"
+            )
+    epochs = ast.unparse(outer.iter)
+    _replace(outer, f"{_NAME}.epoch_loop({_NAME}.begin({steps}, x, {epochs}))", f"{_NAME}.record_epoch({epoch})")
+    skip = f"if not {_NAME}.record_batch({begin}):\n    {_NAME}.pull({iterator})\n    continue"
+    _replace(inner, f"{_NAME}.fetch_loop({_NAME}.steps({steps}, x))", skip)
+    space: dict[str, Any] = {}
+    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, space)
+    made = space[definition.name]
+    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
+    adopt(made.__code__)
+    return made
+
+
+def _replace(loop: ast.For, iterable: str, first: str) -> None:
+    """Give a loop another iterable and a first statement, at the line of its header."""
+    [expression], [statement] = ast.parse(iterable).body, ast.parse(first).body
+    assert isinstance(expression, ast.Expr)
+    for made in (expression.value, statement):
+        for node in ast.walk(made):
+            if isinstance(node, ast.expr | ast.stmt):
+                ast.copy_location(node, loop.iter)
+    loop.iter = expression.value
+    loop.body.insert(0, statement)
