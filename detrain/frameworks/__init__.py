@@ -46,6 +46,9 @@ class Framework(Protocol):
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created."""
 
+    def unclaimed(self) -> list[str]:
+        """Return restored values that wait for a variable although one like it has been made since: a sign of a wrong name."""
+
     def counters(self) -> bytes:
         """Return, as JSON, the counts that name things and the positions of loaders."""
 

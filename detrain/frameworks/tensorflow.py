@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops, repeat_op
+from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, repeat_op
+from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import gen_resource_variable_ops, lookup_ops, resource_variable_ops, summary_ops_v2, variables
@@ -56,6 +57,8 @@ class TensorFlow:
         self._variables: dict[str, weakref.ref[Any]] = {}
         self._handles: dict[int, str] = {}
         self._pending: dict[str, Array] = {}
+        self._known: set[str] = set()
+        """Keys of the variables that were there at the last restore, in the checkpoint or in the process."""
         self._iterators: dict[str, weakref.ref[Any]] = {}
         self._shuffles: dict[str, weakref.ref[Any]] = {}
         self._made: dict[str, int] = {}
@@ -73,7 +76,7 @@ class TensorFlow:
         self._watch_writers()
         self._tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_tables()
-        self._random = RandomCounters()
+        self._random = RandomCounters(self._births)
         self._updates = Updates(settings.on_update, settings.on_assign)
 
     def streams(self) -> dict[str, Stream]:
@@ -93,11 +96,21 @@ class TensorFlow:
         """Set the variables; a value whose variable does not exist yet waits for it."""
         alive = self._alive()
         self._pending = {}
+        self._known = {*alive, *tensors}
         for key, array in tensors.items():
             if key in alive:
                 _assign(key, alive[key], array)
             else:
                 self._pending[key] = array
+
+    def unclaimed(self) -> list[str]:
+        """Return the restored values that wait for a variable although one like it has been made since, under another name."""
+        made = {(_label(key), variable.shape, variable.dtype) for key, variable in self._alive().items() if key not in self._known}
+        return [
+            key
+            for key, array in self._pending.items()
+            if (_label(key), tf.TensorShape(array.shape), tf.as_dtype(array.dtype)) in made
+        ]
 
     def counters(self) -> bytes:
         """Return the counts of births at the top, of shuffled iterators, and the positions of iterators alive."""
@@ -137,10 +150,13 @@ class TensorFlow:
                 iter(dataset)
 
     def to_array(self, value: object) -> Array | None:
-        """Return the value of an eager tensor, a variable, or a sparse or ragged tensor's parts; else None. It may share memory."""
+        """Return the value of an eager tensor, a variable, or the parts of a sparse, ragged or distributed one; else None.
+
+        It may share memory.
+        """
         if type(value) is EagerTensor:
             return self.constant(value)
-        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        if isinstance(value, tf.RaggedTensor | tf.SparseTensor | PerReplica):
             parts = [np.asarray(part).reshape(-1) for part in tf.nest.flatten(value, expand_composites=True)]
             return np.concatenate([part.astype(np.float64) for part in parts]) if parts else None
         if isinstance(value, tf.Variable):
@@ -303,6 +319,7 @@ class TensorFlow:
     def _watch_datasets(self) -> None:
         original_dataset = dataset_ops.DatasetV2.__init__
         original_iterator = iterator_ops.OwnedIterator.__init__
+        original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
         original_next = iterator_ops.OwnedIterator._next_internal
         births = self._births
 
@@ -319,12 +336,13 @@ class TensorFlow:
             if dataset is not None and context.executing_eagerly():
                 if not is_of_fit(sys._getframe(1)):
                     self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
-                shuffles = _upstream_shuffles(dataset, births)
-                iterator.detrain_made = {key: self._made.get(key, 0) for key in shuffles}
-                for key in shuffles:
-                    self._made[key] = self._made.get(key, 0) + 1
-                for key in _upstream_shuffles(dataset, births, is_only_repeated=True):
-                    weakref.finalize(iterator, self._lost_orders.add, key).atexit = False
+                self._count_iterator(iterator, dataset)
+
+        @functools.wraps(original_many)
+        def many_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+            original_many(iterator, dataset, *args, **kwargs)
+            if dataset is not None and context.executing_eagerly():
+                self._count_iterator(iterator, dataset)
 
         @functools.wraps(original_next)
         def advanced(iterator: Any) -> Any:
@@ -334,7 +352,17 @@ class TensorFlow:
 
         dataset_ops.DatasetV2.__init__ = dataset_made
         iterator_ops.OwnedIterator.__init__ = iterator_made
+        multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
         iterator_ops.OwnedIterator._next_internal = advanced
+
+    def _count_iterator(self, iterator: Any, dataset: Any) -> None:
+        """Count an iterator over the shuffled sets that it draws from."""
+        shuffles = _upstream_shuffles(dataset, self._births)
+        iterator.detrain_made = {key: self._made.get(key, 0) for key in shuffles}
+        for key in shuffles:
+            self._made[key] = self._made.get(key, 0) + 1
+        for key in _upstream_shuffles(dataset, self._births, is_only_repeated=True):
+            weakref.finalize(iterator, self._lost_orders.add, key).atexit = False
 
     def _watch_tables(self) -> None:
         for cls in (lookup_ops.MutableHashTable, lookup_ops.DenseHashTable):
@@ -386,6 +414,11 @@ class _ContextStream:
 
     def set(self, state: RngState) -> None:
         PythonStream(context.context()._rng).set(state)
+
+
+def _label(key: str) -> str:
+    """Return what a variable's name says without its owner and its turn."""
+    return key.rpartition("/")[2].partition(".")[0]
 
 
 def _upstream_shuffles(dataset: Any, births: Births, *, is_only_repeated: bool = False) -> set[str]:

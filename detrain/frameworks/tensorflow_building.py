@@ -52,9 +52,11 @@ class Builder:
         """Watch Keras's layers and optimizers."""
         import keras
         from keras.src.backend.tensorflow.core import Variable
+        from keras.src.trainers.compile_utils import CompileMetrics
 
         building, births = self._building, self._births
         original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
+        original_metrics = CompileMetrics.build
         original_initialize = Variable._initialize
         self._keras_types = (Variable,)
 
@@ -80,6 +82,14 @@ class Builder:
             if key is not None:
                 self._keras_variables[key] = variable
 
+        @functools.wraps(original_metrics)
+        def metrics_built(metrics: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.inside_function():
+                return original_metrics(metrics, *args, **kwargs)
+            with building.unit(births.key(metrics) or "", lambda: self._describe_call(args, kwargs)):
+                return original_metrics(metrics, *args, **kwargs)
+
+        CompileMetrics.build = metrics_built
         keras.Layer._maybe_build = built
         keras.optimizers.Optimizer.apply = applied
         Variable._initialize = initialized
@@ -220,7 +230,7 @@ class Builder:
         with func_graph.FuncGraph("detrain_build").as_default():
             placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
             with self._building.unit(self._births.key(owner) or "", lambda: None):
-                owner(*placeholders[0], **placeholders[1])
+                (owner.build if isinstance(owner, keras.Metric) else owner)(*placeholders[0], **placeholders[1])
 
 
 class _NoDataError(Exception):

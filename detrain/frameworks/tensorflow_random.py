@@ -19,13 +19,16 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from detrain.frameworks.births import Births
+
 Draw = Callable[..., Any]
 
 
 class RandomCounters:
     """Replaces the stateful random ops while functions are traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, births: Births) -> None:
+        self._births = births
         self._counters: dict[str, Any] = {}
         for name, draw in _STATELESS.items():
             self._lift(name, draw)
@@ -59,7 +62,8 @@ class RandomCounters:
         key = f"{graph.detrain_function} {turn}"
         if key not in self._counters:
             # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again refuses.
-            with tf.init_scope():
+            # Named by its key: functions of replicas are traced in threads of their own, where nobody on the stack owns them.
+            with tf.init_scope(), self._births.naming(f"{key} random counter"):
                 self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random counter {turn}")
         return self._counters[key]
 

@@ -12,6 +12,7 @@ from types import FrameType, ModuleType
 
 from detrain.frameworks import Framework
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
+from detrain.runtime.derived import stored_outside
 from detrain.runtime.digest import Array
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
 from detrain.store import Snapshot
@@ -97,7 +98,12 @@ class Capture:
         def is_container(value: object) -> bool:
             return any(framework.is_container(value) for framework in self._frameworks)
 
-        return Hooks(tensor, make_tensor, variable, find_variable, is_holder, is_container)
+        def is_loader(value: object) -> bool:
+            return any(framework.is_loader(value) for framework in self._frameworks)
+
+        files = [module.__file__ or "" for module in user_modules().values()]
+        outside = frozenset().union(*map(stored_outside, files))
+        return Hooks(tensor, make_tensor, variable, find_variable, is_holder, is_container, is_loader, outside)
 
 
 _seen: set[str] = set()

@@ -22,6 +22,7 @@ from detrain.runtime.naming import (
     find_method,
     find_static,
     is_own_class,
+    is_user_class,
     own_attributes,
     slots_of,
     static_name,
@@ -218,9 +219,9 @@ class Decoder(Leaves):
         elif self._hooks.is_holder(found):
             names = set(own)
         elif is_own_class(type(found)):
-            names = set(stored_names(type(found)))
+            names = set(stored_names(type(found)) | self._hooks.stored_outside)
         else:
-            return found
+            names = set(self._hooks.stored_outside)
         self._made[number] = found
         new = self._attributes([pair for pair in pairs if pair[0] in names], dict(own), path)
         own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
@@ -288,7 +289,7 @@ class Decoder(Leaves):
         elif kind == "class" and isinstance(found, type) and is_own_class(found):
             old = class_attributes(found)
             new = self._attributes(state[0], old, path)
-            for gone in old.keys() - new.keys():
+            for gone in old.keys() - new.keys() if is_user_class(found) else ():
                 delattr(found, gone)
             for attribute, value in new.items():
                 if old.get(attribute, ABSENT) is not value:

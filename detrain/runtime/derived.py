@@ -6,14 +6,17 @@ store are state where they hold data.
 
 from __future__ import annotations
 
+import ast
 import dis
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
 
 from detrain.runtime.naming import is_own_class
 
+_FRAMEWORKS: Final = frozenset({"keras", "tensorflow"})
 _BUILT_LAZILY: Final = frozenset({"built"})
 """Says of a layer that its variables exist, which is so in a resumed process when they do."""
 
@@ -21,6 +24,22 @@ _BUILT_LAZILY: Final = frozenset({"built"})
 def stored_names(cls: type) -> frozenset[str]:
     """Return the names of the attributes that the methods of a class store, as far as the class and its bases are the program's."""
     return _stored_names(cls)
+
+
+@lru_cache(maxsize=512)
+def stored_outside(file: str) -> frozenset[str]:
+    """Return the names of the attributes that a source file stores on objects other than `self`: `model.counter += 1`."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    return frozenset(node.attr for node in attributes if ast.unparse(node.value) != "self") - _BUILT_LAZILY
+
+
+def is_of_framework(cls: type) -> bool:
+    """Return whether a class is Keras's or TensorFlow's."""
+    return cls.__module__.partition(".")[0] in _FRAMEWORKS
 
 
 @lru_cache(maxsize=512)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from detrain.runtime.baseline import Baseline
-from detrain.runtime.derived import stored_names
+from detrain.runtime.derived import is_of_framework, stored_names
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.frames import is_user_file
@@ -285,7 +285,7 @@ class Encoder:
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
         if cls is types.FunctionType and is_user_file(value.__code__.co_filename):
             return self._encode_function(number, value, path)
-        if issubclass(cls, type) and is_own_class(value) and is_user_class(value):
+        if issubclass(cls, type) and is_own_class(value):
             return self._encode_class(number, value, path)
         if cls in (types.MethodType, types.BuiltinMethodType) and not isinstance(value.__self__, type | types.ModuleType | None):
             owner = self.encode(value.__self__, f"{path}.__self__")
@@ -309,7 +309,7 @@ class Encoder:
             return self._encode_user_object(number, value, path)
         if self._hooks.is_container(value) and self._is_state(value):
             return ["held", type_name(value), self.encode(plain(value), path)]
-        if is_own_class(cls) or self._is_holder(value):
+        if is_own_class(cls) or self._is_holder(value) or self._is_marked(value):
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
 
@@ -333,13 +333,17 @@ class Encoder:
         if not self._collects and not self._baseline.has(value):
             return node
         own = own_attributes(value) or {}
-        names = own.keys() if self._is_holder(value) else stored_names(type(value))
+        names = own.keys() if self._is_holder(value) else stored_names(type(value)) | self._hooks.stored_outside
         state = {name: item for name, item in list(own.items()) if name in names and self._is_state(item)}
         return ["derived", *node[1:], self._encode_pairs(state, path)]
 
     def _is_holder(self, value: object) -> bool:
         """Return whether all attributes of a library's object that are data are state."""
         return self._hooks.is_holder(value) or is_data_object(value, is_plain_state)
+
+    def _is_marked(self, value: object) -> bool:
+        """Return whether the program has put attributes on an object of a framework: `model.counter = 0`."""
+        return is_of_framework(type(value)) and not self._hooks.stored_outside.isdisjoint(own_attributes(value) or ())
 
     def _is_state(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
@@ -364,7 +368,7 @@ class Encoder:
             return self._lose(number, path, type_name(value))
         elif is_open_for_writing(value):
             self._lose(number, path, f"{type_name(value)}: open for writing")
-        elif not self._are_loads_replayed and not self._baseline.is_at(value, position(value)):
+        elif not self._are_loads_replayed and not self._hooks.is_loader(value) and not self._baseline.is_at(value, position(value)):
             self._lose(number, path, f"{type_name(value)}: it has moved on")
         return ["opaque", type_name(value), self._baseline.address(value)]
 
@@ -397,6 +401,8 @@ class Encoder:
     def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
         """A class stays as it is; its attributes that are not methods are state."""
         attributes = class_attributes(value)
+        if not is_user_class(value):  # it derives from a library's: what is no data is the library's
+            attributes = {name: item for name, item in attributes.items() if self._is_state(item)}
         return ["class", class_name(value), self._address(number, value, path), self._encode_pairs(attributes, path)]
 
     def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:

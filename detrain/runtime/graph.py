@@ -74,6 +74,10 @@ class Hooks:
     """Says whether the attributes of an object of a framework's class are state (a callback)."""
     is_container: Callable[[object], bool] = lambda _: False
     """Says whether an object is a framework's list, dict or set around what the program put there."""
+    is_loader: Callable[[object], bool] = lambda _: False
+    """Says whether an object hands out one thing after another, and is brought to where it was by a framework."""
+    stored_outside: frozenset[str] = frozenset()
+    """Names of attributes that the program stores on objects other than `self`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Session:
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._is_in_phase = self._is_implicit = False
         self._batches_done = 0
+        self._claims_from: int | None = None
+        """Batches done when the state was restored, until a body has run on it."""
         self._streams_at_batch: dict[str, bytes] | None = None
         self._notes_all_streams = False
         self._fetching: Address | None = None
@@ -130,6 +132,7 @@ class Session:
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
         self._end_fetch()
+        self._check_claims()
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
         if not self._notes_all_streams:
             self._streams_at_batch = None
@@ -157,6 +160,7 @@ class Session:
     def at_load(self, frame: FrameType) -> int:
         """Cut: a batch is about to be loaded. Returns its number in the epoch."""
         self._end_fetch()
+        self._check_claims()
         if not self._is_in_phase:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
@@ -399,11 +403,23 @@ class Session:
         self.streams.write(snapshot.rng)
         if self._notes_all_streams:
             self._streams_at_batch = self.streams.read()
-        self._batches_done = snapshot.meta.batches_done
+        self._batches_done = self._claims_from = snapshot.meta.batches_done
         self._warned.update(snapshot.meta.not_captured)
         if snapshot.meta.cut == "epoch":
             self._epoch_base = snapshot.meta.epoch
         self._saved_at = time.monotonic()
+
+    def _check_claims(self) -> None:
+        """After the first body of a resumed run: see that what it has made took the values that were restored for it."""
+        if self._claims_from is None or self._batches_done == self._claims_from:
+            return
+        self._claims_from = None
+        unclaimed = [key for framework in self.frameworks for key in framework.unclaimed()]
+        if unclaimed:
+            raise Diverged(
+                f"a variable was made anew under another name, so that its value was not restored: {', '.join(unclaimed[:4])}",
+                "make it before the loop (build the model, call the function once), or start anew with --fresh",
+            )
 
     def _environment(self) -> dict[str, str]:
         environment = dict(self._config.environment)
