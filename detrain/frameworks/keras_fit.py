@@ -244,7 +244,8 @@ def _instrumented(function: Any) -> Any:
             pass
         case _:
             raise FrameworkUnsupported(
-                "this Keras's fit has other loops than the one detrain knows (3.15)", "install the Keras that TensorFlow 2.21 asks for"
+                "this Keras's fit has other loops than the one detrain knows (3.15)",
+                "install the Keras that TensorFlow 2.21 asks for",
             )
     epochs = ast.unparse(outer.iter)
     _replace(outer, f"{_NAME}.epoch_loop({_NAME}.begin({steps}, x, {epochs}))", f"{_NAME}.record_epoch({epoch})")

@@ -14,6 +14,7 @@ from detrain.frameworks import Framework
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.runtime.derived import stored_outside
 from detrain.runtime.digest import Array
+from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
 from detrain.store import Snapshot
 
@@ -23,8 +24,9 @@ _SKIPPED_TYPES = (ModuleType,)
 class Capture:
     """Encodes and restores the Python state of the user's program."""
 
-    def __init__(self, frameworks: Iterable[Framework]) -> None:
+    def __init__(self, frameworks: Iterable[Framework], files: Files) -> None:
         self._frameworks = frameworks
+        self._files = files
 
     def baseline(self, frame: FrameType) -> Baseline:
         """Return what is there now, so that later only what the loop changed counts as changed."""
@@ -103,7 +105,8 @@ class Capture:
 
         files = [module.__file__ or "" for module in user_modules().values()]
         outside = frozenset().union(*map(stored_outside, files))
-        return Hooks(tensor, make_tensor, variable, find_variable, is_holder, is_container, is_loader, outside)
+        known = self._files.is_known
+        return Hooks(tensor, make_tensor, variable, find_variable, is_holder, is_container, is_loader, known, outside)
 
 
 _seen: set[str] = set()

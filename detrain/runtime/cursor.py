@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
+
 Cut = Literal["epoch", "load", "batch", "end"]
 """Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a hand
 probe without the loop wrapper), `end` where the epoch loop has run out."""
 
 _ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
+
+
+class FileState(msgspec.Struct, frozen=True):
+    """A file at a cut: its length in bytes, and what its object's `tell` says if it is open."""
+
+    size: int
+    position: int | None = None
+
 
 FETCHED_IN_BODY: Final = object()
 """Stands for a batch that the body of its loop will load."""

@@ -29,6 +29,7 @@ from detrain.runtime.naming import (
     type_name,
 )
 from detrain.runtime.set_order import can_become, fill, freeze
+from detrain.runtime.stdlib_state import parts, remake
 
 
 class Decoder(Leaves):
@@ -69,6 +70,8 @@ class Decoder(Leaves):
             return self._decode_derived(number, node, current, path)
         if kind == "held":
             return self._decode_held(node, current, path)
+        if kind == "made":
+            return self._decode_made(node, current, path)
         if kind in ("function", "class", "cell"):
             return self._decode_static_with_state(number, node, current, path)
         if kind in ("method", "partial"):
@@ -247,6 +250,19 @@ class Decoder(Leaves):
             current.clear()
             current.update(new)
         return current
+
+    def _decode_made(self, node: list[Item], current: Any, path: str) -> Any:
+        """Decode an iterator, a writer of CSV or a file in memory from its parts."""
+        _kind, kind, items = node
+        now = None if current is ABSENT else parts(current)
+        old = now[1] if now is not None and now[0] == kind else []
+        values = [
+            self._required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]") for index, item in enumerate(items)
+        ]
+        made = remake(kind, values, current, old)
+        if made is None:
+            self._miss(path, f"this Python cannot make {kind}")
+        return ABSENT if made is None else made
 
     def _attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
         """Decode attributes; one that is absent stays as it is, and is named."""

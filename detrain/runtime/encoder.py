@@ -53,6 +53,7 @@ from detrain.runtime.naming import (
 )
 from detrain.runtime.positions import is_open_for_writing, position
 from detrain.runtime.set_order import frozen_recipe, set_recipe
+from detrain.runtime.stdlib_state import parts
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _TEXTS: Final[dict[type, Callable[[Any], str]]] = {
@@ -294,11 +295,11 @@ class Encoder:
         if issubclass(cls, STATIC):
             return self._encode_static(number, value, path)
         if cls is functools.partial and not vars(value):
-            parts = (value.func, value.args, value.keywords)
-            return [
-                "partial",
-                *[self.encode(part, f"{path}.{n}") for part, n in zip(parts, ("func", "args", "keywords"), strict=True)],
-            ]
+            names = ("func", "args", "keywords")
+            return ["partial", *[self.encode(getattr(value, name), f"{path}.{name}") for name in names]]
+        described = parts(value)
+        if described is not None:
+            return ["made", described[0], self._encode_all(described[1], path)]
         variable = self._hooks.variable(value)
         if variable is not None:
             return ["variable", variable]
@@ -348,6 +349,8 @@ class Encoder:
     def _is_state(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
         cls = type(value)
+        if is_open_for_writing(value) or parts(value) is not None:
+            return True
         if value is None or issubclass(cls, _STATE_TYPES):
             return cls is not np.ndarray or dtype_name(value.dtype) is not None
         if cls in CONTAINERS.values() or self._hooks.is_container(value):
@@ -366,7 +369,7 @@ class Encoder:
             self._baseline.add_position(value, position(value))
         elif not self._baseline.has(value):
             return self._lose(number, path, type_name(value))
-        elif is_open_for_writing(value):
+        elif is_open_for_writing(value) and not self._hooks.is_known_file(value):
             self._lose(number, path, f"{type_name(value)}: open for writing")
         elif not self._are_loads_replayed and not self._hooks.is_loader(value) and not self._baseline.is_at(value, position(value)):
             self._lose(number, path, f"{type_name(value)}: it has moved on")

@@ -76,6 +76,8 @@ class Hooks:
     """Says whether an object is a framework's list, dict or set around what the program put there."""
     is_loader: Callable[[object], bool] = lambda _: False
     """Says whether an object hands out one thing after another, and is brought to where it was by a framework."""
+    is_known_file: Callable[[object], bool] = lambda _: False
+    """Says whether an open file is brought to where it was."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
 

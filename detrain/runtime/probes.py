@@ -230,7 +230,11 @@ class batch_loop(Generic[T]):
         except StopIteration:
             _guarded(session.end_load, frame)
             raise
-        _loops.loaded_batch, _loops.loaded, _loops.names = number, FETCHED_IN_BODY if self._is_fetched_in_body else item, self._names
+        _loops.loaded_batch, _loops.loaded, _loops.names = (
+            number,
+            FETCHED_IN_BODY if self._is_fetched_in_body else item,
+            self._names,
+        )
         return item
 
 

@@ -26,6 +26,7 @@ from detrain.runtime.codec import Baseline
 from detrain.runtime.config import Config
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
+from detrain.runtime.files import Files
 from detrain.runtime.journal import Address, Journal
 from detrain.runtime.rng import Streams
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
@@ -44,8 +45,10 @@ class Session:
         self._catalogue = Catalogue(Path(config.home))
         self.frameworks: list[Framework] = []
         self.streams = Streams()
-        self._capture = Capture(self.frameworks)
+        self._files = Files()
+        self._capture = Capture(self.frameworks, self._files)
         self._stations = [(path, _cursor(read_meta(path))) for path in map(Path, config.stations)]
+        self._files.watch(read_meta(self._stations[-1][0]).files if self._stations else ())
         journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
             journal.unlink(missing_ok=True)
@@ -342,6 +345,7 @@ class Session:
             journal_bytes=self._journal.size,
             frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
             not_captured=tuple(sorted(self._warned)),
+            files=self._files.state(),
         )
         path = self._catalogue.path(self._config.program, self._config.run, cursor)
         self._journal.sync()
@@ -400,6 +404,8 @@ class Session:
                 f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
                 "restore what was changed, or start anew with --fresh",
             )
+        is_last = len(self._stations) == 1
+        self._files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self.streams.write(snapshot.rng)
         if self._notes_all_streams:
             self._streams_at_batch = self.streams.read()

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
+from detrain.runtime.cursor import FileState
 from detrain.runtime.digest import Array, digest_array, digest_bytes
 from detrain.runtime.dtypes import dtype_name, is_extension, named_dtype
 from detrain.store.sink import Sink, new_file
@@ -48,6 +49,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the journal at this cut."""
     frameworks: dict[str, msgspec.Raw] = {}
     not_captured: tuple[str, ...] = ()
+    files: dict[str, FileState] = {}
+    """Files that the program writes, by path."""
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):

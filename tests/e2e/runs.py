@@ -91,7 +91,11 @@ def killed(home: Path, *command: object, at_batch: int | None = None, in_save: i
     while process.poll() is None and time.monotonic() < deadline:
         if at_batch is not None and _new_batches(home, journals) >= at_batch:
             break
-        if in_save is not None and list(home.glob(".*.h5.*.tmp")) and len({p.name for p in home.glob("*.h5")} - saved) >= in_save - 1:
+        if (
+            in_save is not None
+            and list(home.glob(".*.h5.*.tmp"))
+            and len({p.name for p in home.glob("*.h5")} - saved) >= in_save - 1
+        ):
             break
         time.sleep(0.0005)
     was_running = process.poll() is None

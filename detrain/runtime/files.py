@@ -1,0 +1,135 @@
+"""Files that the program writes: how long they are at a cut, and how they come back to that.
+
+A resumed process opens its files anew, before it comes to the cut. A file that was open at the cut, or that the program appends
+to, must then not be emptied, and at the cut it is set back to the length that it had there; what is cut off is kept beside the
+checkpoints. Files opened through Python's `open` are followed (`pathlib`, `logging`, pandas and Keras's CSVLogger open theirs so).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import io
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from detrain.runtime import report
+from detrain.runtime.cursor import FileState
+
+_WRITING: Final = frozenset("wxa+")
+
+
+class Files:
+    """The files that the program has opened for writing."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[weakref.ref[Any]]] = {}
+        self._appended: set[str] = set()
+        self._kept: frozenset[str] = frozenset()
+        """Files of the checkpoint on the way to which the run is: they must not be emptied."""
+
+    def watch(self, kept: Iterable[str]) -> None:
+        """Follow all calls of `open` from here on; `kept` are the files of the checkpoint that the run will resume."""
+        self._kept = frozenset(map(os.path.abspath, kept))
+        builtins.open = io.open = _Open(self)
+
+    def opened(self, path: str, mode: str, file: Any) -> None:
+        """Note a file that has been opened for writing."""
+        if "a" in mode:
+            self._appended.add(path)
+        self._open.setdefault(path, []).append(weakref.ref(file))
+
+    def gentle_mode(self, path: str, mode: str) -> str:
+        """Return the mode to open a file with: one that leaves what is in it, if a checkpoint counts on that."""
+        if path not in self._kept or not set("wx") & set(mode) or not os.path.isfile(path):
+            return mode
+        return "r+" + mode.translate({ord(letter): None for letter in "wx+"})
+
+    def is_known(self, value: object) -> bool:
+        """Return whether an open file comes back to where it is: one that `open` made, and the only one of its path."""
+        return any(live == [value] for live in map(self._live, list(self._open)))
+
+    def state(self) -> dict[str, FileState]:
+        """Return the files to be set back, by path, after what the program wrote has been flushed."""
+        found = {}
+        for path in sorted({*self._appended, *self._open}):
+            live = self._live(path)
+            for file in live:
+                with contextlib.suppress(OSError, ValueError):
+                    file.flush()
+            if (live or path in self._appended) and os.path.isfile(path):
+                found[_shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
+        return found
+
+    def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
+        """Bring files to where they were. On the way to a later cut (`kept_in` is None) none is cut: more is still to come."""
+        for shown, state in files.items():
+            path = os.path.abspath(shown)
+            live = self._live(path)
+            for file in live:
+                file.flush()
+            if kept_in is not None:
+                _set_back(path, state.size, kept_in)
+            if len(live) == 1 and state.position is not None:
+                live[0].seek(state.position)
+        if kept_in is not None:
+            self._kept = frozenset()
+
+    def _live(self, path: str) -> list[Any]:
+        live = [file for reference in self._open.get(path, ()) if (file := reference()) is not None and not file.closed]
+        if live:
+            self._open[path] = [weakref.ref(file) for file in live]
+        else:
+            self._open.pop(path, None)
+        return live
+
+
+class _Open:
+    """Stands in for `open`. An object, as the built-in is none that becomes a method where it is an attribute of a class."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._original = io.open
+        functools.update_wrapper(self, io.open)
+
+    def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, int) or not isinstance(mode, str) or not _WRITING & set(mode):
+            return self._original(file, mode, *args, **kwargs)
+        path = os.path.abspath(os.fsdecode(file))
+        made = self._original(file, self._files.gentle_mode(path, mode), *args, **kwargs)
+        self._files.opened(path, mode, made)
+        return made
+
+
+def _shown(path: str) -> str:
+    """Return a path as checkpoints have it: relative, where it lies below the current folder."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
+def _tell(file: Any) -> int | None:
+    try:
+        return int(file.tell())
+    except (OSError, ValueError):
+        return None
+
+
+def _set_back(path: str, size: int, kept_in: Path) -> None:
+    """Cut a file to the length it had; keep what is cut off."""
+    try:
+        now = os.path.getsize(path)
+        if now > size:
+            kept = kept_in / f"{os.path.basename(path)}.tail"
+            with io.FileIO(path, "r+") as file:
+                file.seek(size)
+                kept.write_bytes(file.read())
+                file.truncate(size)
+            report.say(f"{path}: set back from {now} to {size} bytes, as at the checkpoint; the rest is in {kept}")
+        elif now < size:
+            report.warn(f"{path} has {now} bytes; it had {size} at the checkpoint")
+    except OSError as error:
+        report.warn(f"{path} cannot be set back to {size} bytes: {error.strerror or error}")

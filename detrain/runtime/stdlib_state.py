@@ -1,0 +1,129 @@
+"""Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
+in memory.
+
+An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
+"""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import gc
+import io
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+_MAKERS: Final = {
+    **{f"builtins.{name}": getattr(builtins, name) for name in ("iter", "reversed", "enumerate", "zip", "map", "filter")},
+    **{
+        f"itertools.{name}": getattr(itertools, name)
+        for name in ("accumulate", "chain", "count", "cycle", "dropwhile", "islice", "repeat", "starmap", "takewhile")
+    },
+}
+_NAMES: Final = {id(maker): name for name, maker in _MAKERS.items()}
+_Writer: Final = type(csv.writer(io.StringIO()))
+_COPYING: Final = ("dict_", "set_", "odict_")
+"""Iterators that describe themselves by a copy of what is left, not by what they go over."""
+_DIALECT: Final = (
+    *("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict"),
+)
+_DICT_WRITER: Final = ("fieldnames", "restval", "extrasaction", "writer")
+
+
+def is_described(value: object) -> bool:
+    """Return whether `parts` describes an object."""
+    return parts(value) is not None
+
+
+def parts(value: Any) -> tuple[str, list[object]] | None:
+    """Return the kind of an object and what it is made of, or None if it is of no kind that is known here."""
+    cls = type(value)
+    if cls is _Writer:
+        file = _file_behind(value)
+        return None if file is None else ("csv.writer", [file, *[getattr(value.dialect, name) for name in _DIALECT]])
+    if cls is csv.DictWriter:
+        return "csv.DictWriter", [getattr(value, name) for name in _DICT_WRITER]
+    if cls in (io.StringIO, io.BytesIO) and not value.closed:
+        return f"io.{cls.__name__}", [value.getvalue(), value.tell()]
+    is_iterator = cls.__module__ in ("builtins", "itertools") and isinstance(value, Iterator)
+    return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) else None
+
+
+def remake(kind: str, values: list[Any], current: Any, old: list[Any]) -> object | None:
+    """Return the object of a kind with these parts: `current` if it is that, or can become it; None if none can be made.
+
+    `old` are the parts of `current`, as they were taken from it.
+    """
+    if type(current) in (io.StringIO, io.BytesIO) and kind == f"io.{type(current).__name__}":
+        _fill(current, *values)
+        return current  # type: ignore[no-any-return]
+    if len(old) == len(values) and all(map(_is_same, old, values)):
+        return current  # type: ignore[no-any-return]
+    if kind == "builtins.iter" and len(old) == len(values) == 2 and _is_same(old[0], values[0]):
+        current.__setstate__(values[1])
+        return current  # type: ignore[no-any-return]
+    return _make(kind, values)
+
+
+def _make(kind: str, values: list[Any]) -> object | None:
+    if kind == "csv.writer":
+        return csv.writer(values[0], **dict(zip(_DIALECT, values[1:], strict=True)))
+    if kind == "csv.DictWriter":
+        writer = object.__new__(csv.DictWriter)
+        vars(writer).update(zip(_DICT_WRITER, values, strict=True))
+        return writer
+    if kind in ("io.StringIO", "io.BytesIO"):
+        memory: Any = io.StringIO() if kind == "io.StringIO" else io.BytesIO()
+        _fill(memory, *values)
+        return memory  # type: ignore[no-any-return]
+    maker: Callable[..., Any] | None = _MAKERS.get(kind)
+    if maker is None:
+        return None
+    arguments, state = values[0], values[1:]
+    made = maker(*arguments)
+    if state:
+        with _quiet():
+            made.__setstate__(state[0])
+    return made  # type: ignore[no-any-return]
+
+
+def _reduced(value: Any) -> tuple[str, list[object]] | None:
+    """Return what an iterator is made of: [the maker's arguments, its state if it has one]."""
+    try:
+        with _quiet():
+            maker, arguments, *state = value.__reduce__()
+    except (TypeError, ValueError):
+        return None
+    name = _NAMES.get(id(maker))
+    return None if name is None or len(state) > 1 else (name, [arguments, *state])
+
+
+def _fill(memory: Any, content: Any, position: int) -> None:
+    memory.seek(0)
+    memory.truncate(0)
+    memory.write(content)
+    memory.seek(position)
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether a part is the one that is there: the same object, or an equal number or text, alone or in a tuple."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return isinstance(one, bool | int | float | str | bytes) and one == other
+
+
+def _file_behind(writer: Any) -> object | None:
+    """Return the file whose `write` a writer of CSV holds: Python does not say, the garbage collector does."""
+    owners = [getattr(held, "__self__", None) for held in gc.get_referents(writer) if getattr(held, "__name__", "") == "write"]
+    return owners[0] if len(owners) == 1 else None
+
+
+def _quiet() -> warnings.catch_warnings[None]:
+    """Leave out the warning that iterators of `itertools` will not be copied from Python 3.14 on: there they are named instead."""
+    return warnings.catch_warnings(action="ignore")
