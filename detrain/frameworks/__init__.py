@@ -47,7 +47,7 @@ class Framework(Protocol):
         """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created."""
 
     def unclaimed(self) -> list[str]:
-        """Return restored values that wait for a variable although one like it has been made since: a sign of a wrong name."""
+        """Return the variables that a resumed process has made for those of the first run, but without their values."""
 
     def counters(self) -> bytes:
         """Return, as JSON, the counts that name things and the positions of loaders."""

@@ -43,6 +43,8 @@ class Building:
         self._earlier: dict[tuple[str, int], Unit] = {}
         self._turns: dict[str, int] = {}
         self._is_inside = False
+        self.is_again = False
+        """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 
     def units(self) -> list[Unit]:
         """Return what the run has built so far, in this process or before it."""
@@ -70,11 +72,11 @@ class Building:
         call = describe() if earlier is None else None
         if earlier is not None:
             self._streams.write({name: base64.b64decode(text) for name, text in earlier.streams.items()})
-        self._is_inside = True
+        self._is_inside, self.is_again = True, earlier is not None
         try:
             yield
         finally:
-            self._is_inside = False
+            self._is_inside = self.is_again = False
             if earlier is not None:
                 self._built[earlier.key] = earlier
                 self._streams.write(before)

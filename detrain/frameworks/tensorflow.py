@@ -57,8 +57,8 @@ class TensorFlow:
         self._variables: dict[str, weakref.ref[Any]] = {}
         self._handles: dict[int, str] = {}
         self._pending: dict[str, Array] = {}
-        self._known: set[str] = set()
-        """Keys of the variables that were there at the last restore, in the checkpoint or in the process."""
+        self._has_restored = False
+        self._strays: list[str] = []
         self._iterators: dict[str, weakref.ref[Any]] = {}
         self._shuffles: dict[str, weakref.ref[Any]] = {}
         self._made: dict[str, int] = {}
@@ -95,8 +95,7 @@ class TensorFlow:
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set the variables; a value whose variable does not exist yet waits for it."""
         alive = self._alive()
-        self._pending = {}
-        self._known = {*alive, *tensors}
+        self._pending, self._has_restored = {}, True
         for key, array in tensors.items():
             if key in alive:
                 _assign(key, alive[key], array)
@@ -104,13 +103,8 @@ class TensorFlow:
                 self._pending[key] = array
 
     def unclaimed(self) -> list[str]:
-        """Return the restored values that wait for a variable although one like it has been made since, under another name."""
-        made = {(_label(key), variable.shape, variable.dtype) for key, variable in self._alive().items() if key not in self._known}
-        return [
-            key
-            for key, array in self._pending.items()
-            if (_label(key), tf.TensorShape(array.shape), tf.as_dtype(array.dtype)) in made
-        ]
+        """Return the variables made in place of those that the first run had before the cut, but without their values."""
+        return [key for key in self._strays if key in self._alive()]
 
     def counters(self) -> bytes:
         """Return the counts of births at the top, of shuffled iterators, and the positions of iterators alive."""
@@ -277,6 +271,8 @@ class TensorFlow:
         if key in self._pending:
             with tf.init_scope():
                 _assign(key, variable, self._pending.pop(key))
+        elif self._building.is_again and self._has_restored:
+            self._strays.append(key)
 
     def _watch_class(self, cls: Any) -> None:
         births = self._births
@@ -414,11 +410,6 @@ class _ContextStream:
 
     def set(self, state: RngState) -> None:
         PythonStream(context.context()._rng).set(state)
-
-
-def _label(key: str) -> str:
-    """Return what a variable's name says without its owner and its turn."""
-    return key.rpartition("/")[2].partition(".")[0]
 
 
 def _upstream_shuffles(dataset: Any, births: Births, *, is_only_repeated: bool = False) -> set[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import msgspec
-
 Cut = Literal["epoch", "load", "batch", "end"]
 """Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a hand
 probe without the loop wrapper), `end` where the epoch loop has run out."""
@@ -14,7 +12,8 @@ probe without the loop wrapper), `end` where the epoch loop has run out."""
 _ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
 
 
-class FileState(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FileState:
     """A file at a cut: its length in bytes, and what its object's `tell` says if it is open."""
 
     size: int

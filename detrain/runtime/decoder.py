@@ -259,7 +259,7 @@ class Decoder(Leaves):
         values = [
             self._required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]") for index, item in enumerate(items)
         ]
-        made = remake(kind, values, current, old)
+        made = remake(kind, values, current)
         if made is None:
             self._miss(path, f"this Python cannot make {kind}")
         return ABSENT if made is None else made

@@ -423,8 +423,8 @@ class Session:
         unclaimed = [key for framework in self.frameworks for key in framework.unclaimed()]
         if unclaimed:
             raise Diverged(
-                f"a variable was made anew under another name, so that its value was not restored: {', '.join(unclaimed[:4])}",
-                "make it before the loop (build the model, call the function once), or start anew with --fresh",
+                f"variables were made anew, and no value was restored for them: {', '.join(unclaimed[:4])}",
+                "make them before the loop (build the model, call the function once), and start anew with --fresh",
             )
 
     def _environment(self) -> dict[str, str]:

@@ -51,15 +51,14 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
     return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) else None
 
 
-def remake(kind: str, values: list[Any], current: Any, old: list[Any]) -> object | None:
-    """Return the object of a kind with these parts: `current` if it is that, or can become it; None if none can be made.
-
-    `old` are the parts of `current`, as they were taken from it.
-    """
+def remake(kind: str, values: list[Any], current: Any) -> object | None:
+    """Return the object of a kind with these parts: `current` if it is that, or can become it; None if none can be made."""
     if type(current) in (io.StringIO, io.BytesIO) and kind == f"io.{type(current).__name__}":
         _fill(current, *values)
         return current  # type: ignore[no-any-return]
-    if len(old) == len(values) and all(map(_is_same, old, values)):
+    now = parts(current)
+    old = now[1] if now is not None and now[0] == kind else []
+    if _is_same(old, values):
         return current  # type: ignore[no-any-return]
     if kind == "builtins.iter" and len(old) == len(values) == 2 and _is_same(old[0], values[0]):
         current.__setstate__(values[1])
@@ -83,7 +82,7 @@ def _make(kind: str, values: list[Any]) -> object | None:
         return None
     arguments, state = values[0], values[1:]
     made = maker(*arguments)
-    if state:
+    if state and state[0] is not None:
         with _quiet():
             made.__setstate__(state[0])
     return made  # type: ignore[no-any-return]
@@ -97,6 +96,8 @@ def _reduced(value: Any) -> tuple[str, list[object]] | None:
     except (TypeError, ValueError):
         return None
     name = _NAMES.get(id(maker))
+    if name == "itertools.cycle":  # what it has saved is its own: it must not be filled with something else
+        state = [(list(state[0][0]), state[0][1])]
     return None if name is None or len(state) > 1 else (name, [arguments, *state])
 
 
@@ -108,14 +109,17 @@ def _fill(memory: Any, content: Any, position: int) -> None:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Return whether a part is the one that is there: the same object, or an equal number or text, alone or in a tuple."""
+    """Return whether a part is the one that is there: the same object, or one as good: an equal number, an iterator as far."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    if isinstance(one, tuple) and isinstance(other, tuple):
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_is_same, one, other))
-    return isinstance(one, bool | int | float | str | bytes) and one == other
+    described = parts(one), parts(other)
+    if described[0] is not None and described[1] is not None:
+        return _is_same(*described)
+    return isinstance(one, bool | int | float | str | bytes | range) and one == other
 
 
 def _file_behind(writer: Any) -> object | None:

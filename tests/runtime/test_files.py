@@ -1,0 +1,113 @@
+"""Files that a program writes: after a kill and a second run they hold what one run would have written, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs import PRELUDE
+from tests.e2e.runs import Result, detrain, plain
+
+BODY = """
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(6):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x)
+        {write}
+        die(f"{{epoch}}:{{step}}")
+    {write_epoch}
+print(open("log.txt").read())
+show(optimizer.weights)
+"""
+LINE = 'f"{epoch} {step} {optimizer.weights.sum()!r}\\n"'
+EPOCH_LINE = 'f"{epoch} {optimizer.weights.sum()!r}\\n"'
+
+PROGRAMS = {
+    "open for writing": ('log = open("log.txt", "w")\nlog.write("header\\n")', f"log.write({LINE})", "log.flush()"),
+    "open for appending": ('log = open("log.txt", "a", buffering=1)\nlog.write("header\\n")', f"log.write({LINE})", "pass"),
+    "opened for each line": (
+        'with open("log.txt", "w") as log:\n    log.write("header\\n")',
+        f'with open("log.txt", "a") as log: log.write({LINE})',
+        "pass",
+    ),
+    "pathlib": (
+        'import pathlib\npathlib.Path("log.txt").write_text("header\\n")',
+        f'with pathlib.Path("log.txt").open("a") as log: log.write({LINE})',
+        "pass",
+    ),
+    "logging": (
+        'import logging\nlogging.basicConfig(filename="log.txt", filemode="w", level="INFO", format="%(message)s")',
+        f"logging.info({LINE})",
+        f"logging.info({EPOCH_LINE})",
+    ),
+    "csv": (
+        'import csv\nlog = open("log.txt", "w", newline="")\nrows = csv.writer(log)\nrows.writerow(["epoch", "sum"])',
+        "pass",
+        "rows.writerow([epoch, optimizer.weights.sum()]); log.flush()",
+    ),
+    "a bare writer of csv": (
+        'import csv\nrows = csv.writer(open("log.txt", "w", buffering=1, newline=""))',
+        "pass",
+        "rows.writerow([epoch, optimizer.weights.sum()])",
+    ),
+    "bytes": ('log = open("log.txt", "wb", buffering=0)', f"log.write({LINE}.encode())", "pass"),
+}
+
+
+def program(folder: Path, name: str) -> Path:
+    before, write, write_epoch = PROGRAMS[name]
+    path = folder / "program.py"
+    path.write_text(PRELUDE + before + "\n" + BODY.format(write=write, write_epoch=write_epoch))
+    return path
+
+
+def whole(folder: Path, name: str) -> Result:
+    folder.mkdir()
+    result = plain("-m", "detrain", "run", "--bare", program(folder, name), cwd=folder)
+    assert result.status == 0, result.err
+    return result
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: str, tmp_path: Path) -> None:
+    expected = whole(tmp_path / "whole", name)
+    for where in ("2:4", "3:1", ""):
+        last = detrain("run", "--every", every, program(tmp_path, name), cwd=tmp_path, DIE_AT=where)
+
+    assert last.status == 0, last.err
+    assert last.out == expected.out
+    assert "not captured" not in last.err
+
+
+def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
+    name = "open for appending"
+    detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    resumed = detrain("run", program(tmp_path, name), cwd=tmp_path)
+
+    [tail] = (tmp_path / "ckpt").glob("*.tail")
+    assert tail.read_text().splitlines() == [*lines[13:], "header"]
+    assert "set back from" in resumed.err
+
+
+def test_a_run_that_starts_anew_empties_its_files(tmp_path: Path) -> None:
+    name = "open for writing"
+    expected = whole(tmp_path / "whole", name)
+    detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")
+    anew = detrain("run", "--fresh", program(tmp_path, name), cwd=tmp_path)
+
+    assert anew.out == expected.out
+
+
+def test_a_file_that_has_gone_is_said(tmp_path: Path) -> None:
+    name = "opened for each line"
+    detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")
+    os.truncate(tmp_path / "log.txt", 3)
+    resumed = detrain("run", program(tmp_path, name), cwd=tmp_path)
+
+    assert resumed.status == 0
+    assert "at the checkpoint" in resumed.err

@@ -1,0 +1,128 @@
+"""Iterators, writers of CSV and files in memory: restored, they go on as the ones that were described."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runtime.state_values import World, baseline_of, encode, restore
+
+DATA = [3, 1, 4, 1, 5, 9, 2, 6]
+
+MAKERS: dict[str, Callable[[list[int]], Iterator[Any]]] = {
+    "list": iter,
+    "tuple": lambda data: iter(tuple(data)),
+    "text": lambda data: iter("".join(map(str, data))),
+    "range": lambda data: iter(range(len(data))),
+    "reversed": reversed,
+    "enumerate": lambda data: enumerate(data, 5),
+    "zip": lambda data: zip(data, iter(data), strict=False),
+    "map": lambda data: map(operator.neg, data),
+    "filter": lambda data: filter(None, data),
+    "nested": lambda data: enumerate(zip(data, map(operator.neg, iter(data)), strict=False)),
+    "cycle": itertools.cycle,
+    "chain": lambda data: itertools.chain(data, data),
+    "count": lambda data: itertools.count(data[0]),
+    "repeat": lambda data: itertools.repeat(7, 20),
+    "islice": lambda data: itertools.islice(data, 1, 7, 2),
+    "accumulate": itertools.accumulate,
+}
+ON_3_14_AS_WELL = {"list", "tuple", "text", "range", "reversed", "enumerate", "zip", "map", "filter", "nested"}
+
+
+def taken(iterator: Iterator[Any], count: int) -> list[Any]:
+    return list(itertools.islice(iterator, count))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if sys.version_info < (3, 14) or kind in ON_3_14_AS_WELL])
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_an_iterator_goes_on_where_the_described_one_was(kind: str, steps: int, steps_there: int) -> None:
+    def world() -> World:
+        data = list(DATA)
+        return {"data": data, "iterator": MAKERS[kind](data)}
+
+    after, before = world(), world()
+    baseline = baseline_of(after)
+    taken(after["iterator"], steps)
+    taken(before["iterator"], steps_there)
+
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert taken(before["iterator"], 20) == taken(after["iterator"], 20)
+
+
+@pytest.mark.parametrize("kind", sorted(ON_3_14_AS_WELL))
+def test_an_iterator_that_is_where_it_was_stays_the_same_object(kind: str) -> None:
+    data = list(DATA)
+    after: World = {"data": data, "iterator": MAKERS[kind](data)}
+    there = list(DATA)
+    before: World = {"data": there, "iterator": MAKERS[kind](there)}
+    for world in (after, before):
+        taken(world["iterator"], 2)
+    live = before["iterator"]
+
+    assert restore(encode(after, baseline_of(after)), before, baseline_of(before)) == []
+
+    assert before["iterator"] is live
+
+
+def test_two_names_of_one_iterator_stay_one() -> None:
+    data = list(DATA)
+    one = zip(data, data, strict=False)
+    after: World = {"data": data, "one": one, "other": one}
+    before: World = copy.deepcopy({"data": data}) | {"one": zip(DATA, DATA, strict=False), "other": None}
+    baseline = baseline_of(after)
+    next(one)
+
+    restore(encode(after, baseline), before, baseline_of(before))
+
+    assert before["one"] is before["other"]
+
+
+def test_a_generator_inside_of_an_iterator_is_named() -> None:
+    world: World = {"pairs": zip((number for number in DATA), DATA, strict=False)}
+    baseline = baseline_of(world)
+    next(world["pairs"])
+
+    assert any("generator" in loss for loss in encode(world, baseline).not_captured)
+
+
+@given(st.text(alphabet="ab\n", max_size=20), st.text(alphabet="ab\n", max_size=20), st.data())
+def test_text_in_memory(text: str, other: str, draw: st.DataObject) -> None:
+    after: World = {"memory": io.StringIO(text)}
+    after["memory"].seek(draw.draw(st.integers(0, len(text))))
+    before: World = {"memory": io.StringIO(other)}
+    live = before["memory"]
+
+    restore(encode(after, baseline_of(after)), before, baseline_of(before))
+
+    assert before["memory"] is live
+    assert (live.tell(), live.getvalue()) == (after["memory"].tell(), text)
+
+
+def test_a_writer_of_csv_that_the_loop_made_writes_on() -> None:
+    after: World = {"memory": io.StringIO(), "writer": None}
+    before: World = {"memory": io.StringIO(), "writer": None}
+    baseline = baseline_of(after)
+    after["writer"] = csv.DictWriter(after["memory"], ["a", "b"], delimiter=";", lineterminator="\n", quoting=csv.QUOTE_ALL)
+    after["writer"].writeheader()
+
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    for world in (after, before):
+        world["writer"].writerow({"a": 1, "b": "x;y"})
+
+    assert before["memory"].getvalue() == after["memory"].getvalue() == '"a";"b"\n"1";"x;y"\n'
