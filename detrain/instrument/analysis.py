@@ -21,6 +21,9 @@ from detrain.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_
 _UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _FIT: Final = frozenset({"fit", "fit_generator"})
+_OF_KERAS: Final = frozenset(
+    {"epochs", "batch_size", "verbose", "callbacks", "validation_data", "validation_split", "steps_per_epoch"}
+)
 _RUN: Final = frozenset({"run", "experimental_run_v2"})
 _PASSING_ON: Final = frozenset(
     {"enumerate", "zip", "tqdm", "track", "iter", "list", "islice", "progress", "progressbar", "Progbar"}
@@ -347,13 +350,24 @@ def _gradients_bound(node: ast.AST) -> tuple[str, ...]:
 
 def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
     name = _called_name(call)
-    if name in _UPDATES:
+    if name in _UPDATES or _is_fit_as_step(call):
         return True
     if not isinstance(call.func, ast.Attribute):
         return False
     if name == "assign_sub":  # gradient descent by hand
         return any(_read_names(argument) & gradients for argument in call.args)
     return name == "apply" and any(word in ast.unparse(call.func.value).lower() for word in _OPTIMIZER_WORDS)
+
+
+def _is_fit_as_step(call: ast.Call) -> bool:
+    """Return whether a call of Keras's `fit` trains for one epoch: in a loop that is a step, not a training of its own.
+
+    An argument that only Keras's has tells it from the `fit` of a scaler or a classifier.
+    """
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    epochs = given.get("epochs", ast.Constant(1))
+    is_one = isinstance(epochs, ast.Constant) and epochs.value == 1
+    return _called_name(call) == "fit" and isinstance(call.func, ast.Attribute) and is_one and not _OF_KERAS.isdisjoint(given)
 
 
 def _is_over_gradients(loop: AnyLoop) -> bool:

@@ -52,6 +52,8 @@ def main() -> None:
     sys.path[0] = os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target))
     if traced is None:
         _run(config)
+        if session is not None:
+            session.at_last_line()
     else:
         _run_traced(config, traced)
 

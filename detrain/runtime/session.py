@@ -289,6 +289,11 @@ class Session:
         kind = type(value)
         return kind in self._lasting or (kind is tuple and all(map(self._is_lasting, value)))  # type: ignore[call-overload]
 
+    def at_last_line(self) -> None:
+        """The program has run to its last line."""
+        if self._phase < 0:
+            report.warn("the program has ended without entering a training loop with probes: no checkpoint was taken")
+
     def finish(self) -> None:
         """The program ends."""
         self._end_fetch()

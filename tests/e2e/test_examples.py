@@ -121,10 +121,10 @@ def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: 
     assert f"resuming train at {DIGITS_EPOCHS}:0" in again.err
 
 
-def test_the_fit_example_is_refused_before_it_trains(tmp_path: Path) -> None:
-    run = detrain("run", "--ckpt", tmp_path, EXAMPLES / "digits" / "fit.py", "--epochs", 2)
+@pytest.mark.parametrize(("every", "at_batch"), [("1", 130), ("20b", 75)])
+def test_the_fit_example_killed_resumes_to_the_bit(every: str, at_batch: int, tmp_path: Path) -> None:
+    command = ("--every", every, EXAMPLES / "digits" / "fit.py", "--epochs", 4)
+    whole = bare(EXAMPLES / "digits" / "fit.py", "--epochs", 4)
+    assert killed(tmp_path, *command, at_batch=at_batch)
 
-    assert run.status == 65
-    assert run.out == ""
-    assert "trains through fit" in run.err
-    assert bare(EXAMPLES / "digits" / "fit.py", "--epochs", 2).status == 0
+    assert_continues(detrain("run", "--ckpt", tmp_path, *command), whole)

@@ -1,0 +1,220 @@
+"""Programs that train through `Model.fit`: each is killed at two cuts, run again, and compared bit for bit with the whole run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.runs import bare, detrain
+
+PRELUDE = """\
+import hashlib, os, random, signal, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import numpy as np
+import tensorflow as tf
+
+class Die(keras.callbacks.Callback):
+    turns = 0
+    def on_train_batch_end(self, batch, logs=None):
+        Die.turns += 1
+        if os.environ.get("DIE_AT") == str(Die.turns):
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def net(*layers, **compiled):
+    model = keras.Sequential([*layers, keras.layers.Dense(12, activation="relu"), keras.layers.Dropout(0.3),
+                              keras.layers.BatchNormalization(), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], **compiled)
+    return model
+
+def show(model, *more):
+    print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables)).hexdigest(), *more)
+
+x = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
+y = (x.sum(1) > 0).astype("int32")
+"""
+
+PROGRAMS = {
+    "arrays, callbacks of Keras, a log": """
+log = keras.callbacks.CSVLogger("log.csv")
+first = net()
+history = first.fit(x, y, batch_size=16, epochs=4, validation_split=0.25, verbose=0, class_weight={0: 1.0, 1: 2.0}, callbacks=[
+    log, keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True), Die(),
+    keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1), keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True)])
+show(first, history.history, open("log.csv").read())
+""",
+    "a generator across two fits, random numbers in callbacks": """
+def batches():
+    while True:
+        chosen = np.random.randint(0, len(x), 16)
+        yield x[chosen] + np.random.normal(size=(16, 8)).astype("float32") * 0.1, y[chosen]
+
+class Draws(keras.callbacks.Callback):
+    seen = []
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(np.random.rand())
+    def on_train_batch_end(self, batch, logs=None):
+        if batch % 3 == 0:
+            self.seen.append(np.random.rand())
+
+model, data = net(), batches()
+one = model.fit(data, steps_per_epoch=5, epochs=3, verbose=0, callbacks=[Draws(), Die()])
+two = model.fit(data, steps_per_epoch=4, epochs=3, initial_epoch=1, verbose=0, callbacks=[Draws(), Die()])
+show(model, one.history, two.history, Draws.seen)
+""",
+    "a PyDataset that shuffles itself, workers, a counter on the model": """
+class Data(keras.utils.PyDataset):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.order = np.arange(len(x))
+    def __len__(self):
+        return len(x) // 16
+    def __getitem__(self, index):
+        chosen = self.order[index * 16 : (index + 1) * 16]
+        return x[chosen], y[chosen]
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+class Counts(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.counter += 1
+
+model = net()
+model.counter = 5
+history = model.fit(Data(workers=2), validation_data=Data(), epochs=4, verbose=0, callbacks=[Counts(), Die()])
+show(model, history.history, model.counter)
+""",
+    "a GAN on a filtered set of unknown length": """
+class Gan(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.maker = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dense(8)])
+        self.judge = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+        self.loss_of_maker = keras.metrics.Mean("maker")
+        self.steps = 0
+    def compile(self, maker, judge):
+        super().compile()
+        self.of_maker, self.of_judge = maker, judge
+    @property
+    def metrics(self):
+        return [self.loss_of_maker]
+    def train_step(self, real):
+        judged = keras.losses.BinaryCrossentropy(from_logits=True)
+        size = tf.shape(real)[0]
+        with tf.GradientTape() as tape:
+            good, bad = self.judge(real, training=True), self.judge(self.maker(tf.random.normal((size, 4))), training=True)
+            loss = judged(tf.ones_like(good), good) + judged(tf.zeros_like(bad), bad)
+        self.of_judge.apply(tape.gradient(loss, self.judge.trainable_variables), self.judge.trainable_variables)
+        with tf.GradientTape() as tape:
+            bad = self.judge(self.maker(tf.random.normal((size, 4)), training=True))
+            loss = judged(tf.ones_like(bad), bad)
+        self.of_maker.apply(tape.gradient(loss, self.maker.trainable_variables), self.maker.trainable_variables)
+        self.loss_of_maker.update_state(loss)
+        return {"maker": self.loss_of_maker.result()}
+
+class Samples(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print("sample", float(tf.reduce_sum(self.model.maker(tf.random.normal((3, 4))))))
+
+model = Gan()
+model.compile(keras.optimizers.Adam(1e-3), keras.optimizers.RMSprop(1e-3))
+data = tf.data.Dataset.from_tensor_slices(x).shuffle(96).map(lambda row: row + tf.random.normal([8]) * 0.1)
+data = data.filter(lambda row: row[0] > -1.0).batch(16).prefetch(2)
+history = model.fit(data, epochs=4, verbose=0, callbacks=[Samples(), Die()])
+show(model, history.history)
+""",
+    "steps of a repeated set, several a call": """
+data = tf.data.Dataset.from_tensor_slices((x, y))
+model = net(steps_per_execution=2)
+history = model.fit(data.shuffle(50).repeat().batch(16), steps_per_epoch=5, epochs=5, verbose=0, callbacks=[Die()],
+                    validation_data=data.batch(16), validation_freq=2)
+show(model, history.history)
+""",
+    "folds, eager, then fine-tuning": """
+scores = []
+for fold in range(2):
+    model, inside = net(run_eagerly=fold == 1), np.arange(96) % 3 != fold
+    model.fit(x[inside], y[inside], batch_size=16, epochs=2, verbose=0, shuffle="batch", callbacks=[Die()])
+    scores.append(model.evaluate(x[~inside], y[~inside], verbose=0))
+model.trainable = False
+whole = net(model)
+history = whole.fit(x, y, batch_size=32, epochs=3, verbose=0, callbacks=[Die()])
+show(whole, scores, history.history)
+""",
+    "two replicas": """
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = net()
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(16)
+history = model.fit(data, epochs=4, verbose=0, callbacks=[Die()])
+show(model, history.history)
+""",
+    "mixed precision, a fit as a step of a loop": """
+keras.mixed_precision.set_global_policy("mixed_float16")
+model, memory, rate = net(), [], 1.0
+for episode in range(4):
+    for turn in range(5):
+        memory.append(random.randrange(96))
+        if len(memory) > 3:
+            chosen = random.sample(memory, 4)
+            model.fit(x[chosen], y[chosen], epochs=1, verbose=0, callbacks=[Die()])
+            rate *= 0.99
+show(model, rate, memory)
+""",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_killed_at_a_cut_resumes_to_the_bit(name: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + PROGRAMS[name])
+    whole = detrain("run", "--bare", program, cwd=_folder(tmp_path / "whole"))
+    assert whole.status == 0, whole.err
+
+    for every, deaths in (("1", ("9", "5")), ("2b", ("8", "6"))):
+        folder = _folder(tmp_path / every)
+        for death in (*deaths, ""):
+            last = detrain("run", "--every", every, program, cwd=folder, DIE_AT=death)
+        assert last.status == 0, last.err
+        assert last.last_line() == whole.last_line()
+        assert last.out == whole.out[-len(last.out) :]
+        assert "not captured" not in last.err
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_an_uninterrupted_run_is_that_of_plain_keras(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + PROGRAMS["arrays, callbacks of Keras, a log"].replace("log.csv", str(tmp_path / "log.csv")))
+    run = detrain("run", program, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert run.out == bare(program).out
+
+
+CHANGED = """
+if os.environ.get("CHANGED"):
+    x[50:] += 1
+model = net()
+data = tf.data.Dataset.from_tensor_slices((tf.constant(x), y)).shuffle(96).batch(16)
+del x
+model.fit(data, epochs=3, verbose=0, callbacks=[Die()])
+show(model)
+"""
+
+
+def test_other_data_are_noticed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + CHANGED)
+    detrain("run", program, cwd=tmp_path, DIE_AT="9")
+    run = detrain("run", program, cwd=tmp_path, CHANGED="1")
+
+    assert run.status == 78
+    assert "batch 1:0 has digest" in run.err
