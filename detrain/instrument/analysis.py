@@ -21,9 +21,7 @@ from detrain.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_
 _UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _FIT: Final = frozenset({"fit", "fit_generator"})
-_OF_KERAS: Final = frozenset(
-    {"epochs", "batch_size", "verbose", "callbacks", "validation_data", "validation_split", "steps_per_epoch"}
-)
+_OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
 _RUN: Final = frozenset({"run", "experimental_run_v2"})
 _PASSING_ON: Final = frozenset(
     {"enumerate", "zip", "tqdm", "track", "iter", "list", "islice", "progress", "progressbar", "Progbar"}

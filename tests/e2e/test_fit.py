@@ -43,7 +43,8 @@ log = keras.callbacks.CSVLogger("log.csv")
 first = net()
 history = first.fit(x, y, batch_size=16, epochs=4, validation_split=0.25, verbose=0, class_weight={0: 1.0, 1: 2.0}, callbacks=[
     log, keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True), Die(),
-    keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1), keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True)])
+    keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1),
+    keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True)])
 show(first, history.history, open("log.csv").read())
 """,
     "a generator across two fits, random numbers in callbacks": """
