@@ -13,7 +13,7 @@ from detrain.errors import DetrainError
 class _Lazy(click.Group):
     """Loads a command's module when the command is asked for, so that `detrain run` starts fast."""
 
-    _COMMANDS = ("run", "trace", "show", "instrument", "info", "ckpt")
+    _COMMANDS = ("run", "verify", "diff", "trace", "show", "instrument", "info", "ckpt")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -36,6 +36,8 @@ def detrain() -> None:
 
     \b
     detrain run train.py        train, with checkpoints; run it again to resume
+    detrain verify train.py     kill it, resume it, and compare bit for bit
+    detrain diff ckpt_a ckpt_b  where two runs part
     detrain trace train.py      find its loops by watching it run
     detrain info train.py       what detrain sees in a program
     detrain ckpt ls             the checkpoints that there are

@@ -15,6 +15,7 @@ from detrain.errors import DetrainError, StoreError
 from detrain.runtime.digest import digest_array
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
+from detrain.store.compare import compare
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -135,6 +136,27 @@ def verify_checkpoints(as_json: bool, place: Path) -> int:
         if not rows:
             click.echo(f"no checkpoints in {place}")
     return status
+
+
+@command.command("diff")
+@_json
+@click.argument("one", metavar="FILE_A", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("other", metavar="FILE_B", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def diff(as_json: bool, one: Path, other: Path) -> int:
+    """Compare two checkpoints: which values differ, in how many elements, how far. Exit status 1 if some do.
+
+    \b
+    Example:
+      detrain ckpt diff a/train-r1-p0-e00003-e000000.h5 b/train-r1-p0-e00003-e000000.h5
+    """
+    differences = compare(read(one), read(other))
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(differences), indent=2))
+    else:
+        for difference in differences:
+            click.echo(f"{difference.what} {difference}")
+        click.echo(f"{len(differences)} values differ" if differences else "equal to the bit")
+    return 1 if differences else 0
 
 
 def _files(place: Path) -> list[Path]:

@@ -127,6 +127,11 @@ class Journal:
         )
 
 
+def read_batches(path: Path) -> dict[Address, bytes]:
+    """Return the digest of each batch in a journal, by its address, in order."""
+    return {_address(address): value for _end, (kind, *address, value) in _records(path) if kind == "b"}
+
+
 def _address(numbers: list[int]) -> Address:
     phase, epoch, batch = numbers
     return phase, epoch, batch

@@ -29,6 +29,7 @@ from detrain.runtime.digest import Array, digest_source, digest_value, size_byte
 from detrain.runtime.files import Files
 from detrain.runtime.journal import Address, Journal
 from detrain.runtime.rng import Streams
+from detrain.runtime.trial import Trial
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
 from detrain.tracer.confirmation import Confirmation
 
@@ -46,6 +47,7 @@ class Session:
         self.frameworks: list[Framework] = []
         self.streams = Streams()
         self._files = Files()
+        self._trial = Trial.of_environment()
         self._capture = Capture(self.frameworks, self._files)
         self._stations = [(path, _cursor(read_meta(path))) for path in map(Path, config.stations)]
         self._files.watch(read_meta(self._stations[-1][0]).files if self._stations else ())
@@ -98,6 +100,9 @@ class Session:
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
         self._end_fetch()
+        if self._trial is not None and self._is_in_phase and not self.is_forwarding:
+            tensors = {key: value for framework in self.frameworks for key, value in framework.tensors().items()}
+            self._trial.at_end_of_phase(self._phase, tensors)
         self._is_in_phase = self._is_in_body = self._notes_all_streams = False
 
     def on_update(self, what: int) -> None:
@@ -253,6 +258,8 @@ class Session:
             self._batch = batch + 1
         if self.is_forwarding:
             return False
+        if self._trial is not None:
+            self._trial.at_batch(self._batches_done)
         if loaded is FETCHED_IN_BODY:
             self._fetching = address
         else:

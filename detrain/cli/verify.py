@@ -1,0 +1,188 @@
+"""`detrain verify`: run a program whole, whole again, and killed and resumed, and compare what they did bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from detrain.cli.diff import Comparison, Run, compare_runs, described
+from detrain.cli.programs import program_arguments
+from detrain.errors import DetrainError, Diverged
+from detrain.runtime import report
+from detrain.runtime.cursor import Cursor
+from detrain.runtime.trial import VARIABLE, Trial
+
+_KEEP = 3
+
+
+@dataclass
+class Done:
+    """One run of the program, over as many processes as it took, and how it compares with the first."""
+
+    name: str
+    home: Path
+    status: int = 0
+    seconds: float = 0.0
+    kills: list[str] = field(default_factory=list)
+    """Cursors at which it was killed."""
+    states: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Digest of each variable, by its key, at the end of each phase."""
+    warnings: list[str] = field(default_factory=list)
+    comparison: Comparison | None = None
+    variables: int = 0
+    """Variables compared, at the ends of all phases."""
+    differing: list[str] = field(default_factory=list)
+    """Those that differ."""
+
+    @property
+    def journal(self) -> Path:
+        """The journal of the run."""
+        return next(iter(sorted(self.home.glob("*.journal"))), self.home / "no.journal")
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the run was compared, and nothing differs."""
+        return self.comparison is not None and self.comparison.is_equal and not self.differing
+
+    def compare(self, other: Done) -> None:
+        """Compare with another run. A variable that only one of them has was not in use any more."""
+        self.comparison = compare_runs(Run.at(other.journal), Run.at(self.journal))
+        for phase, digests in other.states.items():
+            mine = self.states.get(phase, {})
+            common = [key for key in digests if key in mine]
+            self.variables += len(common)
+            self.differing += [f"{key} at the end of phase {phase}" for key in common if mine[key] != digests[key]]
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--kills", type=click.IntRange(0), default=2, show_default=True, metavar="N", help="Kills of the third run.")
+@click.option("--every", default="1", show_default=True, metavar="N|Nb|Nmin", help="Checkpoint each N epochs, batches or minutes.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the choice of batches to kill at.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@program_arguments
+def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
+    """Run PROGRAM three times, the third killed N times at random batches and resumed, and compare all bits.
+
+    The checkpoints go to a temporary folder. What the program writes itself it writes three times. Exit status 0: exact; 78: not.
+
+    \b
+    Example:
+      detrain verify --kills 3 train.py --epochs 5
+    """
+    options = [*(["-m"] if is_module else []), "--every", every, "--keep", str(_KEEP)]
+    with tempfile.TemporaryDirectory(prefix="detrain-verify-") as folder:
+        whole, again = (_run(name, Path(folder) / name, options, [program, *arguments], {}) for name in ("whole", "again"))
+        batches = list(Run.at(whole.journal).batches) if whole.journal.is_file() else []
+        if whole.status or not batches:
+            why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
+            raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")
+        chosen = random.Random(seed).sample(range(1, len(batches)), min(kills, len(batches) - 1))
+        places = {count: str(Cursor(*batches[count])) for count in sorted(chosen)}
+        killed = _run("killed", Path(folder) / "killed", options, [program, *arguments], places)
+        for run in (again, killed):
+            if not run.status:
+                run.compare(whole)
+    runs = [whole, again, killed]
+    if as_json:
+        click.echo(json.dumps(_as_json(runs, len(batches)), indent=2))
+    else:
+        _print(runs, len(batches))
+        click.echo(_verdict(again, killed, len(batches)))
+    return 0 if again.is_equal and killed.is_equal else Diverged.exit_code
+
+
+def _run(name: str, home: Path, options: Sequence[str], program: Sequence[str], kills: Mapping[int, str]) -> Done:
+    """Run the program to its end, through kills after so many batches (at these cursors)."""
+    done = Done(name, home)
+    began = time.monotonic()
+    left = list(kills)
+    states = home.parent / f"{name}.states"
+    while True:
+        with report.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
+            trial = Trial(str(states), left[0] if left else None)
+            environment = {**os.environ, VARIABLE: msgspec.json.encode(trial).decode()}
+            command = [sys.executable, "-m", "detrain", "run", "--ckpt", str(home), *options, *program]
+            process = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+        done.warnings += [line for line in process.stderr.splitlines() if line.startswith("detrain: warning:")]
+        if not left or process.returncode != -signal.SIGKILL:
+            break
+        done.kills.append(kills[left.pop(0)])
+    done.status, done.seconds = process.returncode, time.monotonic() - began
+    if done.status:
+        sys.stderr.write(process.stderr[-4000:])
+    if states.is_file():
+        done.states = dict(json.loads(line) for line in states.read_text().splitlines())
+    return done
+
+
+def _print(runs: list[Done], batches: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("run", "seconds", "killed at", "equal: batches", "checkpoints", "variables", box=None, pad_edge=False)
+    for run in runs:
+        cells = [run.name, f"{run.seconds:.1f}", ", ".join(run.kills)]
+        if run.status:
+            cells.append(f"ended with {run.status}")
+        if run.comparison is not None:
+            equal = [not differences for differences in run.comparison.checkpoints.values()]
+            common, first = run.comparison.batches, run.comparison.first_batch
+            cells += [
+                f"{common} of {batches}" if first is None else f"until {first}",
+                f"{sum(equal)} of {len(equal)}",
+                f"{run.variables - len(run.differing)} of {run.variables}",
+            ]
+        table.add_row(*cells)
+    Console().print(table)
+    for run in runs:
+        if run.comparison is not None and not run.is_equal:
+            click.echo(f"{run.name}:")
+            for line in [*described(run.comparison), *run.differing[:8]]:
+                click.echo(f"  {line}")
+    for warning in sorted({warning for run in runs for warning in run.warnings}):
+        click.echo(warning)
+
+
+def _verdict(again: Done, killed: Done, batches: int) -> str:
+    if not again.is_equal:
+        return "NOT DETERMINISTIC: two whole runs differ, no resume can be exact; see `detrain doctor`"
+    if killed.status:
+        return "REFUSED: the killed run did not go on, see above"
+    if not killed.is_equal:
+        return "NOT EXACT: the killed and resumed run differs from the whole one"
+    return f"EXACT: {batches} batches, {len(killed.kills)} kills, {killed.variables} variables compared, 0 differing bits"
+
+
+def _as_json(runs: list[Done], batches: int) -> dict[str, Any]:
+    return {
+        "exact": all(run.is_equal for run in runs[1:]),
+        "verdict": _verdict(runs[1], runs[2], batches),
+        "batches": batches,
+        "runs": [
+            {
+                "name": run.name,
+                "status": run.status,
+                "seconds": round(run.seconds, 2),
+                "kills": run.kills,
+                "comparison": msgspec.to_builtins(run.comparison),
+                "variables": run.variables,
+                "differing_variables": run.differing,
+                "warnings": sorted(set(run.warnings)),
+            }
+            for run in runs
+        ],
+    }

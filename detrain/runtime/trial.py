@@ -1,0 +1,41 @@
+"""What `detrain verify` asks of the runs that it starts, in one environment variable: where to die, and to leave digests behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from detrain.runtime.digest import Array, digest_array
+
+VARIABLE: Final = "DETRAIN_TRIAL"
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One process of a run that is being verified."""
+
+    states: str
+    """File to which the digests of all variables go at the end of each phase, a line of JSON each."""
+    kill_at: int | None = None
+    """The process kills itself (SIGKILL) when the run has done so many batches."""
+
+    @classmethod
+    def of_environment(cls) -> Trial | None:
+        """Return the trial of this process, if it is one; children of it are none."""
+        text = os.environ.pop(VARIABLE, "")
+        return msgspec.json.decode(text, type=cls) if text else None
+
+    def at_batch(self, batches_done: int) -> None:
+        """The body of a batch is about to run."""
+        if batches_done == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def at_end_of_phase(self, phase: int, tensors: Mapping[str, Array]) -> None:
+        """A training loop has been left."""
+        line = json.dumps([str(phase), {key: digest_array(array) for key, array in tensors.items()}])
+        with open(self.states, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
