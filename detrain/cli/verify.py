@@ -24,6 +24,7 @@ from detrain.errors import DetrainError, Diverged
 from detrain.runtime import report
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.trial import VARIABLE, Trial
+from detrain.store import Catalogue, read_meta
 
 _KEEP = 3
 
@@ -85,14 +86,17 @@ def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, p
     """
     options = [*(["-m"] if is_module else []), "--every", every, "--keep", str(_KEEP)]
     with tempfile.TemporaryDirectory(prefix="detrain-verify-") as folder:
-        whole, again = (_run(name, Path(folder) / name, options, [program, *arguments], {}) for name in ("whole", "again"))
+        everything = [*options, program, *arguments]
+        whole = _run("whole", Path(folder) / "whole", everything, {}, {})
+        outside = _outside(whole.home)
+        again = _run("again", Path(folder) / "again", everything, {}, outside)
         batches = list(Run.at(whole.journal).batches) if whole.journal.is_file() else []
         if whole.status or not batches:
             why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
             raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")
         chosen = random.Random(seed).sample(range(1, len(batches)), min(kills, len(batches) - 1))
         places = {count: str(Cursor(*batches[count])) for count in sorted(chosen)}
-        killed = _run("killed", Path(folder) / "killed", options, [program, *arguments], places)
+        killed = _run("killed", Path(folder) / "killed", everything, places, outside)
         for run in (again, killed):
             if not run.status:
                 run.compare(whole)
@@ -105,7 +109,13 @@ def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, p
     return 0 if again.is_equal and killed.is_equal else Diverged.exit_code
 
 
-def _run(name: str, home: Path, options: Sequence[str], program: Sequence[str], kills: Mapping[int, str]) -> Done:
+def _outside(home: Path) -> dict[str, list[str]]:
+    """Return what a run has read of clock and randomness: the runs to be compared with it are given the same."""
+    entries = Catalogue(home).entries()
+    return read_meta(entries[-1].path).outside if entries else {}
+
+
+def _run(name: str, home: Path, command: Sequence[str], kills: Mapping[int, str], outside: dict[str, list[str]]) -> Done:
     """Run the program to its end, through kills after so many batches (at these cursors)."""
     done = Done(name, home)
     began = time.monotonic()
@@ -113,10 +123,10 @@ def _run(name: str, home: Path, options: Sequence[str], program: Sequence[str], 
     states = home.parent / f"{name}.states"
     while True:
         with report.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
-            trial = Trial(str(states), left[0] if left else None)
+            trial = Trial(str(states), outside, left[0] if left else None)
             environment = {**os.environ, VARIABLE: msgspec.json.encode(trial).decode()}
-            command = [sys.executable, "-m", "detrain", "run", "--ckpt", str(home), *options, *program]
-            process = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+            whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(home), *command]
+            process = subprocess.run(whole, env=environment, capture_output=True, text=True, errors="replace", check=False)
         done.warnings += [line for line in process.stderr.splitlines() if line.startswith("detrain: warning:")]
         if not left or process.returncode != -signal.SIGKILL:
             break

@@ -31,10 +31,27 @@ class Files:
         self._appended: set[str] = set()
         self._kept: frozenset[str] = frozenset()
         """Files of the checkpoint on the way to which the run is: they must not be emptied."""
+        self._made: set[str] = set()
+        self._kept_folders = False
 
-    def watch(self, kept: Iterable[str]) -> None:
-        """Follow all calls of `open` from here on; `kept` are the files of the checkpoint that the run will resume."""
+    def watch(self, kept: Iterable[str], made: Iterable[str]) -> None:
+        """Follow all calls of `open` and `os.mkdir` from here on.
+
+        `kept` are the files, and `made` the folders, of the checkpoint to be resumed: making these again is no error.
+        """
         self._kept = frozenset(map(os.path.abspath, kept))
+        self._made = set(map(os.path.abspath, made))
+        original = os.mkdir
+
+        @functools.wraps(original)
+        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+            known = os.path.abspath(os.fsdecode(path)) if not isinstance(path, int) else ""
+            if not (self._kept_folders and known in self._made and os.path.isdir(known)):
+                original(path, *args, **kwargs)
+                self._made.add(known)
+
+        self._kept_folders = bool(self._made)
+        os.mkdir = mkdir
         builtins.open = io.open = _Open(self)
 
     def opened(self, path: str, mode: str, file: Any) -> None:
@@ -65,6 +82,10 @@ class Files:
                 found[_shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
         return found
 
+    def folders(self) -> tuple[str, ...]:
+        """Return the folders that the program has made and that are there."""
+        return tuple(sorted(_shown(path) for path in self._made if os.path.isdir(path)))
+
     def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
         """Bring files to where they were. On the way to a later cut (`kept_in` is None) none is cut: more is still to come."""
         for shown, state in files.items():
@@ -77,7 +98,7 @@ class Files:
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
         if kept_in is not None:
-            self._kept = frozenset()
+            self._kept, self._kept_folders = frozenset(), False
 
     def _live(self, path: str) -> list[Any]:
         live = [file for reference in self._open.get(path, ()) if (file := reference()) is not None and not file.closed]

@@ -25,6 +25,7 @@ from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
 from detrain.instrument.edits import compile_edited
 from detrain.runtime import probes
 from detrain.runtime.config import VARIABLE, Config
+from detrain.runtime.outside import fix_listings
 from detrain.runtime.rng import Streams
 from detrain.runtime.session import Session
 from detrain.tracer.traced import TracedRun
@@ -38,6 +39,7 @@ def main() -> None:
     hook_tracebacks()
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
+    fix_listings()
     session = traced = None
     if config.trace is not None:
         traced = TracedRun(config, config.trace)

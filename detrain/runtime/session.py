@@ -28,6 +28,7 @@ from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
 from detrain.runtime.files import Files
 from detrain.runtime.journal import Address, Journal
+from detrain.runtime.outside import Outside
 from detrain.runtime.rng import Streams
 from detrain.runtime.trial import Trial
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
@@ -47,17 +48,21 @@ class Session:
         self.frameworks: list[Framework] = []
         self.streams = Streams()
         self._files = Files()
+        self._is_in_phase = self._is_implicit = False
         self._trial = Trial.of_environment()
         self._capture = Capture(self.frameworks, self._files)
         self._stations = [(path, _cursor(read_meta(path))) for path in map(Path, config.stations)]
-        self._files.watch(read_meta(self._stations[-1][0]).files if self._stations else ())
+        last = read_meta(self._stations[-1][0]) if self._stations else None
+        self._files.watch(*((last.files, last.folders) if last is not None else ((), ())))
+        known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
+        self._outside = Outside(known, lambda: self._is_in_phase)
+        self._outside.watch()
         journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
             journal.unlink(missing_ok=True)
         self._journal = Journal(journal, read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
-        self._is_in_phase = self._is_implicit = False
         self._batches_done = 0
         self._claims_from: int | None = None
         """Batches done when the state was restored, until a body has run on it."""
@@ -358,6 +363,8 @@ class Session:
             frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
             not_captured=tuple(sorted(self._warned)),
             files=self._files.state(),
+            folders=self._files.folders(),
+            outside=self._outside.readings,
         )
         path = self._catalogue.path(self._config.program, self._config.run, cursor)
         self._journal.sync()

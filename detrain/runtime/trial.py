@@ -20,6 +20,8 @@ class Trial(msgspec.Struct, frozen=True):
 
     states: str
     """File to which the digests of all variables go at the end of each phase, a line of JSON each."""
+    outside: dict[str, list[str]] = {}
+    """What an earlier run has read of clock and randomness."""
     kill_at: int | None = None
     """The process kills itself (SIGKILL) when the run has done so many batches."""
 

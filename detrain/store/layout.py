@@ -51,6 +51,10 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     not_captured: tuple[str, ...] = ()
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
+    folders: tuple[str, ...] = ()
+    """Folders that the program has made."""
+    outside: dict[str, list[str]] = {}
+    """What the program has read of clock and randomness outside of its loops, by kind, in order."""
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,110 @@
+"""What the program takes from outside: clock and randomness of the system, recorded and replayed; the order of listings, fixed.
+
+Clock and randomness are recorded where the program itself asks for them (or Python's and NumPy's libraries for it) outside of its
+training loops: that code runs again when a run resumes, and must find what it found. What a loop asks for is state, or shows.
+`datetime.now` and unseeded C generators are out of reach; a generator's state is captured all the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from detrain.runtime.frames import is_user_file
+
+_PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time", __name__)
+"""Modules through which the program may ask."""
+_MOST_READINGS: Final = 20_000
+
+Readings = dict[str, list[str]]
+"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64)."""
+
+
+class Outside:
+    """The readings of one run, over all its processes."""
+
+    def __init__(self, earlier: Mapping[str, list[str]], is_looping: Callable[[], bool]) -> None:
+        self.readings: Readings = {kind: list(values) for kind, values in earlier.items()}
+        self._used: dict[str, int] = {}
+        self._is_looping = is_looping
+        self._thread = threading.get_ident()
+
+    def watch(self) -> None:
+        """Put the recorded clock and randomness in the place of the real ones."""
+        time.time = self._replayed("time", time.time, repr, float)
+        time.time_ns = self._replayed("time_ns", time.time_ns, repr, int)
+        urandom = self._replayed("urandom", os.urandom, _to_text, base64.b64decode)
+        os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
+
+    def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
+        def read(*arguments: Any) -> Any:
+            if self._is_looping() or threading.get_ident() != self._thread or not _is_for_program(sys._getframe(1)):
+                return real(*arguments)
+            place = self._used.get(kind, 0)
+            known = self.readings.setdefault(kind, [])
+            if place >= _MOST_READINGS:
+                return real(*arguments)
+            self._used[kind] = place + 1
+            if place < len(known):
+                return unpack(known[place])
+            value = real(*arguments)
+            known.append(pack(value))
+            return value
+
+        read.__name__ = read.__qualname__ = kind
+        read.__doc__ = real.__doc__
+        return read
+
+
+def fix_listings() -> None:
+    """Have folders listed in the order of their names, not in that of the file system."""
+    listdir, scandir = os.listdir, os.scandir
+
+    def sorted_names(*arguments: Any, **keywords: Any) -> Any:
+        return sorted(listdir(*arguments, **keywords))
+
+    def sorted_entries(*arguments: Any, **keywords: Any) -> Any:
+        with scandir(*arguments, **keywords) as entries:
+            return _Entries(sorted(entries, key=lambda entry: entry.name))
+
+    os.listdir, os.scandir = sorted_names, sorted_entries
+
+
+class _Entries(Iterator[Any]):
+    """What `os.scandir` returns, in order."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._left = iter(entries)
+
+    def __next__(self) -> Any:
+        return next(self._left)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the listing."""
+        self._left = iter(())
+
+
+def _to_text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _is_for_program(frame: FrameType | None) -> bool:
+    """Return whether the program asks, itself or through Python's own modules."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _PASSED:
+            return is_user_file(frame.f_code.co_filename)
+        frame = frame.f_back
+    return False
