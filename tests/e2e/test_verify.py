@@ -36,7 +36,7 @@ class Loader:
 optimizer = Optimizer(np.ones(3))
 for epoch in range(4):
     for step, x in enumerate(Loader()):
-        optimizer.apply_gradients(x + np.random.default_rng(int(scale)).normal())
+        optimizer.apply_gradients(x + np.random.default_rng(int(abs(scale))).normal())
         assert time.time() > 1e9
 show(optimizer.weights)
 """
