@@ -13,7 +13,7 @@ from detrain.errors import DetrainError
 class _Lazy(click.Group):
     """Loads a command's module when the command is asked for, so that `detrain run` starts fast."""
 
-    _COMMANDS = ("run", "verify", "diff", "trace", "show", "instrument", "info", "ckpt")
+    _COMMANDS = ("run", "verify", "diff", "doctor", "trace", "show", "instrument", "info", "ckpt")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""

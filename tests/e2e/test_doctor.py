@@ -1,0 +1,19 @@
+"""`detrain doctor`: under the settings of `detrain run` this machine repeats what is measured, and what chance rules is seen to differ."""
+
+from __future__ import annotations
+
+import json
+
+from tests.e2e.runs import detrain
+
+
+def test_deterministic_ops_give_the_same_bits() -> None:
+    run = detrain("doctor", "--json", "--repeats", 4)
+
+    assert run.status == 0, run.err
+    said = json.loads(run.out)
+    assert said["tensorflow"].startswith("2.21")
+    rows = {row["computation"]: row for row in said["rows"] if row["device"] == "CPU"}
+    assert {"matmul", "convolution, gradients", "sum over all", "scatter, added", "XLA", "two replicas, all-reduced"} <= rows.keys()
+    assert all(row["deterministic"] == {"runs": "yes", "processes": "yes"} for row in rows.values())
+    assert rows["random numbers in a parallel map"]["stock"]["runs"] == "no"
