@@ -75,14 +75,19 @@ def _print(rows: list[dict[str, Any]], repeats: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        "device", "computation", "run to run", "process to process", "run to run, det.", "process to process, det.", box=None
-    )
+    table = Table("device", "computation", "as TensorFlow is", "deterministic ops", box=None, pad_edge=False)
     for row in rows:
-        said = [row[setting][what] for setting in ("stock", "deterministic") for what in ("runs", "processes")]
-        table.add_row(row["device"], row["computation"], *[f"[red]{text}[/red]" if text != "yes" else text for text in said])
+        table.add_row(row["device"], row["computation"], *[_in_words(row[setting]) for setting in ("stock", "deterministic")])
     console = Console()
     console.print(table)
     console.print(
-        f"the same bits in {repeats} repetitions and {_PROCESSES} processes; det.: with deterministic ops, as under detrain run"
+        f"same bits: in {repeats} repetitions, in each of {_PROCESSES} processes; deterministic ops are what detrain run sets"
     )
+
+
+def _in_words(said: dict[str, str]) -> str:
+    if said["runs"] not in ("yes", "no"):
+        return f"[yellow]{said['runs']}[/yellow]"
+    if said["runs"] == "no":
+        return "[red]differs run to run[/red]"
+    return "same bits" if said["processes"] == "yes" else "[red]differs process to process[/red]"

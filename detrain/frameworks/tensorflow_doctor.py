@@ -71,7 +71,7 @@ def cases() -> dict[str, Case]:
         "scatter, added": lambda: tf.tensor_scatter_nd_add(tf.zeros((50, 16)), where[:, None], rows),
         "segment sum": lambda: tf.math.unsorted_segment_sum(rows, where, 50),
         "embedding, gradient": lambda: _gradients(lambda table: tf.gather(table, where % 500), rows[:500]),
-        "bias, gradient": lambda: _gradients(lambda x, b: tf.nn.bias_add(x, b), images, offset),
+        "bias, gradient": lambda: _gradients(tf.nn.bias_add, images, offset),
         "resizing of images, gradient": lambda: _gradients(lambda x: tf.image.resize(x, (45, 45)), images),
         "recurrent steps, gradients": lambda: _gradients(recur, sequence, kernel, recurrent),
         "XLA": lambda: compiled(left, right),
@@ -94,7 +94,6 @@ def _replicas(left: Any, right: Any) -> Case:
         return lambda: tf.zeros(())
     strategy = tf.distribute.MirroredStrategy([device.name for device in devices[:2]])
 
-    @tf.function
     def step() -> Any:
         def one() -> Any:
             number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
@@ -102,7 +101,8 @@ def _replicas(left: Any, right: Any) -> Case:
 
         return strategy.experimental_local_results(strategy.run(one))[0]
 
-    return step
+    compiled: Case = tf.function(step)
+    return compiled
 
 
 def _digest(result: Any) -> str:
