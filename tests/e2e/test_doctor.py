@@ -1,4 +1,4 @@
-"""`detrain doctor`: this machine repeats what is measured under the settings of `detrain run`; what chance rules is seen to differ."""
+"""`detrain doctor`: this machine repeats what is measured under the settings of `detrain run`."""
 
 from __future__ import annotations
 
