@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from detrain.errors import DetrainError
+from detrain.errors import DetrainError, UsageError
 
 
 class _Lazy(click.Group):
@@ -50,9 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = detrain.main(args=None if argv is None else list(argv), prog_name="detrain", standalone_mode=False)
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "detrain"
+        print(f"detrain: error: {error.format_message()}\n  `{path} --help` shows what there is", file=sys.stderr, flush=True)
+        return UsageError.exit_code
     except click.ClickException as error:
-        error.show()
-        return 64 if isinstance(error, click.UsageError) else error.exit_code
+        print(f"detrain: error: {error.format_message()}", file=sys.stderr, flush=True)
+        return error.exit_code
     except click.Abort:
         return 130
     except DetrainError as error:

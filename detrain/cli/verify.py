@@ -27,6 +27,7 @@ from detrain.runtime.trial import VARIABLE, Trial
 from detrain.store import Catalogue, read_meta
 
 _KEEP = 3
+_EXACT = "EXACT"
 
 
 @dataclass
@@ -106,7 +107,7 @@ def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, p
     else:
         _print(runs, len(batches))
         click.echo(_verdict(again, killed, len(batches)))
-    return 0 if again.is_equal and killed.is_equal else Diverged.exit_code
+    return 0 if _verdict(again, killed, len(batches)).startswith(_EXACT) else Diverged.exit_code
 
 
 def _outside(home: Path) -> dict[str, list[str]]:
@@ -174,13 +175,16 @@ def _verdict(again: Done, killed: Done, batches: int) -> str:
         return "REFUSED: the killed run did not go on, see above"
     if not killed.is_equal:
         return "NOT EXACT: the killed and resumed run differs from the whole one"
-    return f"EXACT: {batches} batches, {len(killed.kills)} kills, {killed.variables} variables compared, 0 differing bits"
+    if not killed.kills and batches > 1:
+        return "NOTHING SHOWN: the program was not killed"
+    return f"{_EXACT}: {batches} batches, {len(killed.kills)} kills, {killed.variables} variables compared, 0 differing bits"
 
 
 def _as_json(runs: list[Done], batches: int) -> dict[str, Any]:
+    verdict = _verdict(runs[1], runs[2], batches)
     return {
-        "exact": all(run.is_equal for run in runs[1:]),
-        "verdict": _verdict(runs[1], runs[2], batches),
+        "exact": verdict.startswith(_EXACT),
+        "verdict": verdict,
         "batches": batches,
         "runs": [
             {

@@ -27,8 +27,8 @@ class Trial(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_environment(cls) -> Trial | None:
-        """Return the trial of this process, if it is one; children of it are none."""
-        text = os.environ.pop(VARIABLE, "")
+        """Return the trial of this process, if it is one. The variable stays: the run may start itself again."""
+        text = os.environ.get(VARIABLE, "")
         return msgspec.json.decode(text, type=cls) if text else None
 
     def at_batch(self, batches_done: int) -> None:

@@ -37,6 +37,22 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "ckpt").iterdir()}
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run",
+        "run --keep 0 program.py",
+        "run --nonsense program.py",
+        "ckpt nothing",
+        "diff a",
+        "frobnicate",
+        "verify --kills x p.py",
+    ],
+)
+def test_a_command_line_that_cannot_be_taken(command: str, tmp_path: Path) -> None:
+    assert_refused(detrain(*command.split(), cwd=tmp_path), errors.UsageError, "--help")
+
+
 @pytest.mark.parametrize("every", ["0", "-1", "3x", "0b", "1.5", "", "10sec"])
 def test_a_distance_between_checkpoints_that_is_none(every: str, home: Path) -> None:
     assert_refused(detrain("run", "--every", every, "program.py", cwd=home), errors.UsageError, "--every", repr(every), "10min")
