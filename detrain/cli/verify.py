@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,18 @@ class Done:
         return next(iter(sorted(self.home.glob("*.journal"))), self.home / "no.journal")
 
     @property
-    def is_equal(self) -> bool:
-        """Whether the run was compared, and nothing differs."""
-        return self.comparison is not None and self.comparison.is_equal and not self.differing
+    def values(self) -> set[str]:
+        """The Python values that differ."""
+        differences = self.comparison.checkpoints.values() if self.comparison is not None else ()
+        return {each.name for found in differences for each in found if each.what == "value"}
+
+    def is_equal(self, *, but_for: Collection[str] = ()) -> bool:
+        """Return whether the run was compared, and nothing differs but for these Python values."""
+        if self.comparison is None or self.comparison.first_batch is not None or self.differing:
+            return False
+        return all(
+            each.what == "value" and each.name in but_for for found in self.comparison.checkpoints.values() for each in found
+        )
 
     def compare(self, other: Done) -> None:
         """Compare with another run. A variable that only one of them has was not in use any more."""
@@ -160,20 +169,22 @@ def _print(runs: list[Done], batches: int) -> None:
         table.add_row(*cells)
     Console().print(table)
     for run in runs:
-        if run.comparison is not None and not run.is_equal:
+        if run.comparison is not None and not run.is_equal(but_for=runs[1].values):
             click.echo(f"{run.name}:")
             for line in [*described(run.comparison), *run.differing[:8]]:
                 click.echo(f"  {line}")
+    if runs[1].values:
+        click.echo(f"Python values that are others in each run, as those of a clock are: {', '.join(sorted(runs[1].values)[:8])}")
     for warning in sorted({warning for run in runs for warning in run.warnings}):
         click.echo(warning)
 
 
 def _verdict(again: Done, killed: Done, batches: int) -> str:
-    if not again.is_equal:
+    if not again.is_equal(but_for=again.values):
         return "NOT DETERMINISTIC: two whole runs differ, no resume can be exact; see `detrain doctor`"
     if killed.status:
         return "REFUSED: the killed run did not go on, see above"
-    if not killed.is_equal:
+    if not killed.is_equal(but_for=again.values):
         return "NOT EXACT: the killed and resumed run differs from the whole one"
     if not killed.kills and batches > 1:
         return "NOTHING SHOWN: the program was not killed"

@@ -153,3 +153,12 @@ def test_a_negative_zero_is_no_zero() -> None:
     found = compare_arrays("x", np.zeros(2, np.float32), np.array([0.0, -0.0], np.float32))
     assert found is not None
     assert (found.elements, found.largest) == (1, 0.0)
+
+
+def test_a_value_of_a_clock_is_no_difference(tmp_path: Path) -> None:
+    text = FOR_LOOPS.replace("import os,", "import time, os,").replace(
+        "        total = 0.0\n", "        total, began = 0.0, time.perf_counter()\n"
+    )
+    status, said = verified(tmp_path, text.replace("{best!r} steps", "{best!r} {time.perf_counter() - began:.0f} steps"))
+
+    assert (status, said["exact"]) == (0, True), said
