@@ -95,7 +95,7 @@ class TensorFlow:
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set the variables; a value whose variable does not exist yet waits for it."""
         alive = self._alive()
-        self._pending, self._has_restored = {}, True
+        self._pending, self._strays, self._has_restored = {}, [], True
         for key, array in tensors.items():
             if key in alive:
                 _assign(key, alive[key], array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -39,5 +40,5 @@ class Trial(msgspec.Struct, frozen=True):
     def at_end_of_phase(self, phase: int, tensors: Mapping[str, Array]) -> None:
         """A training loop has been left."""
         line = json.dumps([str(phase), {key: digest_array(array) for key, array in tensors.items()}])
-        with open(self.states, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with io.FileIO(self.states, "a") as file:  # not `open`, by which the program's own files are followed
+            file.write(line.encode() + b"\n")

@@ -267,6 +267,22 @@ for epoch in range(6):
         break
 show(*model.variables)
 """,
+    "two trainings, an optimizer made in each": """
+def train(model, epochs, phase):
+    optimizer = keras.optimizers.Adam(1e-2)
+    for epoch in range(epochs):
+        for step, (a, b) in enumerate(data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(a) - b) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            die(f"{epoch + phase}:{step}")
+        print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+
+first, second = (keras.Sequential([keras.Input((5,)), keras.layers.Dense(width), keras.layers.Dense(3)]) for width in (6, 4))
+train(first, 1, 0)
+train(second, 3, 1)
+show(*first.variables, *second.variables)
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)
