@@ -11,6 +11,7 @@ import numpy as np
 from detrain.runtime.digest import Array, digest_array, raw_bytes
 from detrain.store.layout import Snapshot
 
+_ARRAYS: Final = ("ndarray", "tensor", "same")
 _WITH_SHAPES: Final = {"view": (3, 4), "objects": (1,)}
 """Places of shapes and strides in nodes."""
 
@@ -117,9 +118,13 @@ class _Walk:
                     continue
                 self._pairs[one[0]] = two[0]
                 nodes = self._nodes[0][one[0]], self._nodes[1][two[0]]
+                if any(node[0] in _ARRAYS for node in nodes):
+                    if self._array(0, nodes[0]) != self._array(1, nodes[1]):
+                        return False
+                    continue
                 if nodes[0][0] != nodes[1][0] or len(nodes[0]) != len(nodes[1]):
                     return False
-                if nodes[0][0] in ("ndarray", "tensor", "npscalar", "random"):
+                if nodes[0][0] in ("npscalar", "random"):
                     arrays = self._arrays[0][nodes[0][1]], self._arrays[1][nodes[1][1]]
                     if digest_array(arrays[0]) != digest_array(arrays[1]):
                         return False
@@ -136,6 +141,16 @@ class _Walk:
             elif type(one) is not type(two) or one != two:
                 return False
         return True
+
+    def _array(self, side: int, node: list[Any]) -> object:
+        """Return what an array's node says of its value; whether it is as it was when the loop was entered is no part of that."""
+        kind, content = node[0], node[1]
+        if kind == "same":
+            return node[2], content
+        if kind not in _ARRAYS:
+            return node
+        stored, axes = self._arrays[side][content], node[2]
+        return kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes)))
 
 
 def _without_shapes(node: list[Any]) -> list[Any]:
