@@ -65,6 +65,13 @@ class StoreError(DetrainError):
     exit_code = 73
 
 
+class HomeInUse(StoreError):
+    """Another process runs the same program with the same checkpoint home."""
+
+    slug = "in-use"
+    exit_code = 81
+
+
 class CheckpointDamaged(StoreError):
     """A checkpoint whose bytes are not those that were written."""
 

@@ -25,6 +25,7 @@ from detrain.runtime.config import VARIABLE, Config, Every
 from detrain.runtime.environment import base_environment, compare, variables
 from detrain.store import Catalogue, Entry, Meta, read_meta, verify
 from detrain.store.catalogue import stations
+from detrain.store.lock import hold
 
 DEFAULT_SEED = 0
 
@@ -67,6 +68,20 @@ class EveryType(click.ParamType[Every]):
     help=f"Seed of all random streams [{DEFAULT_SEED}].",
 )
 @click.option("--fresh", is_flag=True, help="Start anew; checkpoints that are there stay.")
+@click.option(
+    "--on-save-error",
+    type=click.Choice(["stop", "warn"]),
+    default="stop",
+    show_default=True,
+    help="When a checkpoint cannot be written: end the program, or go on without it.",
+)
+@click.option(
+    "--on-sigterm",
+    type=click.Choice(["checkpoint", "ignore"]),
+    default="checkpoint",
+    show_default=True,
+    help="On SIGTERM: take a last checkpoint at the next cut, or leave the signal to the program.",
+)
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
 @click.option("--bare", is_flag=True, help="Only the deterministic settings: no probes, no checkpoints.")
@@ -78,6 +93,8 @@ def command(
     home: str,
     seed: int | None,
     fresh: bool,
+    on_save_error: str,
+    on_sigterm: str,
     strict: bool,
     allow_environment: bool,
     bare: bool,
@@ -104,6 +121,7 @@ def command(
             report.say(f"{Path(nest.batch_loop.file).name}: {remark}")
     catalogue = Catalogue(Path(home).absolute())
     catalogue.create()
+    hold(catalogue.folder, target.name)
     chosen = None if fresh else _newest(catalogue, target, arguments)
     runs = [entry.run for entry in catalogue.entries() if entry.program == target.name]
     run = chosen[0].run if chosen else max(runs, default=0) + 1
@@ -114,6 +132,8 @@ def command(
     config = msgspec.structs.replace(
         config,
         is_strict=strict,
+        stops_on_save_error=on_save_error == "stop",
+        saves_on_sigterm=on_sigterm == "checkpoint",
         allows_environment=allow_environment,
         edits=target.edits(structure, "detrain"),
         structure=structure,

@@ -56,6 +56,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     every: Every
     keep: int
     is_strict: bool = False
+    stops_on_save_error: bool = True
+    saves_on_sigterm: bool = True
     allows_environment: bool = False
     stations: tuple[str, ...] = ()
     """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""

@@ -10,6 +10,7 @@ batches before it are loaded and not executed; at the station the state is set, 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from detrain.errors import Diverged, EnvironmentChanged, NotCapturable
+from detrain.errors import Diverged, EnvironmentChanged, NotCapturable, StoreError
 from detrain.frameworks import Framework
 from detrain.runtime import report
 from detrain.runtime.capture import Capture, user_modules
@@ -32,9 +33,12 @@ from detrain.runtime.outside import Outside
 from detrain.runtime.rng import Streams
 from detrain.runtime.trial import Trial
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
+from detrain.store.writer import LARGE_BYTES, Writer
 from detrain.tracer.confirmation import Confirmation
 
 _MOST_UNDIGESTED: Final = 16
+_GRACE_S: Final = 20.0
+"""How long a run that was told to end goes on to the next cut: job managers kill after 30 seconds."""
 _SMALL_BATCH_BYTES: Final = 1 << 20
 """Batches up to this size may wait for their digest."""
 
@@ -47,6 +51,10 @@ class Session:
         self._catalogue = Catalogue(Path(config.home))
         self.frameworks: list[Framework] = []
         self.streams = Streams()
+        self._writer = Writer()
+        self._ends_at_cut, self._signalled_at = False, 0.0
+        if config.saves_on_sigterm and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
         self._trial = Trial.of_environment()
@@ -159,9 +167,11 @@ class Session:
             "batches": True,
             "minutes": now - self._saved_at >= every.count * 60 or last_took >= every.count * 60,
         }[every.unit]
-        if is_due:
+        if is_due or self._ends_at_cut:
             self._save("epoch", frame)
             self._epoch_base = epoch
+            if self._ends_at_cut:
+                self._end("with a checkpoint")
 
     def at_end(self, epochs: int, frame: FrameType) -> None:
         """Cut: the epoch loop has run out after so many epochs."""
@@ -192,6 +202,10 @@ class Session:
             self._note_streams(address)
             if self._is_due_in_epoch():
                 self._save("load", frame)
+                if self._ends_at_cut:
+                    self._end("with a checkpoint")
+        if self._ends_at_cut and time.monotonic() - self._signalled_at > _GRACE_S:
+            self._end(f"without a new checkpoint: no epoch ended within {_GRACE_S:.0f} s")
         self._batch += 1
         return self._batch - 1
 
@@ -311,6 +325,10 @@ class Session:
         self._end_fetch()
         self._digest()
         self._journal.flush()
+        try:
+            self._writer.drain()
+        except StoreError as error:
+            self._on_save_error(error)
 
     # Saving.
 
@@ -318,6 +336,8 @@ class Session:
         every = self._config.every
         if self._batch == 0 or self._epoch_base != self._epoch:
             return False
+        if self._ends_at_cut:
+            return every.unit != "epochs"
         if every.unit == "batches":
             return self._batches_done % max(int(every.count), 1) == 0
         return every.unit == "minutes" and time.monotonic() - self._saved_at >= every.count * 60
@@ -367,12 +387,29 @@ class Session:
             outside=self._outside.readings,
         )
         path = self._catalogue.path(self._config.program, self._config.run, cursor)
-        self._journal.sync()
-        with report.working("saving", cursor):
-            write(path, Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays))
-            self._catalogue.prune(self._config.program, self._config.run, self._config.keep)
+        self._journal.flush()
+        is_large = sum(array.nbytes for array in (*tensors.values(), *encoded.arrays.values())) >= LARGE_BYTES
+        try:
+            self._writer.drain()
+            if is_large:
+                tensors = {key: array.copy() for key, array in tensors.items()}
+            snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays)
+            with report.working("saving", cursor):
+                self._writer.write(lambda: self._write(path, snapshot), is_large=is_large)
+        except StoreError as error:
+            self._on_save_error(error)
         self._saved_at = time.monotonic()
         self._most_undigested = 1  # a run that resumes here compares its first batch: it must be on record at once
+
+    def _write(self, path: Path, snapshot: Snapshot) -> None:
+        self._journal.sync()
+        write(path, snapshot)
+        self._catalogue.prune(self._config.program, self._config.run, self._config.keep)
+
+    def _on_save_error(self, error: StoreError) -> None:
+        if self._config.stops_on_save_error:
+            raise error
+        report.warn(f"{error.what}; training goes on without this checkpoint, earlier ones are intact")
 
     def _name_losses(self, losses: list[str]) -> None:
         new = sorted(set(losses) - self._warned)
@@ -445,6 +482,23 @@ class Session:
                 f"variables were made anew, and no value was restored for them: {', '.join(unclaimed[:4])}",
                 "make them before the loop (build the model, call the function once), and start anew with --fresh",
             )
+
+    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
+        """Take a last checkpoint at the next cut that can have one. A second signal ends the process at once."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if not self._is_in_phase:
+            os.kill(os.getpid(), signal.SIGTERM)
+        self._ends_at_cut, self._signalled_at = True, time.monotonic()
+        os.write(2, b"detrain: SIGTERM: ending at the next cut, with a checkpoint; once more ends the program at once\n")
+
+    def _end(self, how: str) -> None:
+        """End as SIGTERM ends a process, with everything written."""
+        self.finish()
+        report.say(f"ended by SIGTERM {how}; run it again to go on")
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _environment(self) -> dict[str, str]:
         environment = dict(self._config.environment)

@@ -1,0 +1,62 @@
+"""One writer: while a program runs, no other process runs the same program in the same checkpoint home.
+
+The lock is the kernel's (a POSIX record lock): it dies with its process, however that ends, is kept across `exec`, is not handed
+down to children, and works over NFS as far as its lock service does. The file says who holds it, for the message alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from detrain.errors import HomeInUse, StoreError
+from detrain.runtime import report
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """The process that holds a lock."""
+
+    pid: int
+    host: str
+    since: str
+
+
+def hold(folder: Path, program: str) -> None:
+    """Lock a program's checkpoints in a folder until this process ends, the program it becomes included.
+
+    Raises HomeInUse if another process holds it. Where the file system knows no locks, a warning is all there is.
+    """
+    path = folder / f".{program}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise StoreError(f"cannot open {str(path)!r}: {error.strerror or error}", "give another folder with --ckpt DIR") from error
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        said = os.pread(descriptor, 4096, 0)
+        os.close(descriptor)
+        raise HomeInUse(
+            f"{program!r} is running with checkpoints in {str(folder)!r} already: {_shown(said)}",
+            "wait for it or end it, or give another folder with --ckpt DIR",
+        ) from error
+    except OSError as error:
+        report.warn(f"{str(folder)!r} knows no locks ({error.strerror or error}): see that no second run writes there")
+        return
+    holder = _Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, msgspec.json.encode(holder), 0)
+    os.set_inheritable(descriptor, True)  # the process becomes the program, and keeps the lock as long as this stays open
+
+
+def _shown(said: bytes) -> str:
+    try:
+        holder = msgspec.json.decode(said, type=_Holder)
+    except msgspec.DecodeError:
+        return "the lock does not say by whom"
+    return f"process {holder.pid} on {holder.host}, since {holder.since}"

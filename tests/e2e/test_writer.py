@@ -1,0 +1,145 @@
+"""One writer a home; large states are written in the background; errors of it surface; SIGTERM ends with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from detrain import errors
+from detrain.errors import StoreError
+from detrain.store.writer import Writer
+from tests.e2e.programs import FOR_LOOPS, PRELUDE
+from tests.e2e.runs import detrain, environment
+
+SLOW = FOR_LOOPS.replace('die(f"{epoch}:{step}")', "import time; time.sleep(0.05)")
+LARGE = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.ones(700_000))
+for epoch in range(5):
+    for step in range(4):
+        x = np.random.normal(size=700_000)
+        optimizer.apply_gradients(x)
+        die(f"{epoch}:{step}")
+    print(epoch, optimizer.weights.sum().hex(), flush=True)
+"""
+)
+
+
+def started(folder: Path, text: str, *options: str) -> subprocess.Popen[str]:
+    (folder / "program.py").write_text(text)
+    command = [sys.executable, "-m", "detrain", "run", *options, "program.py"]
+    return subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(folder: Path, pattern: str) -> None:
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(pattern)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_a_second_run_of_the_program_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+    first = started(tmp_path, SLOW)
+    wait_for(tmp_path, "ckpt/*.h5")
+    second = detrain("run", "program.py", cwd=tmp_path)
+    out, err = first.communicate()
+    third = detrain("run", "program.py", cwd=tmp_path)
+
+    assert second.status == errors.HomeInUse.exit_code
+    assert f"process {first.pid} on" in second.err
+    assert (first.returncode, third.status) == (0, 0), err
+    assert out.splitlines()[-1] == third.last_line()
+
+
+def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path) -> None:
+    first = started(tmp_path, SLOW)
+    wait_for(tmp_path, "ckpt/*.h5")
+    first.kill()
+    first.communicate()
+
+    assert detrain("run", "program.py", cwd=tmp_path).status == 0
+
+
+def test_large_states_resume_to_the_bit(tmp_path: Path) -> None:
+    whole = detrain("run", "--ckpt", "whole", _program(tmp_path, LARGE), cwd=tmp_path)
+    killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="3:1")
+    resumed = detrain("run", "program.py", cwd=tmp_path)
+
+    assert (whole.status, killed.status, resumed.status) == (0, -9, 0)
+    assert "resuming" in resumed.err
+    assert resumed.out == whole.out[-len(resumed.out) :]
+
+
+def _program(folder: Path, text: str) -> Path:
+    (folder / "program.py").write_text(text)
+    return folder / "program.py"
+
+
+@pytest.mark.parametrize("text", [FOR_LOOPS, LARGE], ids=["small", "large"])
+def test_a_home_that_goes_away_while_training(text: str, tmp_path: Path) -> None:
+    gone = text.replace("for epoch in range(", "import shutil\nfor epoch in range(", 1) if text is LARGE else text
+    gone = gone.replace('die(f"{epoch}:{step}")', 'shutil.rmtree("ckpt", ignore_errors=True)').replace(
+        "import os,", "import shutil, os,"
+    )
+    stopped = detrain("run", _program(tmp_path, gone), cwd=tmp_path)
+    warned = detrain("run", "--on-save-error", "warn", "program.py", cwd=tmp_path)
+
+    assert stopped.status == StoreError.exit_code
+    assert "cannot write checkpoint" in stopped.err
+    assert warned.status == 0, warned.err
+    assert "training goes on without this checkpoint" in warned.err
+
+
+def test_sigterm_ends_with_a_checkpoint_at_the_next_cut(tmp_path: Path) -> None:
+    run = started(tmp_path, SLOW, "--every", "100b")
+    wait_for(tmp_path, "ckpt/*e00001-e*.h5")
+    time.sleep(0.12)
+    run.send_signal(signal.SIGTERM)
+    out, err = run.communicate()
+    in_epoch = list((tmp_path / "ckpt").glob("*-l0*.h5"))
+    resumed = detrain("run", "--every", "100b", "program.py", cwd=tmp_path)
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+
+    assert run.returncode == -signal.SIGTERM
+    assert "ended by SIGTERM with a checkpoint" in err
+    assert in_epoch
+    assert whole.out.startswith(out)
+    assert resumed.out == whole.out[len(out) :]
+
+
+def test_sigterm_is_the_programs_if_it_says_so(tmp_path: Path) -> None:
+    run = started(tmp_path, SLOW, "--on-sigterm", "ignore")
+    wait_for(tmp_path, "ckpt/*.h5")
+    run.send_signal(signal.SIGTERM)
+    _out, err = run.communicate()
+
+    assert run.returncode == -signal.SIGTERM
+    assert "SIGTERM" not in err
+
+
+def test_the_writer_waits_and_hands_errors_on() -> None:
+    writer, done = Writer(), list[int]()
+
+    def slow() -> None:
+        time.sleep(0.2)
+        done.append(1)
+
+    def fails() -> None:
+        raise StoreError("the disk is full", "make room")
+
+    writer.write(slow, is_large=True)
+    assert done == []
+    writer.write(lambda: done.append(2), is_large=True)
+    writer.drain()
+    assert done == [1, 2]
+    writer.write(fails, is_large=True)
+    with pytest.raises(StoreError, match="disk is full"):
+        writer.drain()
+    writer.drain()
+    with pytest.raises(StoreError, match="disk is full"):
+        writer.write(fails, is_large=False)
