@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from detrain.cli.export import command as export_command
 from detrain.errors import DetrainError, StoreError
 from detrain.runtime.digest import digest_array
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
@@ -23,7 +24,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group(name="ckpt")
 def command() -> None:
-    """Look at checkpoints: list, show, verify.
+    """Look at checkpoints: list, show, verify, compare, export.
 
     \b
     Example:
@@ -157,6 +158,9 @@ def diff(as_json: bool, one: Path, other: Path) -> int:
             click.echo(f"{difference.what} {difference}")
         click.echo(f"{len(differences)} values differ" if differences else "equal to the bit")
     return 1 if differences else 0
+
+
+command.add_command(export_command)
 
 
 def _files(place: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -59,6 +60,7 @@ class EveryType(click.ParamType[Every]):
     show_default=True,
     help="How many checkpoints to keep.",
 )
+@click.option("--keep-every", type=click.IntRange(min=1), metavar="M", help="Keep those of each Mth epoch, too.")
 @home_option("Folder of the checkpoints")
 @click.option(
     "--seed",
@@ -90,6 +92,7 @@ class EveryType(click.ParamType[Every]):
 def command(
     every: Every,
     keep: int,
+    keep_every: int | None,
     home: str,
     seed: int | None,
     fresh: bool,
@@ -131,6 +134,7 @@ def command(
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
     config = msgspec.structs.replace(
         config,
+        keep_every=keep_every or 0,
         is_strict=strict,
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",
@@ -193,21 +197,25 @@ def _newest(catalogue: Catalogue, target: Program, arguments: tuple[str, ...]) -
             "give another folder with --ckpt DIR, or start beside them with --fresh",
         )
     bad: list[str] = []
+    damaged: list[Path] = []
     for entry in reversed([entry for entry in mine if entry.run == mine[-1].run]):
         try:
             way = stations([e for e in mine if e.run == entry.run], entry)
             if entry.cursor.cut in ("load", "batch") and entry.cursor.epoch > 0 and len(way) < 2:
                 continue
             for station in way:
-                digest = verify(station.path)
+                latest = station.path
+                digest = verify(latest)
             meta = read_meta(entry.path)
         except CheckpointTooNew:
             raise
         except CheckpointDamaged as error:
             bad.append(error.what)
+            damaged.append(latest)
             report.warn(error.what)
             continue
         _check_program(meta, target, arguments)
+        _put_aside([path for path in damaged if path not in {station.path for station in way}])
         return entry, meta, digest
     if bad:
         raise CheckpointDamaged(
@@ -215,6 +223,14 @@ def _newest(catalogue: Catalogue, target: Program, arguments: tuple[str, ...]) -
             "start anew with --fresh; the damaged files stay where they are",
         )
     return None
+
+
+def _put_aside(damaged: list[Path]) -> None:
+    """Rename damaged checkpoints that a good one has been found before: the run will write others in their place."""
+    for path in damaged:
+        with contextlib.suppress(OSError):
+            path.replace(path.with_name(f"{path.name}.bad"))
+            report.say(f"kept aside as {path.name}.bad")
 
 
 def _check_program(meta: Meta, target: Program, arguments: tuple[str, ...]) -> None:

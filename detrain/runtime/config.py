@@ -55,6 +55,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     every: Every
     keep: int
+    keep_every: int = 0
+    """Checkpoints of each so manieth epoch stay, too."""
     is_strict: bool = False
     stops_on_save_error: bool = True
     saves_on_sigterm: bool = True

@@ -404,7 +404,7 @@ class Session:
     def _write(self, path: Path, snapshot: Snapshot) -> None:
         self._journal.sync()
         write(path, snapshot)
-        self._catalogue.prune(self._config.program, self._config.run, self._config.keep)
+        self._catalogue.prune(self._config.program, self._config.run, self._config.keep, self._config.keep_every)
 
     def _on_save_error(self, error: StoreError) -> None:
         if self._config.stops_on_save_error:

@@ -80,14 +80,18 @@ class Catalogue:
         """Return the file name of a checkpoint, for example `train-r1-p0-e00003-e000000.h5`."""
         return self.folder / _name(program, run, cursor)
 
-    def prune(self, program: str, run: int, keep: int) -> None:
+    def prune(self, program: str, run: int, keep: int, keep_every: int = 0) -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
 
+        With `keep_every`, those at the start of each so manieth epoch, and at the end of a phase, stay too.
         That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases the
         newest of each earlier phase.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
-        needed = {station.path for entry in mine[max(len(mine) - keep, 0) :] for station in stations(mine, entry)}
+        kept = mine[max(len(mine) - keep, 0) :]
+        if keep_every:
+            kept += [e for e in mine if e.cursor.cut == "end" or (e.cursor.cut == "epoch" and e.cursor.epoch % keep_every == 0)]
+        needed = {station.path for entry in kept for station in stations(mine, entry)}
         for entry in mine:
             if entry.path not in needed:
                 with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,7 @@ def write(path: Path, snapshot: Snapshot) -> str:
     Temporary name in the same folder, write, fsync, rename, fsync of the folder. Raises StoreError; nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _check_space(path, snapshot)
     try:
         temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
         with new_file(temporary) as sink:
@@ -102,6 +104,21 @@ def write(path: Path, snapshot: Snapshot) -> str:
         with contextlib.suppress(OSError):
             temporary.unlink()
     return digest
+
+
+def _check_space(path: Path, snapshot: Snapshot) -> None:
+    """Refuse, before anything is written, what the disk has no room for. Raises StoreError."""
+    arrays = (*snapshot.tensors.values(), *snapshot.arrays.values())
+    needed = sum(array.nbytes for array in arrays) + len(snapshot.python) + sum(map(len, snapshot.rng.values()))
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError:
+        return  # the write will say why
+    if free < needed:
+        raise StoreError(
+            f"cannot write checkpoint {str(path)!r}: it takes {needed} bytes, the disk has {free} left",
+            "free space, or give another folder with --ckpt DIR; earlier checkpoints are intact",
+        )
 
 
 def read_meta(path: Path) -> Meta:

@@ -151,6 +151,14 @@ def test_pruning_keeps_the_newest(catalogue):
     assert held(catalogue) == [epoch(5), epoch(6), epoch(7)]
 
 
+def test_pruning_keeps_each_second_epoch_if_asked(catalogue):
+    for epoch in range(1, 8):
+        catalogue.path("train", 1, Cursor(0, epoch, 0)).touch()
+    catalogue.path("train", 1, Cursor(0, 8, 0, "end")).touch()
+    catalogue.prune("train", 1, 1, keep_every=2)
+    assert [entry.cursor.epoch for entry in catalogue.entries()] == [2, 4, 6, 8]
+
+
 def test_pruning_keeps_what_the_newest_rest_on(catalogue):
     save(catalogue, epoch(1), load(1, 4), load(1, 8), end(2), epoch(0, 1), epoch(1, 1), load(1, 2, 1), load(1, 4, 1))
     catalogue.prune("train", 1, 1)
