@@ -82,6 +82,14 @@ class Program:
                 edits[str(self.path) if Path(file) == self.path.resolve() else file] = found
         return edits
 
+    def edits_for_yields(self) -> dict[str, list[Edit]]:
+        """Return the probes to insert into the generators of the program, by file."""
+        from detrain.instrument.analysis import sources
+        from detrain.instrument.yields import edits_for_yields
+
+        found = {file: edits_for_yields(Path(file).read_bytes()) for file, _tree in sources(self.path)}
+        return {str(self.path) if Path(file) == self.path.resolve() else file: edits for file, edits in found.items() if edits}
+
     def has_probes(self) -> bool:
         """Return whether the entry, or a module beside it, carries probes already."""
         from detrain.instrument.analysis import sources

@@ -21,6 +21,7 @@ from detrain.errors import (
     StoreError,
     UsageError,
 )
+from detrain.instrument.edits import Edit
 from detrain.runtime import report
 from detrain.runtime.config import VARIABLE, Config, Every
 from detrain.runtime.environment import base_environment, compare, variables
@@ -139,7 +140,7 @@ def command(
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",
         allows_environment=allow_environment,
-        edits=target.edits(structure, "detrain"),
+        edits=_merged(target.edits(structure, "detrain"), target.edits_for_yields()),
         structure=structure,
         info=str(info) if is_own else "",
         command=tuple(sys.argv[1:]),
@@ -165,6 +166,10 @@ def command(
         report.say(f"resuming {target.name} at {entry.cursor} ({_age(entry.path)} old, digest {digest[:12]}) from {entry.path}")
         return become(config, meta)
     return become(config, None)
+
+
+def _merged(one: dict[str, list[Edit]], other: dict[str, list[Edit]]) -> dict[str, list[Edit]]:
+    return {file: sorted([*one.get(file, []), *other.get(file, [])]) for file in {*one, *other}}
 
 
 def new_config(target: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:

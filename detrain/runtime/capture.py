@@ -16,6 +16,7 @@ from detrain.runtime.derived import stored_outside
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
+from detrain.runtime.pulls import Pulls
 from detrain.store import Snapshot
 
 _SKIPPED_TYPES = (ModuleType,)
@@ -24,8 +25,9 @@ _SKIPPED_TYPES = (ModuleType,)
 class Capture:
     """Encodes and restores the Python state of the user's program."""
 
-    def __init__(self, frameworks: Iterable[Framework], files: Files) -> None:
+    def __init__(self, frameworks: Iterable[Framework], files: Files, pulls: Pulls) -> None:
         self._frameworks = frameworks
+        self._pulls = pulls
         self._files = files
 
     def baseline(self, frame: FrameType) -> Baseline:
@@ -49,6 +51,7 @@ class Capture:
     def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame`; return what could not be put back."""
         decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
+        decoder.replay_generators()
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
             root, _, name = key.rpartition("|")
@@ -105,8 +108,20 @@ class Capture:
 
         files = [module.__file__ or "" for module in user_modules().values()]
         outside = frozenset().union(*map(stored_outside, files))
-        known = self._files.is_known
-        return Hooks(tensor, make_tensor, variable, find_variable, is_holder, is_container, is_loader, known, outside)
+        return Hooks(
+            tensor,
+            make_tensor,
+            variable,
+            find_variable,
+            is_holder,
+            is_container,
+            is_loader,
+            self._files.is_known,
+            self._pulls.follow,
+            self._pulls.state,
+            self._pulls.replay,
+            outside,
+        )
 
 
 _seen: set[str] = set()

@@ -70,6 +70,8 @@ class Decoder(Leaves):
             return self._decode_derived(number, node, current, path)
         if kind == "held":
             return self._decode_held(node, current, path)
+        if kind == "generator":
+            return self._keep(["opaque", node[1], node[2]], current)
         if kind == "made":
             return self._decode_made(node, current, path)
         if kind in ("function", "class", "cell"):
@@ -86,6 +88,14 @@ class Decoder(Leaves):
                 self._miss(path, f"the variable {node[1][1]!r} is not there")
             return current if found is None else found
         return self._decode_value(node, current, path)
+
+    def replay_generators(self) -> None:
+        """Bring the generators of the program to where they were, before anything else is set: what they read is as it was."""
+        for node in self._nodes:
+            if node[0] == "generator":
+                found = self._baseline.at(node[2])
+                if found is ABSENT or not self._hooks.replay(found, node[3]):
+                    self._miss(node[2], "the generator does not yield again what it did")
 
     def _keep(self, node: list[Item], current: object) -> object:
         """Return the object that stays as the process has it: the one at its address, of its name, or at its place."""

@@ -367,6 +367,9 @@ class Encoder:
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
             self._baseline.add_position(value, position(value))
+            self._hooks.follow(value)
+        elif (pulled := self._hooks.pulled(value)) is not None and self._baseline.address(value):
+            return ["generator", type_name(value), self._baseline.address(value), pulled]
         elif not self._baseline.has(value):
             return self._lose(number, path, type_name(value))
         elif is_open_for_writing(value) and not self._hooks.is_known_file(value):

@@ -78,6 +78,12 @@ class Hooks:
     """Says whether an object hands out one thing after another, and is brought to where it was by a framework."""
     is_known_file: Callable[[object], bool] = lambda _: False
     """Says whether an open file is brought to where it was."""
+    follow: Callable[[object], None] = lambda _: None
+    """Is told of each object that is no data when a loop is entered."""
+    pulled: Callable[[object], list[Item] | None] = lambda _: None
+    """Returns how far a generator of the program is, or None if that is not known."""
+    replay: Callable[[object, list[Item]], bool] = lambda _value, _state: False
+    """Brings a generator to where another was; returns whether it has yielded the same."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
 

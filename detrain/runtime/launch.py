@@ -23,6 +23,7 @@ import numpy as np
 from detrain.errors import DetrainError
 from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
 from detrain.instrument.edits import compile_edited
+from detrain.instrument.yields import PROBE
 from detrain.runtime import probes
 from detrain.runtime.config import VARIABLE, Config
 from detrain.runtime.outside import fix_listings
@@ -40,6 +41,7 @@ def main() -> None:
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
     fix_listings()
+    setattr(builtins, PROBE, probes.note_yield)
     session = traced = None
     if config.trace is not None:
         traced = TracedRun(config, config.trace)

@@ -267,6 +267,13 @@ def set_streams(epoch: int, batch: int) -> None:
         _session.set_streams(epoch, batch)
 
 
+def note_yield(value: T) -> T:
+    """Note that a generator of the program is about to yield a value; return the value."""
+    if _session is not None:
+        _guarded(_session.note_yield, sys._getframe(1), value)
+    return value
+
+
 def record_load(*names: str) -> None:
     """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
     session = _session

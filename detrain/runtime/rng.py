@@ -54,11 +54,15 @@ class PythonStream:
 
     def __init__(self, source: Any = random) -> None:
         self._source = source
+        self._seen: tuple[object, RngState] | None = None
 
     def get(self) -> RngState:
-        """Return the state (`random.Random.getstate`, version 3)."""
-        _version, words, gauss = self._source.getstate()
-        return RngState(np.array(words, np.uint32), gauss)
+        """Return the state (`random.Random.getstate`, version 3). One that has not moved is not converted again."""
+        raw = self._source.getstate()
+        if self._seen is None or self._seen[0] != raw:
+            _version, words, gauss = raw
+            self._seen = raw, RngState(np.array(words, np.uint32), gauss)
+        return self._seen[1]
 
     def set(self, state: RngState) -> None:
         """Set the state."""

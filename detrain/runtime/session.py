@@ -30,6 +30,7 @@ from detrain.runtime.digest import Array, digest_source, digest_value, size_byte
 from detrain.runtime.files import Files
 from detrain.runtime.journal import Address, Journal
 from detrain.runtime.outside import Outside
+from detrain.runtime.pulls import Pulls
 from detrain.runtime.rng import Streams
 from detrain.runtime.trial import Trial
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
@@ -58,7 +59,9 @@ class Session:
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
         self._trial = Trial.of_environment()
-        self._capture = Capture(self.frameworks, self._files)
+        self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
+        self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
+        self._capture = Capture(self.frameworks, self._files, self._pulls)
         self._stations = [(path, _cursor(read_meta(path))) for path in map(Path, config.stations)]
         last = read_meta(self._stations[-1][0]) if self._stations else None
         self._files.watch(*((last.files, last.folders) if last is not None else ((), ())))
@@ -70,7 +73,6 @@ class Session:
             journal.unlink(missing_ok=True)
         self._journal = Journal(journal, read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
-        self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._batches_done = 0
         self._claims_from: int | None = None
         """Batches done when the state was restored, until a body has run on it."""
@@ -109,6 +111,16 @@ class Session:
         self._is_in_phase, self._is_implicit = True, False
         self._epoch_at = time.monotonic()
         self._at_phase = self._capture.baseline(frame)
+        if self._pulls:
+            self.note_all_streams()
+
+    def _address(self) -> Address:
+        """Return the address of the batch that is being loaded or run, its number -1 before the first."""
+        return self._phase, self._epoch, self._batch - 1
+
+    def note_yield(self, frame: FrameType, value: object) -> None:
+        """A generator of the program is about to yield."""
+        self._pulls.note(frame, value)
 
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
@@ -348,7 +360,7 @@ class Session:
             return
         states = self.streams.read()
         changed = {name: state for name, state in states.items() if self._streams_at_batch.get(name) != state}
-        self._streams_at_batch = None
+        self._streams_at_batch = states if self._notes_all_streams else None
         if changed:
             self._journal.add_streams(address, changed)
 
@@ -464,7 +476,7 @@ class Session:
         self._files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self.streams.write(snapshot.rng)
         if self._notes_all_streams:
-            self._streams_at_batch = self.streams.read()
+            self._streams_at_batch = {}  # the next batch's are recorded whole: the journal was cut before them
         self._batches_done = self._claims_from = snapshot.meta.batches_done
         self._warned.update(snapshot.meta.not_captured)
         if snapshot.meta.cut == "epoch":

@@ -1,0 +1,54 @@
+"""A probe in every generator of the program: how often it has yielded is its position, and Python does not tell.
+
+`yield value` becomes `yield _detrain_yield((value))`, in memory only. A generator that hands on another's values by `yield from` is
+left as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from detrain.instrument.edits import Edit, decode_source
+
+PROBE: Final = "_detrain_yield"
+"""A name among the built-ins, where a run puts it."""
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def edits_for_yields(source: bytes) -> list[Edit]:
+    """Return the insertions for a source file; none if it is no Python."""
+    try:
+        tree = ast.parse(source)
+        text = decode_source(source)[0].encode()
+    except (SyntaxError, ValueError):
+        return []
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    edits: list[Edit] = []
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        yields = list(_own_yields(function))
+        if any(isinstance(node, ast.YieldFrom) for node in yields):
+            continue
+        for node in yields:
+            value = node.value if isinstance(node, ast.Yield) else None
+            if value is not None and value.end_lineno is not None and value.end_col_offset is not None:
+                first = starts[value.lineno - 1] + value.col_offset
+                last = starts[value.end_lineno - 1] + value.end_col_offset
+                edits += [(first, first, f"{PROBE}(("), (last, last, "))")]
+            elif node.end_lineno is not None and node.end_col_offset is not None:
+                place = starts[node.end_lineno - 1] + node.end_col_offset
+                edits.append((place, place, f" {PROBE}(None)"))
+    return edits
+
+
+def _own_yields(node: ast.AST) -> Iterator[ast.Yield | ast.YieldFrom]:
+    """Yield the `yield`s of a function itself, innermost last."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Yield | ast.YieldFrom):
+            yield child
+        if not isinstance(child, _Function | ast.Lambda | ast.ClassDef):
+            yield from _own_yields(child)

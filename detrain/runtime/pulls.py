@@ -1,0 +1,100 @@
+"""Generators of the program that live on from epoch to epoch: how often each has yielded, and where in the run that was.
+
+A resumed process has such a generator at its start; it is pulled as often as the first run had pulled it, each time with the random
+streams that the first run had there. The values it then yields must have the digests of the first run's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import CodeType, GeneratorType
+from typing import Any
+
+import xxhash
+
+from detrain.instrument.yields import PROBE
+from detrain.runtime.journal import Address
+
+
+class _Pulled:
+    """One generator: the values it has yielded since the run knows it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.digest = b""
+        self.runs: list[list[int]] = []
+        """[phase, epoch, batch, n]: one value in each of n batches from this one on."""
+
+    def note(self, address: Address, digest: bytes) -> None:
+        """A value has been yielded."""
+        self.count += 1
+        self.digest = xxhash.xxh3_128_digest(self.digest + digest)
+        phase, epoch, batch = address
+        last = self.runs[-1] if self.runs else None
+        if last is not None and last[:2] == [phase, epoch] and batch == last[2] + last[3]:
+            last[3] += 1
+        else:
+            self.runs.append([phase, epoch, batch, 1])
+
+
+class Pulls:
+    """The generators that were there when a loop was entered."""
+
+    def __init__(
+        self, address: Callable[[], Address], digest: Callable[[object], str], set_streams: Callable[[Address], None]
+    ) -> None:
+        self._address, self._digest, self._set_streams = address, digest, set_streams
+        self._by_frame: dict[int, _Pulled] = {}
+        self._known: weakref.WeakKeyDictionary[Any, _Pulled] = weakref.WeakKeyDictionary()
+        self._replayed: Address | None = None
+
+    def __bool__(self) -> bool:
+        """Whether any generator is followed that has not ended."""
+        return any(generator.gi_frame is not None for generator in list(self._known))
+
+    def follow(self, value: object) -> None:
+        """Follow a generator from here on, if its yields are seen."""
+        if isinstance(value, GeneratorType) and value.gi_frame is not None and value not in self._known and _is_seen(value.gi_code):
+            frame, pulled = value.gi_frame, _Pulled()
+            self._known[value] = self._by_frame[id(frame)] = pulled
+            weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
+
+    def note(self, frame: object, value: object) -> None:
+        """A generator, whose frame this is, is about to yield a value."""
+        pulled = self._by_frame.get(id(frame))
+        if pulled is not None:
+            pulled.note(self._replayed or self._address(), bytes.fromhex(self._digest(value)))
+
+    def state(self, value: object) -> list[Any] | None:
+        """Return [count, digest, runs, whether it has ended] of a generator that is followed, else None."""
+        pulled = self._known.get(value) if isinstance(value, GeneratorType) else None
+        if pulled is None or not isinstance(value, GeneratorType):
+            return None
+        return [pulled.count, pulled.digest, pulled.runs, value.gi_frame is None]
+
+    def replay(self, value: object, state: list[Any]) -> bool:
+        """Bring a generator to where the first run had it; return whether it has yielded the same."""
+        count, digest, runs, has_ended = state
+        pulled = self._known.get(value) if isinstance(value, GeneratorType) else None
+        if pulled is None or not isinstance(value, GeneratorType):
+            return False
+        addresses = [(phase, epoch, batch + turn) for phase, epoch, batch, n in runs for turn in range(n)]
+        try:
+            while pulled.count < count:
+                address = addresses[pulled.count]
+                if pulled.count == 0 or addresses[pulled.count - 1] != address:
+                    self._set_streams(address)
+                self._replayed = address
+                next(value)
+            if has_ended:
+                next(value, None)
+        except StopIteration:
+            return False
+        finally:
+            self._replayed = None
+        return bool(pulled.digest == digest) and (value.gi_frame is None) == has_ended
+
+
+def _is_seen(code: CodeType) -> bool:
+    return PROBE in code.co_names

@@ -1,0 +1,131 @@
+"""Generators that live on from epoch to epoch: a resumed run has them where they were, or stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detrain.instrument.edits import apply
+from detrain.instrument.yields import PROBE, edits_for_yields
+from tests.e2e.programs import PRELUDE
+from tests.e2e.runs import detrain
+
+LOOP = """
+optimizer = Optimizer(np.ones(3))
+{before}
+for epoch in range(4):
+    for step in range(6):
+        {load}
+        optimizer.apply_gradients(np.asarray(x) * 1e-2 + np.random.normal() * 1e-3)
+        {after}
+        die(f"{{epoch}}:{{step}}")
+    print(epoch, optimizer.weights.sum().hex(), np.random.rand(), flush=True)
+show(optimizer.weights)
+"""
+FROM_GLOBAL = """
+def batches():
+    while True:
+        yield np.random.normal(size=3)
+"""
+OWN = """
+def batches(rng=np.random.default_rng(4)):
+    total = 0.0
+    while True:
+        total += rng.normal()
+        yield [total, *rng.normal(size=2)]
+"""
+POOL = """
+def batches():
+    pool = []
+    while True:
+        if not pool:
+            pool = list(range(10))
+            random.shuffle(pool)
+        yield np.full(3, pool.pop(), float)
+"""
+
+PROGRAMS = {
+    "next, drawing from the global stream": (FROM_GLOBAL + "source = batches()", "x = next(source)", "pass"),
+    "next, with a stream of its own": (OWN + "source = batches()", "x = next(source)", "pass"),
+    "a pool without replacement": (POOL + "source = batches()", "x = next(source)", "pass"),
+    "zipped": (FROM_GLOBAL + OWN.replace("batches", "others") + "source = zip(batches(), others())", "x, y = next(source)", "pass"),
+    "a chain of generators": (
+        FROM_GLOBAL + "def halved(source):\n    for x in source:\n        yield x / 2\nsource = halved(batches())",
+        "x = next(source)",
+        "pass",
+    ),
+    "pulled in the setup too": (OWN + "source = batches()\nfirst = next(source)", "x = next(source)", "pass"),
+    "pulled now and then": (
+        OWN + "source = batches()\nx = [1.0, 2.0, 3.0]",
+        "y = step",
+        "x = next(source) if step % 3 == 1 else x",
+    ),
+}
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path) -> None:
+    before, load, after = PROGRAMS[name]
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + LOOP.format(before=before, load=load, after=after))
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    for place in ("1:4", "2:3", ""):
+        last = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=place)
+
+    assert last.status == 0, last.err
+    assert "not captured" not in last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
+def test_a_for_loop_over_slices_of_a_generator(tmp_path: Path) -> None:
+    text = PRELUDE + FROM_GLOBAL + "import itertools\nsource = batches()\n" + LOOP.format(before="", load="pass", after="pass")
+    text = text.replace("for step in range(6):", "for step, x in enumerate(itertools.islice(source, 6)):")
+    (tmp_path / "program.py").write_text(text)
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3")
+    last = detrain("run", "program.py", cwd=tmp_path)
+
+    assert last.status == 0, last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
+def test_a_generator_that_reads_what_the_loop_changes_is_refused(tmp_path: Path) -> None:
+    before = "def batches():\n    while True:\n        yield optimizer.weights * 0.5\nsource = batches()"
+    (tmp_path / "program.py").write_text(PRELUDE + LOOP.format(before=before, load="x = next(source)", after="pass"))
+    detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3")
+    last = detrain("run", "program.py", cwd=tmp_path)
+
+    assert last.status == 78
+    assert "does not yield again what it did" in last.err
+
+
+YIELDS = st.sampled_from(
+    ["yield", "yield 1", "yield 1, 2", "yield (1, 2)", "x = yield 3", "x = (yield)", "yield {'a': 1}['a']",
+     "yield [\n        1,\n    ]",
+     "yield 'ä', 5", "print((yield 7), (yield))", "yield lambda: (yield 3)", "yield (yield 4)", "yield  # comment", "y = yield x"]
+)  # fmt: skip
+
+
+@given(st.lists(YIELDS, min_size=1, max_size=5))
+def test_probes_change_nothing_that_a_generator_yields(lines: list[str]) -> None:
+    source = "def values():\n    x = 0\n" + "".join(f"    {line}\n" for line in lines)
+    edited = apply(source.encode(), edits_for_yields(source.encode())).decode()
+    found = []
+    for text in (source, edited):
+        seen: list[object] = []
+        space: dict[str, object] = {PROBE: lambda value: value, "print": lambda *values, seen=seen: seen.append(values)}
+        exec(compile(text, "values.py", "exec"), space)
+        made = space["values"]()  # type: ignore[operator]
+        values = [next(made)]
+        try:
+            while True:
+                values.append(made.send(len(values)))
+        except StopIteration:
+            pass
+        found.append([value if not callable(value) else "function" for value in values] + seen)
+    assert found[0] == found[1]
+    assert edited.count(PROBE) >= len(lines)
