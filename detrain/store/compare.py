@@ -12,8 +12,16 @@ from detrain.runtime.digest import Array, digest_array, raw_bytes
 from detrain.store.layout import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same")
-_WITH_SHAPES: Final = {"view": (3, 4), "objects": (1,)}
-"""Places of shapes and strides in nodes."""
+_LISTS: Final = {
+    **dict.fromkeys(("tuple", "list", "set", "frozenset", "deque"), 1),
+    **dict.fromkeys(("namedtuple", "made", "objects"), 2),
+    "function": 3,
+}
+"""Where a node holds a list of items."""
+_PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,)}
+"""Where a node holds numbers that are no items: shapes, strides, counts."""
+_CONTENT: Final = 4
+"""Where the node of an object holds what it contains, if its class is a container: the rest of a container's node."""
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,6 +38,11 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
     """In units in the last place of the values' own dtype; None for what is no number of floating point."""
     largest: float | None = None
     """The largest absolute difference, in the values' own unit."""
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it is a variable that only one state has: Python has not freed it yet, the program cannot use it any more."""
+        return self.what == "tensor" and self.why.startswith("only in")
 
     def __str__(self) -> str:
         if self.why:
@@ -104,43 +117,55 @@ class _Walk:
         self._arrays = one.arrays, other.arrays
         self._nodes = nodes, other_nodes
         self._pairs: dict[int, int] = {}
+        self._seen: set[int] = set()
 
     def is_equal(self, item: Any, other: Any) -> bool:
+        """Return whether two items, and all that they lead to, are equal."""
         waiting = [(item, other)]
         while waiting:
             one, two = waiting.pop()
-            is_reference = [type(each) is list and len(each) == 1 and type(each[0]) is int for each in (one, two)]
-            if all(is_reference):
-                known = self._pairs.get(one[0])
-                if known is not None:
-                    if known != two[0]:
-                        return False
-                    continue
-                self._pairs[one[0]] = two[0]
-                nodes = self._nodes[0][one[0]], self._nodes[1][two[0]]
-                if any(node[0] in _ARRAYS for node in nodes):
-                    if self._array(0, nodes[0]) != self._array(1, nodes[1]):
-                        return False
-                    continue
-                if nodes[0][0] != nodes[1][0] or len(nodes[0]) != len(nodes[1]):
+            if _is_reference(one) and _is_reference(two):
+                known = self._pairs.setdefault(one[0], two[0])
+                if known != two[0]:
                     return False
-                if nodes[0][0] in ("npscalar", "random"):
-                    arrays = self._arrays[0][nodes[0][1]], self._arrays[1][nodes[1][1]]
-                    if digest_array(arrays[0]) != digest_array(arrays[1]):
+                if one[0] not in self._seen:
+                    self._seen.add(one[0])
+                    parts = self._parts(self._nodes[0][one[0]], self._nodes[1][two[0]])
+                    if parts is None:
                         return False
-                    nodes = nodes[0][2:], nodes[1][2:]
-                elif nodes[0][0] in _WITH_SHAPES:  # lists of numbers that are no references
-                    if any(nodes[0][place] != nodes[1][place] for place in _WITH_SHAPES[nodes[0][0]]):
-                        return False
-                    nodes = _without_shapes(nodes[0]), _without_shapes(nodes[1])
-                waiting += zip(*nodes, strict=True)
-            elif type(one) is list and type(two) is list and not any(is_reference):
-                if len(one) != len(two):
-                    return False
+                    waiting += parts
+            elif type(one) is list and type(two) is list and len(one) == len(two):
                 waiting += zip(one, two, strict=True)
             elif type(one) is not type(two) or one != two:
                 return False
         return True
+
+    def _parts(self, one: list[Any], two: list[Any]) -> list[tuple[Any, Any]] | None:
+        """Return what is to be equal for two nodes to be, or None if they are not."""
+        if any(node[0] in _ARRAYS for node in (one, two)):
+            return [] if self._array(0, one) == self._array(1, two) else None
+        kind = one[0]
+        if kind != two[0] or len(one) != len(two):
+            return None
+        if kind in ("npscalar", "random") and digest_array(self._arrays[0][one[1]]) != digest_array(self._arrays[1][two[1]]):
+            return None
+        found: list[tuple[Any, Any]] = []
+        for place, pair in enumerate(zip(one, two, strict=True)):
+            if place in _PLAIN.get(kind, ()):
+                if pair[0] != pair[1]:
+                    return None
+            elif place == _LISTS.get(kind):  # of items: one that holds a single number looks like a reference
+                if len(pair[0]) != len(pair[1]):
+                    return None
+                found += zip(*pair, strict=True)
+            elif kind == "object" and place == _CONTENT and None not in pair:
+                content = self._parts(*pair)
+                if content is None:
+                    return None
+                found += content
+            elif not (place == 1 and kind in ("npscalar", "random")):
+                found.append(pair)
+        return found
 
     def _array(self, side: int, node: list[Any]) -> object:
         """Return what an array's node says of its value; whether it is as it was when the loop was entered is no part of that."""
@@ -153,5 +178,5 @@ class _Walk:
         return kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes)))
 
 
-def _without_shapes(node: list[Any]) -> list[Any]:
-    return [part for place, part in enumerate(node) if place not in _WITH_SHAPES[node[0]]]
+def _is_reference(item: Any) -> bool:
+    return type(item) is list and len(item) == 1 and type(item[0]) is int
