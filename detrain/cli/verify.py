@@ -64,9 +64,8 @@ class Done:
         """Return whether the run was compared, and nothing differs but for these Python values."""
         if self.comparison is None or self.comparison.first_batch is not None or self.differing:
             return False
-        return all(
-            each.what == "value" and each.name in but_for for found in self.comparison.checkpoints.values() for each in found
-        )
+        differences = [each for found in self.comparison.checkpoints.values() for each in found]
+        return all(each.is_unused or (each.what == "value" and each.name in but_for) for each in differences)
 
     def compare(self, other: Done) -> None:
         """Compare with another run. A variable that only one of them has was not in use any more."""

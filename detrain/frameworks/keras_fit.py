@@ -13,6 +13,7 @@ import ast
 import functools
 import inspect
 import os
+import sys
 import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,6 +53,9 @@ class Probes(Protocol):
     def is_in_phase(self) -> bool:
         """Return whether a loop with probes is running."""
 
+    def is_resuming(self) -> bool:
+        """Return whether the run is on its way to a checkpoint."""
+
     def note_all_streams(self) -> None:
         """Have the random streams at all batches of this phase recorded: its loader can only be replayed from its start."""
 
@@ -67,10 +71,13 @@ class Fit:
         self._steps: weakref.ref[Any] | None = None
         self._given: weakref.ref[Any] | None = None
         self._has_fetched = False
+        self._names: Mapping[str, Any] = {}
+        """The locals of the `fit` that is running, as they were before its loops."""
 
     def watch(self) -> None:
         """Keras is there now. Raises FrameworkUnsupported if its `fit` is not the one this was written for."""
         from keras.src.backend.tensorflow import trainer
+        from keras.src.callbacks.backup_and_restore import BackupAndRestore
         from keras.src.trainers.data_adapters import generator_data_adapter, py_dataset_adapter
         from keras.src.utils import traceback_utils
 
@@ -79,6 +86,7 @@ class Fit:
         if self._probes is None:
             return
         probes = self._probes
+        _hold_back(BackupAndRestore, probes)
         original = trainer.TensorFlowTrainer.fit
         function = _instrumented(inspect.unwrap(original))
         vars(trainer)[_NAME] = self
@@ -99,6 +107,7 @@ class Fit:
         self._steps = weakref.ref(steps)
         self._given = weakref.ref(given) if isinstance(given, GeneratorType) else None
         self._has_fetched = False
+        self._names = dict(sys._getframe(1).f_locals)
         if isinstance(steps._distributed_dataset, tf.data.Dataset):
             steps._distributed_dataset = self._digesting(steps._distributed_dataset)
         if _is_replayed(steps):
@@ -128,6 +137,7 @@ class Fit:
             "num_batches": steps._num_batches,
             "steps_seen": steps._steps_seen,
             "has_iterator": has_iterator,
+            "has_validated": getattr(self._names.get("self"), "_eval_epoch_iterator", None) is not None,
             "made": getattr(steps._current_iterator, "detrain_made", {}),
         }
 
@@ -139,6 +149,8 @@ class Fit:
         steps = None if self._steps is None else self._steps()
         if steps is None or state is None or self._has_fetched:
             return
+        if state["has_validated"]:
+            self._make_validation()
         steps._num_batches, steps._steps_seen = state["num_batches"], state["steps_seen"]
         if state["has_iterator"]:
             make_iterators(state["made"])
@@ -146,6 +158,20 @@ class Fit:
             self._replay(steps, steps._current_iterator, state["steps_seen"])
         elif state["num_batches"] is not None and _is_generator(steps):
             self._replay(steps, iter(steps._distributed_dataset), state["num_batches"])
+
+    def _make_validation(self) -> None:
+        """Make the iterator over the validation set that `fit` makes once and keeps: making it may draw random numbers."""
+        names, model = self._names, self._names["self"]
+        model._eval_epoch_iterator = type(self._running())(
+            x=names["val_x"],
+            y=names["val_y"],
+            sample_weight=names["val_sample_weight"],
+            batch_size=names["validation_batch_size"] or names["batch_size"],
+            distribute_strategy=model.distribute_strategy,
+            steps_per_execution=model.steps_per_execution,
+            steps_per_epoch=names["validation_steps"],
+            shuffle=False,
+        )
 
     def is_loader(self, value: object) -> bool:
         """Return whether an object is a generator whose position `restore` brings back."""
@@ -176,6 +202,18 @@ class Fit:
             return element if isinstance(dataset.element_spec, tuple) else element[0]
 
         return dataset.map(passed)
+
+
+def _hold_back(backup: Any, probes: Probes) -> None:
+    """Keep Keras's own backup from resuming where detrain does: it would begin with another epoch, from another state."""
+    original = backup.on_train_begin
+
+    @functools.wraps(original)
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        if not probes.is_resuming():
+            original(self, logs)
+
+    backup.on_train_begin = on_train_begin
 
 
 def is_of_fit(frame: FrameType | None) -> bool:

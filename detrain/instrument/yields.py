@@ -1,7 +1,7 @@
 """A probe in every generator of the program: how often it has yielded is its position, and Python does not tell.
 
 `yield value` becomes `yield _detrain_yield((value))`, in memory only. A generator that hands on another's values by `yield from` is
-left as it is.
+left as it is, and so is one that takes something in: what was sent cannot be sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def edits_for_yields(source: bytes) -> list[Edit]:
     edits: list[Edit] = []
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         yields = list(_own_yields(function))
-        if any(isinstance(node, ast.YieldFrom) for node in yields):
+        alone = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Expr)}
+        if any(isinstance(node, ast.YieldFrom) or id(node) not in alone for node in yields):
             continue
         for node in yields:
             value = node.value if isinstance(node, ast.Yield) else None

@@ -65,6 +65,9 @@ class Capture:
                     decoder.missing.append(f"module {rest!r} is not imported")
                     continue
                 vars(module).update(_decode_names(decoder, items, vars(module), root))
+            elif kind == "class":
+                for name, item in items.items():
+                    decoder.decode(item, ABSENT, name)
             elif root in frames:
                 write_locals(frames[root], _decode_names(decoder, items, dict(frames[root].f_locals), root))
             else:

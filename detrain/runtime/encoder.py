@@ -92,6 +92,8 @@ class Encoder:
         self._arrays: dict[str, Array] = {}
         self._lost: list[str] = []
         self._lost_numbers: dict[int, str] = {}
+        self._classes: dict[str, Item] = {}
+        """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any more."""
         self._far_views: list[tuple[int, Array, str]] = []
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
@@ -102,6 +104,7 @@ class Encoder:
         for number, view, path in self._far_views:
             is_near = id(owner_of(view)) in self._numbers
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
+        roots = {**roots, **self._classes}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
         return Encoded(graph, self._arrays, self._lost)
 
@@ -314,8 +317,17 @@ class Encoder:
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
 
+    def _note_classes(self, cls: type) -> None:
+        """Encode what the classes of an object hold besides methods."""
+        for base in cls.__mro__:
+            key = f"class|{class_name(base)}"
+            if key not in self._classes and is_own_class(base) and is_findable(base) and class_attributes(base):
+                self._classes[key] = None
+                self._classes[key] = self.encode(base, base.__qualname__)
+
     def _encode_user_object(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)
+        self._note_classes(cls)
         if hasattr(cls, "_fields") and issubclass(cls, tuple):
             return ["namedtuple", class_name(cls), self._encode_all(tuple.__iter__(value), path)]
         own = own_attributes(value)
@@ -331,6 +343,7 @@ class Encoder:
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
         """An object of a class that derives from a library's stays as it is; what the program's methods store there is state."""
         node = self._encode_opaque(number, value, path)
+        self._note_classes(type(value))
         if not self._collects and not self._baseline.has(value):
             return node
         own = own_attributes(value) or {}

@@ -42,6 +42,8 @@ class _Loops:
 
     def __init__(self) -> None:
         self.wrapped_epoch: int | None = None
+        self.item: object = None
+        """What that wrapper handed out with it."""
         """Epoch that an `epoch_loop` wrapper has just handed out."""
         self.is_while = False
         """`record_phase` came before: the next `record_epoch` starts a phase, and may jump."""
@@ -147,7 +149,7 @@ class epoch_loop(Generic[T]):
         except StopIteration:
             _guarded(session.at_end, self._count, frame)
             raise
-        _loops.wrapped_epoch = self._count
+        _loops.wrapped_epoch, _loops.item = self._count, item
         self._count += 1
         return item
 
@@ -180,7 +182,7 @@ def record_epoch(epoch: object = None) -> None:
     _loops.loaded_batch = None
     if number is not None:
         _loops.wrapped_epoch = None
-        _guarded(session.at_epoch, number, frame)
+        _guarded(session.at_epoch, number, frame, _loops.item)
     else:
         _guarded(_hand_epoch, session, epoch, frame)
 
@@ -259,6 +261,11 @@ def note_all_streams() -> None:
     """Have the random streams at all batches of the phase that begins recorded: its loader can only be replayed from its start."""
     if _session is not None:
         _guarded(_session.note_all_streams)
+
+
+def is_resuming() -> bool:
+    """Return whether the run is on its way to a checkpoint."""
+    return _session is not None and _session.is_resuming
 
 
 def set_streams(epoch: int, batch: int) -> None:

@@ -81,6 +81,7 @@ class Session:
         self._fetching: Address | None = None
         self._fetched: list[str] = []
         self._epoch_base = -1
+        self._item = ""
         self._saved_at = self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
         self._confirmation = Confirmation(config)
@@ -96,6 +97,11 @@ class Session:
         self._lasting |= {framework.constant_type}
         for name, stream in framework.streams().items():
             self.streams.add(name, stream)
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether a station lies ahead."""
+        return bool(self._stations)
 
     @property
     def is_forwarding(self) -> bool:
@@ -160,8 +166,9 @@ class Session:
         cursor = self._stations[0][1]
         return cursor.epoch, cursor.cut
 
-    def at_epoch(self, epoch: int, frame: FrameType) -> None:
-        """Cut: an epoch starts."""
+    def at_epoch(self, epoch: int, frame: FrameType, item: object = None) -> None:
+        """Cut: an epoch starts. `item` is what its loop goes over: the program's own number of it, mostly."""
+        self._item = repr(item) if type(item) in (int, float, str) else ""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
         self._end_fetch()
@@ -394,6 +401,7 @@ class Session:
             journal_bytes=self._journal.size,
             frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
             not_captured=tuple(sorted(self._warned)),
+            item=self._item if cut == "epoch" else "",
             files=self._files.state(),
             folders=self._files.folders(),
             outside=self._outside.readings,
@@ -454,6 +462,11 @@ class Session:
             snapshot = read(path)
             self._check_environment(snapshot.meta)
             self._check_sources(snapshot.meta)
+            if snapshot.meta.item not in ("", self._item):
+                raise Diverged(
+                    f"epoch {cursor} is {self._item or 'another'} for the program; it was {snapshot.meta.item} in the first run",
+                    "does the program resume by itself, from a checkpoint of its own? Move that away, or start anew with --fresh",
+                )
             self._restore(snapshot, frame)
         self._stations.pop(0)
         self._pass_until = 0

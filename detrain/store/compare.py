@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from detrain.runtime.digest import Array, digest_array, raw_bytes
 from detrain.store.layout import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same")
+_DOUBLE: Final = struct.Struct("<d")
 _LISTS: Final = {
     **dict.fromkeys(("tuple", "list", "set", "frozenset", "deque"), 1),
     **dict.fromkeys(("namedtuple", "made", "objects"), 2),
@@ -136,7 +138,7 @@ class _Walk:
                     waiting += parts
             elif type(one) is list and type(two) is list and len(one) == len(two):
                 waiting += zip(one, two, strict=True)
-            elif type(one) is not type(two) or one != two:
+            elif type(one) is not type(two) or (one != two if type(one) is not float else _DOUBLE.pack(one) != _DOUBLE.pack(two)):
                 return False
         return True
 

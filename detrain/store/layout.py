@@ -50,6 +50,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the journal at this cut."""
     frameworks: dict[str, msgspec.Raw] = {}
     not_captured: tuple[str, ...] = ()
+    item: str = ""
+    """What the epoch loop goes over at this cut, where it is a number or text."""
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
     folders: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ def restore(encoded: Encoded, world: World, baseline: Baseline | None = None) ->
         value = decoder.decode(item, world.get(name, ABSENT), name)
         if value is ABSENT:
             decoder.missing.append(name)
-        else:
+        elif not name.startswith("class|"):
             world[name] = value
     return decoder.missing
 

@@ -1,0 +1,42 @@
+"""Two states are equal for `compare` just when what they hold is, whatever the numbers of their nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+
+from detrain.store import Meta, Snapshot
+from detrain.store.compare import compare
+from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes
+
+META = Meta(
+    phase=0, epoch=1, batch=0, cut="epoch", run=1, program="train", arguments=(), sources={}, environment={}, seed=0,
+    batches_done=3, journal_bytes=0,
+)  # fmt: skip
+
+
+def snapshot(world: World) -> Snapshot:
+    encoded = encode(world, baseline_of({}))
+    return Snapshot(META, {}, {}, encoded.graph, encoded.arrays)
+
+
+@given(recipes)
+@settings(max_examples=150)
+def test_equal_states_have_no_difference(recipe: Recipe) -> None:
+    assert compare(snapshot({"pool": recipe.build()}), snapshot({"pool": recipe.build()})) == []
+
+
+def test_a_number_alone_in_a_list_is_no_reference() -> None:
+    worlds: list[World] = [{"a": [n], "b": (n,), "c": {n}, "d": [[1], [n]], "e": np.array([n, None], object)} for n in (1, 2)]
+
+    assert compare(snapshot(worlds[0]), snapshot(worlds[0])) == []
+    assert {each.name for each in compare(snapshot(worlds[0]), snapshot(worlds[1]))} == {"a", "b", "c", "d", "e"}
+
+
+def test_whether_two_places_share_an_object_counts() -> None:
+    one: list[int] = [1]
+    shared: World = {"a": one, "b": one}
+    apart: World = {"a": [1], "b": [1]}
+
+    assert compare(snapshot(shared), snapshot(shared)) == []
+    assert compare(snapshot(shared), snapshot(apart)) != []
