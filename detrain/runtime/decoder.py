@@ -230,7 +230,7 @@ class Decoder(Leaves):
         if is_data:
             names = {pair[0] for pair in pairs}
         elif self._hooks.is_holder(found):
-            names = set(own)
+            names = {pair[0] for pair in pairs} if is_own_class(type(found)) else set(own)
         elif is_own_class(type(found)):
             names = set(stored_names(type(found)) | self._hooks.stored_outside)
         else:

@@ -17,6 +17,8 @@ from typing import Final
 from detrain.runtime.naming import is_own_class
 
 _FRAMEWORKS: Final = frozenset({"keras", "tensorflow"})
+_BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
+"""Ways to store attributes under names that are texts."""
 _BUILT_LAZILY: Final = frozenset({"built"})
 """Says of a layer that its variables exist, which is so in a resumed process when they do."""
 
@@ -46,8 +48,10 @@ def is_of_framework(cls: type) -> bool:
 def _stored_names(cls: Hashable) -> frozenset[str]:
     assert isinstance(cls, type)
     functions = (item for base in cls.__mro__ if is_own_class(base) for item in vars(base).values())
-    codes = (code for item in functions for function in _functions(item) for code in _codes(function.__code__))
-    return frozenset(i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR") - _BUILT_LAZILY
+    codes = [code for item in functions for function in _functions(item) for code in _codes(function.__code__)]
+    stored = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
+    by_name = {text for code in codes if _BY_NAME & set(code.co_names) for text in code.co_consts if isinstance(text, str)}
+    return frozenset(stored | by_name) - _BUILT_LAZILY
 
 
 def _functions(item: object) -> Iterator[FunctionType]:

@@ -311,7 +311,7 @@ class Encoder:
             return self._encode_array("tensor", value, tensor, path)
         if is_user_class(cls):
             return self._encode_user_object(number, value, path)
-        if self._hooks.is_container(value) and self._is_state(value):
+        if self._hooks.is_container(value) and not self._is_of_library(value) and self._is_walkable(value):
             return ["held", type_name(value), self.encode(plain(value), path)]
         if is_own_class(cls) or self._is_holder(value) or self._is_marked(value):
             return self._encode_derived(number, value, path)
@@ -348,8 +348,34 @@ class Encoder:
             return node
         own = own_attributes(value) or {}
         names = own.keys() if self._is_holder(value) else stored_names(type(value)) | self._hooks.stored_outside
-        state = {name: item for name, item in list(own.items()) if name in names and self._is_state(item)}
+        state = {}
+        for name, item in list(own.items()):
+            if name in names and not self._is_of_library(item):
+                if self._is_walkable(item):
+                    state[name] = item
+                elif not self._collects and is_own_class(type(value)):
+                    self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
         return ["derived", *node[1:], self._encode_pairs(state, path)]
+
+    def _is_walkable(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute can be described: data, and among it what stays as it is."""
+        if self._is_state(value) or self._collects or isinstance(value, (*STATIC, functools.partial)):
+            return True
+        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
+            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            return depth < _DEEP_STATE and all(self._is_walkable(item, depth + 1) for item in values)
+        return self._hooks.variable(value) is not None or self._baseline.has(value)
+
+    def _is_of_library(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute is the library's through and through: layers, variables, losses, and containers of these."""
+        cls = type(value)
+        if cls in CONTAINERS.values() or self._hooks.is_container(value):
+            values = list(value.values() if isinstance(value, dict) else value)
+            return bool(values) and depth < _DEEP_STATE and all(self._is_of_library(item, depth + 1) for item in values)
+        if isinstance(value, types.FunctionType):
+            return not is_user_file(value.__code__.co_filename)
+        is_framework = is_of_framework(cls) and not self._is_holder(value) and not self._is_marked(value)
+        return self._hooks.variable(value) is not None or (is_framework and self._hooks.tensor(value) is None)
 
     def _is_holder(self, value: object) -> bool:
         """Return whether all attributes of a library's object that are data are state."""

@@ -18,6 +18,8 @@ from detrain.runtime.naming import is_own_class, own_attributes
 _FRAMEWORKS: Final = frozenset(
     {"tensorflow", "keras", "tensorboard", "jax", "jaxlib", "torch", "numpy", "h5py", "google", "absl", "wrapt", "detrain"}
 )
+_DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
+"""Modules of Python whose classes hold what the program puts there."""
 _MAX_OBJECTS: Final = 500
 _MAX_DEPTH: Final = 12
 _SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
@@ -36,7 +38,8 @@ def _is_library_class(cls: type) -> bool:
 
 def _is_of_library(cls: type) -> bool:
     top = cls.__module__.partition(".")[0]
-    return top not in sys.stdlib_module_names and top not in _FRAMEWORKS and not is_own_class(cls)
+    is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
+    return is_known and top not in _FRAMEWORKS and not is_own_class(cls)
 
 
 def is_library_object(value: object) -> bool:

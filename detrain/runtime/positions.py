@@ -5,16 +5,23 @@ They stay as the process has them; where one has moved since the loop was entere
 
 from __future__ import annotations
 
+import array
 import collections.abc
+import functools
 import io
 import itertools
 import sys
 from types import GeneratorType
 from typing import Any, Final
 
+import numpy as np
+
+from detrain.runtime.digest import digest_bytes
+from detrain.runtime.frames import is_user_file
 from detrain.runtime.library_state import is_library_object, scalars_of
 
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+_STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _BUILTIN: Final = ("builtins", "itertools")
 
 
@@ -25,10 +32,26 @@ def position(value: Any) -> object:
         return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in frame.f_locals.items())))
     if isinstance(value, itertools.count):
         return repr(value)
+    if isinstance(value, io.TextIOBase | io.BufferedReader | io.BufferedRandom | io.FileIO):
+        return _place(value)
     if isinstance(value, collections.abc.Iterator) and type(value).__module__ in _BUILTIN:
         hint = getattr(value, "__length_hint__", None)
-        return hint() if hint is not None else None
+        return hint() if hint is not None else object()  # it does not say: it may have moved
+    if isinstance(value, array.array | np.memmap):
+        return digest_bytes(value.tobytes())
+    if type(value).__name__ == "reader" and type(value).__module__ == "_csv":
+        return value.line_num
+    if isinstance(value, functools._lru_cache_wrapper):
+        code = getattr(value.__wrapped__, "__code__", None)
+        return value.cache_info() if code is not None and is_user_file(code.co_filename) else None
     return scalars_of(value) if is_library_object(value) else None
+
+
+def _place(file: Any) -> object:
+    try:
+        return None if file.closed or file in _STANDARD else file.tell()
+    except (OSError, ValueError):
+        return None
 
 
 def is_open_for_writing(value: Any) -> bool:

@@ -19,7 +19,10 @@ _MAKERS: Final = {
     **{f"builtins.{name}": getattr(builtins, name) for name in ("iter", "reversed", "enumerate", "zip", "map", "filter")},
     **{
         f"itertools.{name}": getattr(itertools, name)
-        for name in ("accumulate", "chain", "count", "cycle", "dropwhile", "islice", "repeat", "starmap", "takewhile")
+        for name in (
+            *("accumulate", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle", "dropwhile"),
+            *("islice", "permutations", "product", "repeat", "starmap", "takewhile", "zip_longest"),
+        )
     },
 }
 _NAMES: Final = {id(maker): name for name, maker in _MAKERS.items()}

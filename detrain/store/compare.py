@@ -22,6 +22,9 @@ _LISTS: Final = {
 """Where a node holds a list of items."""
 _PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,)}
 """Where a node holds numbers that are no items: shapes, strides, counts."""
+_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator")
+_ADDRESS: Final = 2
+"""Where the node of what stays as it is says by which path it was met first."""
 _CONTENT: Final = 4
 """Where the node of an object holds what it contains, if its class is a container: the rest of a container's node."""
 
@@ -153,6 +156,8 @@ class _Walk:
             return None
         found: list[tuple[Any, Any]] = []
         for place, pair in enumerate(zip(one, two, strict=True)):
+            if place == _ADDRESS and kind in _KEPT:
+                continue
             if place in _PLAIN.get(kind, ()):
                 if pair[0] != pair[1]:
                     return None

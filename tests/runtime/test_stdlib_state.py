@@ -36,6 +36,12 @@ MAKERS: dict[str, Callable[[list[int]], Iterator[Any]]] = {
     "repeat": lambda data: itertools.repeat(7, 20),
     "islice": lambda data: itertools.islice(data, 1, 7, 2),
     "accumulate": itertools.accumulate,
+    "product": lambda data: itertools.product(data[:3], repeat=2),
+    "permutations": lambda data: itertools.permutations(data[:4], 2),
+    "combinations": lambda data: itertools.combinations(data[:5], 3),
+    "compress": lambda data: itertools.compress(data, iter([1, 0, 1, 1, 0, 1, 1, 1])),
+    "zip_longest": lambda data: itertools.zip_longest(data, data[:3], fillvalue=0),
+    "cycle of a product": lambda data: itertools.cycle(itertools.product(data[:2], data[:3])),
 }
 ON_3_14_AS_WELL = {"list", "tuple", "text", "range", "reversed", "enumerate", "zip", "map", "filter", "nested"}
 
