@@ -12,6 +12,7 @@ import contextlib
 import functools
 import io
 import os
+import time
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from detrain.runtime import report
 from detrain.runtime.cursor import FileState
+from detrain.runtime.frames import is_user_file
 
 _WRITING: Final = frozenset("wxa+")
 
@@ -33,6 +35,10 @@ class Files:
         """Files of the checkpoint on the way to which the run is: they must not be emptied."""
         self._made: set[str] = set()
         self._kept_folders = False
+        self._resumed_from: float | None = None
+        self._started = time.time()
+        self._written: set[str] = set()
+        self._said: set[str] = set()
 
     def watch(self, kept: Iterable[str], made: Iterable[str]) -> None:
         """Follow all calls of `open` and `os.mkdir` from here on.
@@ -54,10 +60,28 @@ class Files:
         os.mkdir = mkdir
         builtins.open = io.open = _Open(self)
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run goes on from a checkpoint."""
+        return self._resumed_from is not None
+
+    def reads(self, file: Any) -> None:
+        """Say so if a file is read that was written after the checkpoint, and not by this process: it holds what came later."""
+        try:
+            path = os.path.abspath(os.fsdecode(file))
+            written = os.stat(path).st_mtime
+        except (OSError, TypeError, ValueError):
+            return
+        is_new = self._resumed_from is not None and self._resumed_from < written < self._started
+        if is_new and path not in self._written and path not in self._said and is_user_file(path):
+            self._said.add(path)
+            report.warn(f"{_shown(path)} is read, which was written after the checkpoint: it holds what a later moment put there")
+
     def opened(self, path: str, mode: str, file: Any) -> None:
         """Note a file that has been opened for writing."""
         if "a" in mode:
             self._appended.add(path)
+        self._written.add(path)
         self._open.setdefault(path, []).append(weakref.ref(file))
 
     def gentle_mode(self, path: str, mode: str) -> str:
@@ -85,6 +109,10 @@ class Files:
     def folders(self) -> tuple[str, ...]:
         """Return the folders that the program has made and that are there."""
         return tuple(sorted(_shown(path) for path in self._made if os.path.isdir(path)))
+
+    def resume(self, checkpoint: Path) -> None:
+        """The state of a checkpoint has been set: what was written since it was taken is of a later moment."""
+        self._resumed_from = checkpoint.stat().st_mtime
 
     def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
         """Bring files to where they were. On the way to a later cut (`kept_in` is None) none is cut: more is still to come."""
@@ -118,7 +146,11 @@ class _Open:
         functools.update_wrapper(self, io.open)
 
     def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, int) or not isinstance(mode, str) or not _WRITING & set(mode):
+        if isinstance(file, int) or not isinstance(mode, str):
+            return self._original(file, mode, *args, **kwargs)
+        if not _WRITING & set(mode):
+            if self._files.is_resumed:
+                self._files.reads(file)
             return self._original(file, mode, *args, **kwargs)
         path = os.path.abspath(os.fsdecode(file))
         made = self._original(file, self._files.gentle_mode(path, mode), *args, **kwargs)

@@ -322,12 +322,15 @@ class Session:
             if expected is not None and expected != digest and loaded is not None and not self._config.allows_environment:
                 raise Diverged(
                     f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
-                    "the data, or what the program draws it with, is not what it was; restore it, or start anew with --fresh",
+                    f"the data, or what the program draws it with, is not what it was{self._suspects()}; restore it, or use --fresh",
                 )
             if not self._stations:
                 self._journal.add_batch(address, digest)
         is_small = bool(waiting) and size_bytes(waiting[-1][1], self._to_array) <= _SMALL_BATCH_BYTES
         self._most_undigested = _MOST_UNDIGESTED if is_small and not self._journal.batches else 1
+
+    def _suspects(self) -> str:
+        return f" (not captured: {', '.join(sorted(self._warned)[:2])})" if self._warned else ""
 
     def _is_lasting(self, value: object) -> bool:
         """Return whether a batch cannot be changed by the body, so that its digest may be taken later."""
@@ -469,6 +472,8 @@ class Session:
                 )
             self._restore(snapshot, frame)
         self._stations.pop(0)
+        if not self._stations:
+            self._files.resume(path)
         self._pass_until = 0
         return True
 

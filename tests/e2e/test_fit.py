@@ -127,6 +127,45 @@ data = data.filter(lambda row: row[0] > -1.0).batch(16).prefetch(2)
 history = model.fit(data, epochs=4, verbose=0, callbacks=[Samples(), Die()])
 show(model, history.history)
 """,
+    "a backup of Keras's, a validation set that draws, closures": """
+class Noisy(keras.utils.PyDataset):
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(7)
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        noise = self.rng.normal(size=(16, 8)) + np.random.normal()
+        return x[index * 16 : (index + 1) * 16] + noise.astype("float32"), y[index * 16 : (index + 1) * 16]
+
+class Mixed(keras.callbacks.Callback):
+    lr = 1e-3
+    def __init__(self, model):
+        super().__init__()
+        self.state = {"reduce": np.mean, "of": model, "seen": 0}
+    def on_train_batch_end(self, batch, logs=None):
+        self.state["seen"] += 1
+        type(self).lr *= 0.97
+        setattr(self, "kept", getattr(self, "kept", 0) + 1)
+        self.model.optimizer.learning_rate = type(self).lr
+
+def counter():
+    seen = 0
+    def count(batch, logs):
+        nonlocal seen
+        seen += 1
+        counts.append(seen)
+    return count
+
+counts = []
+model = net()
+model.build((None, 8))
+model.parts = {"reduce": tf.reduce_mean, "turn": 0}
+mixed = Mixed(model)
+history = model.fit(x, y, batch_size=16, epochs=4, verbose=0, validation_data=Noisy(), callbacks=[
+    keras.callbacks.BackupAndRestore("backup"), keras.callbacks.LambdaCallback(on_train_batch_end=counter()), mixed, Die()])
+show(model, history.history, mixed.state["seen"], mixed.kept, Mixed.lr, counts)
+""",
     "steps of a repeated set, several a call": """
 data = tf.data.Dataset.from_tensor_slices((x, y))
 model = net(steps_per_execution=2)

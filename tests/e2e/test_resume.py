@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detrain import errors
-from tests.e2e.programs import ALL
+from tests.e2e.programs import ALL, PRELUDE
 from tests.e2e.runs import Result, bare_python, detrain
 
 PLACES = {
@@ -157,3 +157,64 @@ def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_chang
     assert "not captured" in run.err
     assert "env (someenv.Half: it has moved on)" in run.err
     assert strict.status == errors.NotCapturable.exit_code
+
+
+OF_ITS_CLASS = (
+    PRELUDE
+    + """
+class Schedule:
+    rate, turns = 0.1, []
+    def step(self):
+        type(self).rate *= 0.9
+        self.turns.append(len(self.turns))
+
+optimizer, schedule = Optimizer(np.ones(3)), Schedule()
+del Schedule
+for epoch in range(4):
+    for step in range(5):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x * schedule.rate)
+        schedule.step()
+        die(f"{epoch}:{step}")
+    print(epoch, schedule.rate, len(schedule.turns), flush=True)
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_attributes_of_a_class_that_only_its_objects_lead_to(every: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(OF_ITS_CLASS.replace("del Schedule\n", ""))
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
+    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert last.status == 0, last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
+BY_ITSELF = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.ones(3))
+start = int(open("epoch.txt").read()) if os.path.exists("epoch.txt") else 0
+for epoch in range(start, 5):
+    for step in range(3):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x)
+        die(f"{epoch}:{step}")
+    with open("epoch.txt", "w") as file:
+        file.write(str(epoch + 1))
+show(optimizer.weights)
+"""
+)
+
+
+def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BY_ITSELF)
+    detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
+    last = detrain("run", "program.py", cwd=tmp_path)
+
+    assert last.status == 78
+    assert "epoch 2:0 is 4 for the program; it was 2 in the first run" in last.err
+    assert last.out == ""

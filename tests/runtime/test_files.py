@@ -111,3 +111,36 @@ def test_a_file_that_has_gone_is_said(tmp_path: Path) -> None:
 
     assert resumed.status == 0
     assert "at the checkpoint" in resumed.err
+
+
+REWRITTEN = """
+import json
+optimizer = Optimizer(np.ones(3))
+best = float("inf")
+for epoch in range(5):
+    for step in range(4):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x)
+        die(f"{epoch}:{step}")
+    if epoch in (1, 3):
+        with open("best.json", "w") as file:
+            json.dump(optimizer.weights.tolist(), file)
+    elif epoch > 1:
+        optimizer.weights[:] = json.load(open("best.json"))
+show(optimizer.weights)
+"""
+
+
+def test_a_file_of_a_later_moment_that_is_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + REWRITTEN)
+    assert detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1").status == -9
+    (checkpoint,) = sorted((tmp_path / "ckpt").glob("*e00002*.h5"))
+    for path in (tmp_path / "ckpt").glob("*e00004*.h5"):
+        path.unlink()
+    last = detrain("run", "--every", "2", "program.py", cwd=tmp_path)
+    calm = detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path)
+
+    assert last.status == 0, last.err
+    assert "best.json is read, which was written after the checkpoint" in last.err
+    assert "is read" not in calm.err
+    assert checkpoint.name in last.err
