@@ -322,7 +322,7 @@ class Session:
             if expected is not None and expected != digest and loaded is not None and not self._config.allows_environment:
                 raise Diverged(
                     f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
-                    f"the data, or what the program draws it with, is not what it was{self._suspects()}; restore it, or use --fresh",
+                    f"the data, or what the program draws it with, is not what it was{self._suspects()}; restore it or use --fresh",
                 )
             if not self._stations:
                 self._journal.add_batch(address, digest)
