@@ -60,6 +60,10 @@ class Pulls:
             self._known[value] = self._by_frame[id(frame)] = pulled
             weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
 
+    def be_at(self, address: Address | None) -> None:
+        """Take what is pulled from here on for pulls of this batch, until None is given: a framework repeats them."""
+        self._replayed = address
+
     def note(self, frame: object, value: object) -> None:
         """A generator, whose frame this is, is about to yield a value."""
         pulled = self._by_frame.get(id(frame))

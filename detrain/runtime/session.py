@@ -244,7 +244,9 @@ class Session:
 
     def set_streams(self, epoch: int, batch: int) -> None:
         """Set the random streams to where they were at the head of a batch of this phase, if they are on record."""
-        self._set_streams((self._phase, epoch, batch))
+        address = self._phase, epoch, batch
+        self._set_streams(address)
+        self._pulls.be_at(address)
 
     def note_all_streams(self) -> None:
         """Record the random streams at all batches of the phase that is about to begin, whatever the checkpoints' distance."""
@@ -482,6 +484,7 @@ class Session:
             counters = snapshot.meta.frameworks.get(framework.name)
             if counters is not None:
                 framework.set_counters(bytes(counters))
+                self._pulls.be_at(None)
             framework.restore(snapshot.tensors)
         missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut))
         unnamed = [loss for loss in missing if not any(named.startswith(loss + " (") for named in snapshot.meta.not_captured)]
