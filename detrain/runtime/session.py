@@ -54,6 +54,7 @@ class Session:
         self.streams = Streams()
         self._writer = Writer()
         self._ends_at_cut, self._signalled_at = False, 0.0
+        self._pid = os.getpid()
         if config.saves_on_sigterm and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_sigterm)
         self._files = Files()
@@ -409,7 +410,7 @@ class Session:
             item=self._item if cut == "epoch" else "",
             files=self._files.state(),
             folders=self._files.folders(),
-            outside=self._outside.readings,
+            outside={kind: list(values) for kind, values in self._outside.readings.items()},
         )
         path = self._catalogue.path(self._config.program, self._config.run, cursor)
         self._journal.flush()
@@ -519,8 +520,9 @@ class Session:
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         """Take a last checkpoint at the next cut that can have one. A second signal ends the process at once."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if not self._is_in_phase:
+        if os.getpid() != self._pid or not self._is_in_phase:  # a forked worker has this handler, too
             os.kill(os.getpid(), signal.SIGTERM)
+            return
         self._ends_at_cut, self._signalled_at = True, time.monotonic()
         os.write(2, b"detrain: SIGTERM: ending at the next cut, with a checkpoint; once more ends the program at once\n")
 

@@ -143,3 +143,29 @@ def test_the_writer_waits_and_hands_errors_on() -> None:
     writer.drain()
     with pytest.raises(StoreError, match="disk is full"):
         writer.write(fails, is_large=False)
+
+
+FORKING = (
+    PRELUDE
+    + """
+import multiprocessing, time
+optimizer = Optimizer(np.ones(3))
+for epoch in range(2):
+    for step in range(2):
+        x = np.ones(3)
+        optimizer.apply_gradients(x)
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        worker.start()
+        worker.terminate()
+        worker.join(20)
+        assert worker.exitcode == -signal.SIGTERM, worker.exitcode
+show(optimizer.weights)
+"""
+)
+
+
+def test_forked_workers_end_by_sigterm_as_ever(tmp_path: Path) -> None:
+    run = detrain("run", _program(tmp_path, FORKING), cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "SIGTERM" not in run.err
