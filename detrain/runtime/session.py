@@ -32,14 +32,13 @@ from detrain.runtime.journal import Address, Journal
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Pulls
 from detrain.runtime.rng import Streams
+from detrain.runtime.termination import GRACE_S, Termination
 from detrain.runtime.trial import Trial
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
 from detrain.store.writer import LARGE_BYTES, Writer
 from detrain.tracer.confirmation import Confirmation
 
 _MOST_UNDIGESTED: Final = 16
-_GRACE_S: Final = 20.0
-"""How long a run that was told to end goes on to the next cut: job managers kill after 30 seconds."""
 _SMALL_BATCH_BYTES: Final = 1 << 20
 """Batches up to this size may wait for their digest."""
 
@@ -53,12 +52,11 @@ class Session:
         self.frameworks: list[Framework] = []
         self.streams = Streams()
         self._writer = Writer()
-        self._ends_at_cut, self._signalled_at = False, 0.0
-        self._pid = os.getpid()
-        if config.saves_on_sigterm and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_sigterm)
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
+        self._termination = Termination(lambda: self._is_in_phase)
+        if config.saves_on_sigterm:
+            self._termination.watch()
         self._trial = Trial.of_environment()
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
@@ -187,10 +185,10 @@ class Session:
             "batches": True,
             "minutes": now - self._saved_at >= every.count * 60 or last_took >= every.count * 60,
         }[every.unit]
-        if is_due or self._ends_at_cut:
+        if is_due or self._termination.is_requested:
             self._save("epoch", frame)
             self._epoch_base = epoch
-            if self._ends_at_cut:
+            if self._termination.is_requested:
                 self._end("with a checkpoint")
 
     def at_end(self, epochs: int, frame: FrameType) -> None:
@@ -222,10 +220,10 @@ class Session:
             self._note_streams(address)
             if self._is_due_in_epoch():
                 self._save("load", frame)
-                if self._ends_at_cut:
+                if self._termination.is_requested:
                     self._end("with a checkpoint")
-        if self._ends_at_cut and time.monotonic() - self._signalled_at > _GRACE_S:
-            self._end(f"without a new checkpoint: no epoch ended within {_GRACE_S:.0f} s")
+        if self._termination.is_overdue:
+            self._end(f"without a new checkpoint: no epoch ended within {GRACE_S:.0f} s")
         self._batch += 1
         return self._batch - 1
 
@@ -361,7 +359,7 @@ class Session:
         every = self._config.every
         if self._batch == 0 or self._epoch_base != self._epoch:
             return False
-        if self._ends_at_cut:
+        if self._termination.is_requested:
             return every.unit != "epochs"
         if every.unit == "batches":
             return self._batches_done % max(int(every.count), 1) == 0
@@ -516,15 +514,6 @@ class Session:
                 f"variables were made anew, and no value was restored for them: {', '.join(unclaimed[:4])}",
                 "make them before the loop (build the model, call the function once), and start anew with --fresh",
             )
-
-    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
-        """Take a last checkpoint at the next cut that can have one. A second signal ends the process at once."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != self._pid or not self._is_in_phase:  # a forked worker has this handler, too
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
-        self._ends_at_cut, self._signalled_at = True, time.monotonic()
-        os.write(2, b"detrain: SIGTERM: ending at the next cut, with a checkpoint; once more ends the program at once\n")
 
     def _end(self, how: str) -> None:
         """End as SIGTERM ends a process, with everything written."""
