@@ -119,3 +119,10 @@ class FrameworkUnsupported(DetrainError):
 
     slug = "framework"
     exit_code = 80
+
+
+class FaultInvalid(DetrainError):
+    """A fault that cannot be: an unknown model, a tensor that is too small for it, a value or bit that the dtype has not."""
+
+    slug = "fault"
+    exit_code = 82

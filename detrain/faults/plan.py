@@ -1,0 +1,98 @@
+"""A plan: what one fault does to one tensor, said without the tensor, so that it can be put into a compiled step beforehand.
+
+Every model comes to one bitwise operation an element, whose operands are drawn on the host; the values that it meets are known
+to the device alone. `apply` is the plan's meaning, in NumPy.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from detrain.errors import FaultInvalid
+from detrain.faults.bits import Patterns, Positions
+
+
+class Operand(enum.StrEnum):
+    """The tensor of an op that is hit."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    OUTPUT = "output"
+
+
+class Kind(enum.StrEnum):
+    """What becomes of an element, by its operand."""
+
+    XOR = "xor"  # golden ^ operand
+    SET = "set"  # operand
+    COPY = "copy"  # the golden value at position `operand` of the same tensor
+    AND = "and"  # golden & operand
+    OR = "or"  # golden | operand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What a fault does: `operands` [n] to the elements at `positions` [n], flat and ascending.
+
+    `operands` are patterns of the tensor's dtype, or, for Kind.COPY, positions (int64). Raises FaultInvalid where they do not
+    go together.
+    """
+
+    positions: Positions
+    kind: Kind
+    operands: Patterns | Positions
+
+    def __post_init__(self) -> None:
+        if self.positions.ndim != 1 or self.positions.shape != self.operands.shape:
+            raise FaultInvalid(
+                f"a fault with {self.positions.size} positions and {self.operands.size} values", "give one value a position"
+            )
+        if self.positions.dtype != np.int64 or (self.operands.dtype.kind == "u") == (self.kind is Kind.COPY):
+            raise FaultInvalid(f"a fault of kind {self.kind.value!r} with operands of dtype {self.operands.dtype}")
+        if np.any(np.diff(self.positions) <= 0):
+            raise FaultInvalid("the positions of a fault are not ascending", "sort them, and give each element once")
+
+    def check(self, numel: int) -> None:
+        """Raise FaultInvalid unless every position is one of a tensor of `numel` elements."""
+        for positions in (self.positions, self.operands) if self.kind is Kind.COPY else (self.positions,):
+            outside = positions[(positions < 0) | (positions >= numel)]
+            if len(outside):
+                raise FaultInvalid(f"position {int(outside[0])} is outside of a tensor of {numel} elements")
+
+
+def apply(plan: Plan, bits: Patterns) -> Patterns:
+    """Return the patterns of a tensor, of any shape, after the fault. Raises FaultInvalid for a position outside of it."""
+    plan.check(bits.size)
+    if plan.kind is not Kind.COPY and plan.operands.dtype != bits.dtype:
+        raise FaultInvalid(f"a fault of {plan.operands.dtype} patterns on a tensor of {bits.dtype} patterns")
+    golden = bits.reshape(-1)
+    hit = golden[plan.positions]
+    after: Patterns | Positions
+    match plan.kind:
+        case Kind.XOR:
+            after = hit ^ plan.operands
+        case Kind.AND:
+            after = hit & plan.operands
+        case Kind.OR:
+            after = hit | plan.operands
+        case Kind.SET:
+            after = plan.operands
+        case Kind.COPY:
+            after = golden[plan.operands]
+    result = golden.copy()
+    result[plan.positions] = after
+    return result.reshape(bits.shape)
+
+
+def trial_rng(seed: int, trial: int) -> np.random.Generator:
+    """Return the random numbers of a trial of a campaign: counter-based, so that no trial depends on another, on any machine.
+
+    Both numbers are from 0 to 2^64 - 1. Raises FaultInvalid otherwise.
+    """
+    for name, number in (("seed", seed), ("trial", trial)):
+        if not 0 <= number < 1 << 64:
+            raise FaultInvalid(f"{name} {number} is not in 0 ... 2^64 - 1")
+    return np.random.Generator(np.random.Philox(key=np.array([seed, trial], np.uint64)))

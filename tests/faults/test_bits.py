@@ -1,0 +1,93 @@
+"""Bit patterns: numbers to patterns and back, against NumPy, and against exact fractions for bfloat16."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detrain.errors import FaultInvalid
+from detrain.faults.bits import DTYPES, dtype_named
+
+BFLOAT16 = DTYPES["bfloat16"]
+
+
+def bfloat16_value(word: int) -> Fraction:
+    """The number of a finite bfloat16 pattern, by its definition."""
+    sign, exponent, fraction = word >> 15, (word >> 7) & 0xFF, word & 0x7F
+    scaled = Fraction(fraction if exponent == 0 else fraction + 128, 128) * Fraction(2) ** (max(exponent, 1) - 127)
+    return -scaled if sign else scaled
+
+
+@given(st.floats(-3e38, 3e38))
+def test_a_number_is_rounded_to_the_nearest_bfloat16_and_ties_go_to_even(number: float) -> None:
+    word = int(BFLOAT16.patterns([number])[0])
+
+    distance = abs(bfloat16_value(word) - Fraction(number))
+    for other in (word - 1, word + 1):
+        if 0 <= other <= 0xFFFF and (other & 0x7F80) != 0x7F80:
+            farther = abs(bfloat16_value(other) - Fraction(number))
+            assert distance < farther or (distance == farther and word % 2 == 0)
+
+
+def test_rounding_to_bfloat16_does_not_round_twice() -> None:
+    just_above_a_tie = 1 + 2.0**-8 + 2.0**-40  # float32 alone would make a tie of it, and the tie would go down to 1
+
+    assert BFLOAT16.numbers(BFLOAT16.patterns([just_above_a_tie]))[0] == 1 + 2.0**-7
+
+
+@pytest.mark.parametrize("name", ["float32", "float16"])
+@given(number=st.floats(allow_nan=False))
+def test_a_number_has_the_pattern_that_numpy_gives_it_or_is_refused(name: str, number: float) -> None:
+    with np.errstate(over="ignore"):
+        expected = np.array([number]).astype(name)
+
+    if np.isfinite(number) and not np.isfinite(expected[0]):
+        with pytest.raises(FaultInvalid, match=f"{name} cannot hold"):
+            DTYPES[name].patterns([number])
+    else:
+        assert DTYPES[name].patterns([number]).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("name", "number"), [("int8", 128), ("int8", -129), ("int8", 0.5), ("int32", 2.0**31), ("int32", np.nan)])
+def test_a_number_that_an_integer_cannot_hold_is_refused(name: str, number: float) -> None:
+    with pytest.raises(FaultInvalid, match=f"{name} cannot hold"):
+        DTYPES[name].patterns([number])
+
+
+@pytest.mark.parametrize("name", ["int8", "int32"])
+def test_an_integer_has_its_twos_complement(name: str) -> None:
+    numbers = np.array([np.iinfo(name).min, -1, 0, 1, np.iinfo(name).max])
+
+    patterns = DTYPES[name].patterns(numbers)
+
+    assert [int(p) for p in patterns] == [int(n) % 2 ** DTYPES[name].width for n in numbers]
+    assert DTYPES[name].numbers(patterns).tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_exactly_the_patterns_of_numbers_are_finite_and_numbers_give_them_back(name: str) -> None:
+    dtype = DTYPES[name]
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+
+    numbers = dtype.numbers(every)
+
+    assert (np.isfinite(numbers) == dtype.is_finite(every)).all()
+    assert (dtype.patterns(numbers[~np.isnan(numbers)]) == every[~np.isnan(numbers)]).all()
+
+
+def test_bfloat16_numbers_are_those_of_ml_dtypes() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        expected = every.view(ml_dtypes.bfloat16).astype(np.float64)
+    assert np.array_equal(BFLOAT16.numbers(every), expected, equal_nan=True)
+
+
+def test_a_dtype_that_cannot_be_hit_is_refused_with_those_that_can() -> None:
+    with pytest.raises(FaultInvalid, match=r"'string' cannot be hit\n.*bfloat16"):
+        dtype_named("string")
