@@ -1,0 +1,229 @@
+"""The fault models: which elements of a tensor are hit, and what becomes of them.
+
+The eighteen models are those of He et al. (ISCA 2023), where a model is a flip-flop's effect on what an accelerator computes:
+so many elements that were in its datapath together, from an aligned start, as the tensor lies in memory (flat, row-major).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from math import prod
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from detrain.errors import FaultInvalid
+from detrain.faults.bits import DType, Patterns, Positions
+from detrain.faults.plan import Kind, Operand, Plan
+
+Rng = np.random.Generator
+ENTRY_POINTS: Final = "detrain.fault_models"
+
+
+@runtime_checkable
+class FaultModel(Protocol):
+    """A kind of fault. Both methods are pure functions of their arguments: the same generator gives the same fault."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line and in records."""
+
+    @property
+    def operand(self) -> Operand:
+        """Which tensor of an op it hits."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether only 16 outputs see it (detrain.faults.limits), though it hits an input or a weight."""
+
+    def positions(self, shape: tuple[int, ...], rng: Rng) -> Positions:
+        """Draw the elements that are hit: flat, row-major, ascending. Raises FaultInvalid for a tensor that is too small."""
+
+    def plan(self, shape: tuple[int, ...], dtype: DType, rng: Rng) -> Plan:
+        """Draw the whole fault. Raises FaultInvalid for a tensor that is too small, or a dtype that has no such value."""
+
+
+Draw = Callable[[int, int, DType, Rng], tuple[Kind, Patterns | Positions]]
+"""What becomes of (a number of elements, of a tensor of so many, of a dtype)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of detrain's own: `group` consecutive elements, or with `is_long` a run of such groups, changed as `draw` says."""
+
+    name: str
+    operand: Operand
+    draw: Draw
+    group: int = 1
+    is_long: bool = False
+    is_limited: bool = False
+
+    def positions(self, shape: tuple[int, ...], rng: Rng) -> Positions:
+        """Draw a start uniformly from the groups of the tensor, and for a long run an end from those behind it."""
+        numel = prod(shape)
+        groups = numel // self.group
+        if not groups:
+            raise FaultInvalid(
+                f"{self.name} hits {self.group} consecutive elements, and a tensor of shape {list(shape)} has {numel}",
+                "choose a larger site, or a model that hits fewer",
+            )
+        start = int(rng.integers(groups))
+        end = int(rng.integers(start + 1, groups + 1)) if self.is_long else start + 1
+        return np.arange(start * self.group, end * self.group, dtype=np.int64)
+
+    def plan(self, shape: tuple[int, ...], dtype: DType, rng: Rng) -> Plan:
+        """Draw the positions, then what becomes of each."""
+        positions = self.positions(shape, rng)
+        kind, operands = self.draw(len(positions), prod(shape), dtype, rng)
+        return Plan(positions, kind, operands)
+
+
+def _flips(bits: int) -> Draw:
+    def draw(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
+        if not 1 <= bits <= dtype.width:
+            raise FaultInvalid(f"{bits} bits cannot be flipped in a {dtype.name}, which has {dtype.width}")
+        if bits == 1:
+            chosen = rng.integers(dtype.width, size=(count, 1))
+        else:
+            chosen = np.argsort(rng.random((count, dtype.width)), axis=1, kind="stable")[:, :bits]
+        return Kind.XOR, _mask(chosen, dtype)
+
+    return draw
+
+
+def _at_bits(kind: Kind, bits: tuple[int, ...]) -> Draw:
+    """Flip (XOR), clear (AND) or set (OR) the named bits."""
+
+    def draw(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
+        if max(bits) >= dtype.width:
+            raise FaultInvalid(f"a {dtype.name} has no bit {max(bits)}", f"its bits are 0 ... {dtype.width - 1}")
+        mask = _mask(np.array([bits], np.int64), dtype)
+        return kind, np.repeat(~mask if kind is Kind.AND else mask, count)
+
+    return draw
+
+
+def _mask(bits: Positions, dtype: DType) -> Patterns:
+    """Return [n] masks of the bits [n, k]."""
+    one = dtype.unsigned.type(1)
+    return np.asarray(np.bitwise_or.reduce(one << bits.astype(dtype.unsigned), axis=1))
+
+
+def _finite(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
+    """Uniformly random patterns, those that are not finite drawn again."""
+    drawn = rng.integers(1 << dtype.width, size=count, dtype=dtype.unsigned)
+    while len(bad := np.flatnonzero(~dtype.is_finite(drawn))):
+        drawn[bad] = rng.integers(1 << dtype.width, size=len(bad), dtype=dtype.unsigned)
+    return Kind.SET, drawn
+
+
+def _elsewhere(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Positions]:
+    """The values at random positions of the same tensor."""
+    return Kind.COPY, rng.integers(numel, size=count, dtype=np.int64)
+
+
+def _number(number: float) -> Draw:
+    def draw(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
+        return Kind.SET, np.repeat(dtype.patterns([number]), count)
+
+    return draw
+
+
+def _worst(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
+    """The artifact's "worst case": numbers uniform on [1e16, 1e18]."""
+    return Kind.SET, dtype.patterns(rng.uniform(1e16, 1e18, count))
+
+
+_IN, _WT, _OUT = Operand.INPUT, Operand.WEIGHT, Operand.OUTPUT
+
+PUBLISHED: Final = {
+    model.name: model
+    for model in (
+        Model("INPUT", _IN, _flips(1)),
+        Model("WT", _WT, _flips(1)),
+        Model("INPUT_16", _IN, _flips(1), is_limited=True),
+        Model("WT_16", _WT, _flips(1), is_limited=True),
+        Model("RBFLIP", _OUT, _flips(1)),
+        Model("RD", _OUT, _finite),
+        Model("RD_CORRECT", _OUT, _elsewhere),
+        Model("ZERO", _OUT, _number(0)),
+        Model("N16_RD", _OUT, _finite, group=16),
+        Model("N16_RD_CORRECT", _OUT, _elsewhere, group=16),
+        # An output of these is one of the 16 that are computed together; so a long run is one of such groups.
+        Model("RD_GLB", _OUT, _finite, group=16, is_long=True),
+        Model("RD_CORRECT_GLB", _OUT, _elsewhere, group=16, is_long=True),
+        Model("N64_INPUT", _IN, _elsewhere, group=64),
+        Model("N64_WT", _WT, _elsewhere, group=64),
+        Model("N64_INPUT_16", _IN, _elsewhere, group=64, is_limited=True),
+        Model("N64_WT_16", _WT, _elsewhere, group=64, is_limited=True),
+        Model("N64_INPUT_GLB", _IN, _elsewhere, group=64, is_long=True),
+        Model("N64_WT_GLB", _WT, _elsewhere, group=64, is_long=True),
+    )
+}
+
+_SPELLING: Final = re.compile(r"(?P<name>[^:@\s]+)(:(?P<argument>[^:@\s]+))?(@(?P<operand>input|weight|output))?")
+_OWN: Final = ("FLIP:2", "BIT:30", "STUCK0:30", "STUCK1:30", "SET:1e18", "RD:worst")
+
+
+def model_named(text: str) -> FaultModel:
+    """Return the model that a user names.
+
+    `RD` and the other published names; `RD:worst`, any of these with values of the worst case; `FLIP:n`, n random bits of one
+    element flipped (1 if not said); `BIT:30,22`, the named bits flipped; `STUCK0:30` and `STUCK1:30`, cleared and set; `SET:1e18`,
+    a number. The last ones hit the output, or what is said behind `@`: `FLIP:2@weight`. Raises FaultInvalid.
+    """
+    spelled = _SPELLING.fullmatch(text)
+    if spelled is None:
+        raise FaultInvalid(f"{text!r} is not a fault model", f"write it as one of {', '.join((*PUBLISHED, *_OWN))}")
+    name, argument = spelled["name"], spelled["argument"]
+    if draw := _own_draw(text, name, argument):
+        return Model(text, Operand(spelled["operand"] or Operand.OUTPUT), draw)
+    known = {**_installed(), **PUBLISHED}
+    if name not in known:
+        near = get_close_matches(name.upper(), known, n=3)
+        hint = f"near it: {', '.join(near)}" if near else f"there are {', '.join((*known, *_OWN))}"
+        raise FaultInvalid(f"there is no fault model {name!r}", hint)
+    model = known[name]
+    if spelled["operand"] not in (None, model.operand.value):
+        raise FaultInvalid(f"{name} hits the {model.operand.value}, not the {spelled['operand']}")
+    if argument is None:
+        return model
+    if argument != "worst" or not isinstance(model, Model):
+        raise FaultInvalid(f"{name} takes no {argument!r}", "a published model takes `worst`: values of the worst case")
+    return replace(model, name=text, draw=_worst)
+
+
+def _own_draw(text: str, name: str, argument: str | None) -> Draw | None:
+    try:
+        match name:
+            case "FLIP":
+                return _flips(int(argument or "1"))
+            case "BIT" | "STUCK0" | "STUCK1":
+                bits = tuple(int(bit) for bit in (argument or "").split(","))
+                if min(bits) < 0:
+                    raise ValueError("negative")
+                return _at_bits({"BIT": Kind.XOR, "STUCK0": Kind.AND, "STUCK1": Kind.OR}[name], bits)
+            case "SET":
+                return _number(float(argument or ""))
+    except ValueError as error:
+        raise FaultInvalid(f"{text!r} is not a fault model", f"write it as one of {', '.join(_OWN)}") from error
+    return None
+
+
+def _installed() -> dict[str, FaultModel]:
+    """The models of other packages, by the names of their entry points: classes, called without arguments."""
+    return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _loaded(point: EntryPoint) -> FaultModel:
+    try:
+        model = point.load()()
+    except Exception as error:  # a stranger's code: whatever is wrong with it is said with its name
+        raise FaultInvalid(f"the fault model {point.name!r} of {point.value} cannot be made: {error!r}") from error
+    if not isinstance(model, FaultModel):
+        raise FaultInvalid(f"the fault model {point.name!r} of {point.value} is a {type(model).__name__}, not a FaultModel")
+    return model
