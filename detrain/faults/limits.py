@@ -1,0 +1,210 @@
+"""Which outputs see a limited fault: a value that is wrong in the datapath for as long as 16 outputs are computed from it.
+
+An accelerator of this kind computes 16 output channels together from one input, and keeps a weight for 16 output positions. So
+of a wrong input see it 16 consecutive output channels at one position, and of a wrong weight 16 consecutive positions of the
+weight's output channel. A *position* is an index of the output without its last axis, which is the channel.
+
+Where a fault hits 64 elements, the outputs are still 16: at one position, drawn from all that read one of the elements; or of one
+output channel, drawn from theirs. Groups of 16 are aligned, as everywhere; an axis shorter than 16 is one group.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from detrain.errors import FaultInvalid
+from detrain.faults.bits import Positions
+from detrain.faults.plan import Operand
+
+OUTPUTS: Final = 16
+Shape = tuple[int, ...]
+
+
+class Stage(enum.StrEnum):
+    """Which of the three computations of a layer an op is."""
+
+    FORWARD = "forward"  # Y of X and W
+    GRAD_IN = "grad_in"  # dX of dY and W
+    GRAD_WT = "grad_wt"  # dW of X and dY
+
+
+class Column(NamedTuple):
+    """The positions of an output channel that a weight is for: `length` of them from `first` on."""
+
+    channel: int
+    first: int
+    length: int
+
+
+class LinearOp(Protocol):
+    """An op that multiplies an input by a weight: which outputs read which elements."""
+
+    @property
+    def output(self) -> Shape:
+        """The shape of its output, channels last."""
+
+    def readers(self, elements: Positions) -> Positions:
+        """Return the output positions that read any of the input's elements; ascending."""
+
+    def columns(self, elements: Positions) -> list[Column]:
+        """Return the output channels that the weight's elements are of."""
+
+
+def limited_outputs(op: LinearOp, operand: Operand, elements: Positions, rng: np.random.Generator) -> Positions:
+    """Draw the outputs (flat, ascending) that see a limited fault at `elements` (flat) of an operand.
+
+    There are none if no output reads any of the elements, as happens to inputs between the strides of a convolution. Of those
+    of a weight, some may read it only against padding. Raises FaultInvalid for an operand that is the output.
+    """
+    channels = op.output[-1]
+    if operand is Operand.OUTPUT:
+        raise FaultInvalid("a fault in an output cannot be limited to some of its readers")
+    if operand is Operand.INPUT:
+        readers = op.readers(elements)
+        if not len(readers):
+            return readers
+        return int(rng.choice(readers)) * channels + _group(channels, rng)
+    columns = op.columns(elements)
+    column = columns[int(rng.integers(len(columns)))]
+    return (column.first + _group(column.length, rng)) * channels + column.channel
+
+
+def _group(count: int, rng: np.random.Generator) -> Positions:
+    start = int(rng.integers(max(1, count // OUTPUTS))) * OUTPUTS
+    return np.arange(start, min(start + OUTPUTS, count), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution over any number of spatial axes, or one of its two gradients.
+
+    `x` is [batch, *space, in], `kernel` [*window, in, out], `y` [batch, *space, out], whichever the stage; `before` is the padding
+    in front, an axis. Raises FaultInvalid where these do not go together (grouped and depthwise convolutions).
+    """
+
+    stage: Stage
+    x: Shape
+    kernel: Shape
+    y: Shape
+    strides: Shape
+    dilations: Shape
+    before: Shape
+
+    @classmethod
+    def of(
+        cls,
+        stage: Stage,
+        *,
+        x: Shape,
+        kernel: Shape,
+        y: Shape,
+        strides: Shape,
+        dilations: Shape,
+        padding: str | Sequence[tuple[int, int]],
+    ) -> Convolution:
+        """Return it from the attributes of an op, spatial axes alone; padding is SAME, VALID, or (before, after) an axis."""
+        extents = [(window - 1) * dilation + 1 for window, dilation in zip(kernel[:-2], dilations, strict=True)]
+        if padding == "VALID":
+            padding = [(0, 0)] * len(extents)
+        elif padding == "SAME":
+            totals = [
+                max((-(-size // stride) - 1) * stride + extent - size, 0)
+                for size, stride, extent in zip(x[1:-1], strides, extents, strict=True)
+            ]
+            padding = [(total // 2, total - total // 2) for total in totals]
+        elif isinstance(padding, str):
+            raise FaultInvalid(f"a convolution with padding {padding!r} cannot have a limited fault")
+        space = tuple(
+            (size + sum(pads) - extent) // stride + 1
+            for size, pads, extent, stride in zip(x[1:-1], padding, extents, strides, strict=True)
+        )
+        expected = (x[0], *space, kernel[-1])
+        if kernel[-2] != x[-1] or y != expected:
+            raise FaultInvalid(
+                f"no limited fault for a convolution of {list(x)} by {list(kernel)} to {list(y)}: it is grouped or depthwise",
+                "choose another site, or a model without _16",
+            )
+        return cls(stage, x, kernel, y, strides, dilations, tuple(before for before, _ in padding))
+
+    @property
+    def output(self) -> Shape:
+        """The shape of Y, dX or dW."""
+        return {Stage.FORWARD: self.y, Stage.GRAD_IN: self.x, Stage.GRAD_WT: self.kernel}[self.stage]
+
+    def readers(self, elements: Positions) -> Positions:
+        """Return (image, place) of Y or dX, or (tap, input channel) of dW."""
+        *leading, _ = self.output
+        found = []
+        batch, *spaces, channel = np.unravel_index(elements, self.y if self.stage is Stage.GRAD_IN else self.x)
+        places = np.stack([batch, *spaces, channel if self.stage is Stage.GRAD_WT else batch], axis=1)
+        for image, *place, last in np.unique(places, axis=0).tolist():
+            met = [self._met(axis, index) for axis, index in enumerate(place)]
+            axes = [*met, np.array([last])] if self.stage is Stage.GRAD_WT else [np.array([image]), *met]
+            found.append(np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), leading).ravel())
+        return np.unique(np.concatenate(found)).astype(np.int64)
+
+    def _met(self, axis: int, index: int) -> Positions:
+        """Return what an index of the input's spatial axis meets: of X, places of Y or taps; of dY, places of X."""
+        outs, taps = np.arange(self.y[axis + 1])[:, None], np.arange(self.kernel[axis])[None, :]
+        inside = outs * self.strides[axis] - self.before[axis] + taps * self.dilations[axis]
+        if self.stage is Stage.GRAD_IN:
+            met = inside[index][(inside[index] >= 0) & (inside[index] < self.x[axis + 1])]
+        else:
+            met = np.nonzero(inside == index)[0 if self.stage is Stage.FORWARD else 1]
+        return np.unique(met).astype(np.int64)
+
+    def columns(self, elements: Positions) -> list[Column]:
+        """Return the channels of the last axis of W or dY; for dX the input channels of W, which are those of dX."""
+        shape = self.y if self.stage is Stage.GRAD_WT else self.kernel
+        channels = np.unravel_index(elements, shape)[-2 if self.stage is Stage.GRAD_IN else -1]
+        return [Column(channel, 0, prod(self.output[:-1])) for channel in np.unique(channels).tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class MatMul:
+    """A product of matrices, such as a dense layer and its two gradients.
+
+    `a` [*batch, m, k] is the input and `b` [*batch, k, n], or [k, n] for all, the weight, with their shapes before they are
+    transposed. Raises FaultInvalid where these do not go together.
+    """
+
+    a: Shape
+    b: Shape
+    is_a_transposed: bool = False
+    is_b_transposed: bool = False
+
+    def __post_init__(self) -> None:
+        inner = self.a[-2 if self.is_a_transposed else -1], self.b[-1 if self.is_b_transposed else -2]
+        if self.b[:-2] not in ((), self.a[:-2]) or inner[0] != inner[1]:
+            raise FaultInvalid(
+                f"no limited fault for a product of {list(self.a)} by {list(self.b)}: these shapes do not go together",
+                "choose another site, or a model without _16",
+            )
+
+    @property
+    def output(self) -> Shape:
+        """[*batch, m, n]."""
+        return (*self.a[:-2], self.a[-1 if self.is_a_transposed else -2], self.b[-2 if self.is_b_transposed else -1])
+
+    def readers(self, elements: Positions) -> Positions:
+        """Return the rows of the output."""
+        *batch, rows, columns = np.unravel_index(elements, self.a)
+        read = np.ravel_multi_index((*batch, columns if self.is_a_transposed else rows), self.output[:-1])
+        return np.unique(read).astype(np.int64)
+
+    def columns(self, elements: Positions) -> list[Column]:
+        """Return the columns of the output; of a weight in a batch, those of its own product."""
+        *batch, rows, columns = np.unravel_index(elements, self.b)
+        channels = rows if self.is_b_transposed else columns
+        if not batch:
+            return [Column(channel, 0, prod(self.output[:-1])) for channel in np.unique(channels).tolist()]
+        rows_of_one = self.output[-2]
+        products = np.ravel_multi_index(tuple(batch), self.b[:-2])
+        pairs = np.unique(np.stack([products, channels], axis=1), axis=0).tolist()
+        return [Column(channel, product * rows_of_one, rows_of_one) for product, channel in pairs]

@@ -1,0 +1,234 @@
+"""The 16-output limit against a brute-force convolution: perturb an element, and see which outputs change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from detrain.errors import FaultInvalid
+from detrain.faults.limits import Convolution, LinearOp, MatMul, Stage, limited_outputs
+from detrain.faults.plan import Operand, trial_rng
+
+Array = NDArray[np.float64]
+Compute = Callable[[Array, Array], Array]
+
+
+def taps(op: Convolution) -> list[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]]:
+    """Every (place of Y, tap, place of X) of a two-dimensional convolution, by its definition."""
+    found = []
+    for y in product(range(op.y[1]), range(op.y[2])):
+        for tap in product(range(op.kernel[0]), range(op.kernel[1])):
+            x = tuple(y[a] * op.strides[a] - op.before[a] + tap[a] * op.dilations[a] for a in (0, 1))
+            if all(0 <= x[a] < op.x[a + 1] for a in (0, 1)):
+                found.append((y, tap, x))
+    return found
+
+
+def computed(op: Convolution) -> Compute:
+    """The op itself, as a function of its input and its weight."""
+
+    def compute(a: Array, b: Array) -> Array:
+        out = np.zeros(op.output)
+        for (yh, yw), (kh, kw), (xh, xw) in taps(op):
+            if op.stage is Stage.FORWARD:
+                out[:, yh, yw] += a[:, xh, xw] @ b[kh, kw]
+            elif op.stage is Stage.GRAD_IN:
+                out[:, xh, xw] += a[:, yh, yw] @ b[kh, kw].T
+            else:
+                out[kh, kw] += a[:, xh, xw].T @ b[:, yh, yw]
+        return out
+
+    return compute
+
+
+def operands(op: Convolution) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return {Stage.FORWARD: (op.x, op.kernel), Stage.GRAD_IN: (op.y, op.kernel), Stage.GRAD_WT: (op.x, op.y)}[op.stage]
+
+
+def changed(compute: Compute, shapes: tuple[tuple[int, ...], tuple[int, ...]], operand: Operand, elements: Any) -> set[int]:
+    """The flat outputs that change if any of the elements does. All numbers are positive, so nothing cancels."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    a, b = (rng.uniform(1, 2, shape) for shape in shapes)
+    hit_a, hit_b = a.copy(), b.copy()
+    (hit_a if operand is Operand.INPUT else hit_b).reshape(-1)[elements] += 1000
+    return set(np.flatnonzero(compute(a, b) != compute(hit_a, hit_b)).tolist())
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Convolution:
+    batch, into, out = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 16, 20, 35]))
+    size, window = [draw(st.tuples(*[st.integers(1, top)] * 2)) for top in (7, 3)]
+    strides, dilations = (draw(st.tuples(*[st.integers(1, 2)] * 2)) for _ in "sd")
+    extents = [(w - 1) * d + 1 for w, d in zip(window, dilations, strict=True)]
+    padding = draw(st.sampled_from(["SAME", "VALID", "EXPLICIT"]))
+    if padding == "SAME":
+        space = [-(-n // s) for n, s in zip(size, strides, strict=True)]
+    elif padding == "VALID":
+        size = tuple(max(n, e) for n, e in zip(size, extents, strict=True))
+        space = [(n - e) // s + 1 for n, e, s in zip(size, extents, strides, strict=True)]
+    else:
+        padding = [(e - 1, e // 2) for e in extents]
+        space = [(n + e - 1 + e // 2 - e) // s + 1 for n, e, s in zip(size, extents, strides, strict=True)]
+    if draw(st.booleans()):
+        into, out = out, into
+    return Convolution.of(
+        draw(st.sampled_from(Stage)),
+        x=(batch, *size, into),
+        kernel=(*window, into, out),
+        y=(batch, *space, out),
+        strides=strides,
+        dilations=dilations,
+        padding=padding,
+    )
+
+
+def assert_limited(
+    op: LinearOp, compute: Compute, shapes: tuple[tuple[int, ...], tuple[int, ...]], operand: Operand, seed: int, length: int
+) -> None:
+    rng = np.random.Generator(np.random.PCG64(seed))
+    size = int(np.prod(shapes[0 if operand is Operand.INPUT else 1]))
+    start = int(rng.integers(max(1, size - length + 1)))
+    elements = np.arange(start, min(start + length, size), dtype=np.int64)
+
+    seen = limited_outputs(op, operand, elements, trial_rng(seed, 0))
+
+    changes = changed(compute, shapes, operand, elements)
+    channels = op.output[-1]
+    places, seen_channels = np.unique(seen // channels), np.unique(seen % channels)
+    assert (np.diff(seen) > 0).all()
+    assert len(seen) <= 16
+    if operand is Operand.INPUT:
+        assert set(seen.tolist()) <= changes
+        assert bool(len(seen)) == bool(changes)  # empty only where nothing reads the elements
+        if len(seen):
+            assert len(places) == 1
+            assert len(seen) == min(16, channels)
+            assert (np.diff(seen_channels) == 1).all()
+            assert seen_channels[0] % 16 == 0
+    else:
+        assert len(seen_channels) == 1
+        assert (np.diff(places) == 1).all()
+        columns = [np.arange(c.first, c.first + c.length) * channels + c.channel for c in op.columns(elements)]
+        assert set(np.concatenate(columns).tolist()) >= changes  # what is left unseen does not change
+        mine = next(column for column in columns if set(seen.tolist()) <= set(column.tolist()))
+        assert len(seen) == min(16, len(mine))
+        assert np.searchsorted(mine, seen[0]) % 16 == 0
+
+
+@given(
+    op=convolutions(),
+    operand=st.sampled_from([Operand.INPUT, Operand.WEIGHT]),
+    seed=st.integers(0, 999),
+    length=st.sampled_from([1, 64]),
+)
+@settings(max_examples=300)
+def test_a_limited_fault_in_a_convolution_is_seen_by_16_of_the_outputs_that_read_it(
+    op: Convolution, operand: Operand, seed: int, length: int
+) -> None:
+    assert_limited(op, computed(op), operands(op), operand, seed, length)
+
+
+@given(
+    sizes=st.tuples(st.sampled_from([1, 5, 16, 40]), st.integers(1, 4), st.sampled_from([1, 5, 16, 40])),
+    batch=st.sampled_from([(), (2,), (2, 3)]),
+    transposed=st.tuples(st.booleans(), st.booleans()),
+    shares_weight=st.booleans(),
+    operand=st.sampled_from([Operand.INPUT, Operand.WEIGHT]),
+    seed=st.integers(0, 999),
+    length=st.sampled_from([1, 64]),
+)
+def test_a_limited_fault_in_a_product_of_matrices_is_seen_by_16_of_the_outputs_that_read_it(
+    sizes: tuple[int, int, int],
+    batch: tuple[int, ...],
+    transposed: tuple[bool, bool],
+    shares_weight: bool,
+    operand: Operand,
+    seed: int,
+    length: int,
+) -> None:
+    m, k, n = sizes
+    a = (*batch, *((k, m) if transposed[0] else (m, k)))
+    b = (*(() if shares_weight else batch), *((n, k) if transposed[1] else (k, n)))
+    op = MatMul(a, b, *transposed)
+
+    def compute(x: Array, y: Array) -> Array:
+        return (x.swapaxes(-1, -2) if transposed[0] else x) @ (y.swapaxes(-1, -2) if transposed[1] else y)
+
+    assert op.output == (*batch, m, n)
+    assert_limited(op, compute, (a, b), operand, seed, length)
+
+
+@given(op=convolutions(), element=st.integers(0, 10**6), operand=st.sampled_from([Operand.INPUT, Operand.WEIGHT]))
+def test_all_readers_of_an_input_and_no_others_can_be_drawn(op: Convolution, element: int, operand: Operand) -> None:
+    channels = op.output[-1]
+    shapes = operands(op)
+    elements = np.array([element % int(np.prod(shapes[0]))])
+
+    readers = op.readers(elements)
+
+    assert set(readers.tolist()) == {output // channels for output in changed(computed(op), shapes, Operand.INPUT, elements)}
+
+
+def test_the_place_and_the_channels_are_drawn_uniformly() -> None:
+    op = Convolution.of(
+        Stage.FORWARD,
+        x=(2, 8, 8, 4),
+        kernel=(3, 3, 4, 64),
+        y=(2, 8, 8, 64),
+        strides=(1, 1),
+        dilations=(1, 1),
+        padding="SAME",
+    )
+    element = np.array([np.ravel_multi_index((1, 4, 4, 2), op.x)])
+
+    drawn = [limited_outputs(op, Operand.INPUT, element, trial_rng(0, trial))[0] for trial in range(7200)]
+
+    _, counts = np.unique(drawn, return_counts=True)
+    assert len(counts) == 9 * 4  # nine places, four groups of 16 channels
+    assert stats.chisquare(counts).pvalue > 0.001
+
+
+def test_an_input_between_the_strides_is_seen_by_nothing() -> None:
+    op = Convolution.of(
+        Stage.FORWARD, x=(1, 4, 4, 1), kernel=(1, 1, 1, 16), y=(1, 2, 2, 16), strides=(2, 2), dilations=(1, 1), padding="SAME"
+    )
+
+    assert len(limited_outputs(op, Operand.INPUT, np.array([5]), trial_rng(0, 0))) == 0
+
+
+def test_a_fault_in_an_output_has_no_limit() -> None:
+    with pytest.raises(FaultInvalid, match="cannot be limited"):
+        limited_outputs(MatMul((2, 3), (3, 4)), Operand.OUTPUT, np.array([0]), trial_rng(0, 0))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kernel": (3, 3, 2, 8)}, {"y": (1, 8, 8, 16)}, {"strides": (2, 2)}, {"padding": "VALID"}, {"padding": "CIRCULAR"}]
+)
+def test_a_grouped_convolution_or_one_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
+    right = {
+        "x": (1, 8, 8, 4),
+        "kernel": (3, 3, 4, 8),
+        "y": (1, 8, 8, 8),
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "padding": "SAME",
+    }
+    Convolution.of(Stage.FORWARD, **right)
+
+    with pytest.raises(FaultInvalid, match="limited fault"):
+        Convolution.of(Stage.FORWARD, **{**right, **wrong})
+
+
+def test_matrices_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(FaultInvalid, match="do not go together"):
+        MatMul((2, 3), (2, 3))
+    with pytest.raises(FaultInvalid, match="do not go together"):
+        MatMul((5, 2, 3), (4, 3, 3))
