@@ -132,16 +132,24 @@ class Convolution:
             )
         return cls(stage, x, kernel, y, strides, dilations, tuple(before for before, _ in padding))
 
+    def shape_of(self, operand: Operand) -> Shape:
+        """Return the shape of its input, its weight or its output."""
+        return {
+            Stage.FORWARD: {Operand.INPUT: self.x, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.y},
+            Stage.GRAD_IN: {Operand.INPUT: self.y, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.x},
+            Stage.GRAD_WT: {Operand.INPUT: self.x, Operand.WEIGHT: self.y, Operand.OUTPUT: self.kernel},
+        }[self.stage][operand]
+
     @property
     def output(self) -> Shape:
         """The shape of Y, dX or dW."""
-        return {Stage.FORWARD: self.y, Stage.GRAD_IN: self.x, Stage.GRAD_WT: self.kernel}[self.stage]
+        return self.shape_of(Operand.OUTPUT)
 
     def readers(self, elements: Positions) -> Positions:
         """Return (image, place) of Y or dX, or (tap, input channel) of dW."""
         *leading, _ = self.output
         found = []
-        batch, *spaces, channel = np.unravel_index(elements, self.y if self.stage is Stage.GRAD_IN else self.x)
+        batch, *spaces, channel = np.unravel_index(elements, self.shape_of(Operand.INPUT))
         places = np.stack([batch, *spaces, channel if self.stage is Stage.GRAD_WT else batch], axis=1)
         for image, *place, last in np.unique(places, axis=0).tolist():
             met = [self._met(axis, index) for axis, index in enumerate(place)]
@@ -161,8 +169,7 @@ class Convolution:
 
     def columns(self, elements: Positions) -> list[Column]:
         """Return the channels of the last axis of W or dY; for dX the input channels of W, which are those of dX."""
-        shape = self.y if self.stage is Stage.GRAD_WT else self.kernel
-        channels = np.unravel_index(elements, shape)[-2 if self.stage is Stage.GRAD_IN else -1]
+        channels = np.unravel_index(elements, self.shape_of(Operand.WEIGHT))[-2 if self.stage is Stage.GRAD_IN else -1]
         return [Column(channel, 0, prod(self.output[:-1])) for channel in np.unique(channels).tolist()]
 
 
