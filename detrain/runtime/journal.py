@@ -3,14 +3,17 @@
 Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpack)`, little-endian. The first records after a
 checkpoint are written at once, so that they survive SIGKILL: by them a resumed run knows whether its data are the same. Later ones
 wait up to a second. A torn tail is recognised and cut off. Record kinds: `b` a batch was loaded and has this digest, `r` the
-random streams at the head of this batch (only where the body before it drew numbers).
+random streams at the head of this batch (only where the body before it drew numbers), `v` the version of the format, at the start
+(a journal without it is of version 1, too).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +22,10 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
-from detrain.errors import CheckpointDamaged, StoreError
+from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
+from detrain.store.sink import sync_folder
+
+JOURNAL_VERSION: Final = 1
 
 _FRAME: Final = struct.Struct("<II")
 _AT_ONCE: Final = 8
@@ -43,7 +49,8 @@ class Journal:
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
         ends = {0}
-        for end, (kind, *address, value) in _records(path) if path.exists() else ():
+        self._is_new = not path.exists()
+        for end, (kind, *address, value) in () if self._is_new else _records(path):
             ends.add(end)
             if kind == "b":
                 self.batches[_address(address)] = value
@@ -60,47 +67,56 @@ class Journal:
         self._at_once, self._written_at = _AT_ONCE, 0.0
         self._path = path
         self._is_cut = False
+        self._lock = threading.Lock()  # a large checkpoint is written by a thread, which has the records before it written, too
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise self._cannot_write(error) from error
 
     def add_batch(self, address: Address, digest: bytes) -> None:
-        """Record the digest [16 bytes] of a batch. Raises StoreError; the journal then ends with the record before."""
+        """Record the digest [16 bytes] of a batch. What cannot be written waits, and is an error at the next `flush` or `sync`."""
         self._add(["b", *address, digest])
 
     def add_streams(self, address: Address, states: dict[str, bytes]) -> None:
-        """Record the packed random streams at the head of a batch. Raises StoreError, as `add_batch` does."""
+        """Record the packed random streams at the head of a batch, as `add_batch` does."""
         self.streams[address] = states
         self._add(["r", *address, states])
 
     def flush(self) -> None:
         """Write the records that wait; those that follow are written at once again. Raises StoreError."""
-        self._write()
-        self._at_once = _AT_ONCE
+        with self._lock:
+            self._write()
+            self._at_once = _AT_ONCE
 
     def sync(self) -> None:
         """Have all records on the disk: a checkpoint that rests on them must not outlive them. Raises StoreError."""
         self.flush()
         try:
             os.fsync(self._file)
+            if not os.path.samestat(os.fstat(self._file), os.stat(self._path)):
+                raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
+            if self._is_new:
+                sync_folder(self._path.parent)
+                self._is_new = False
         except OSError as error:
             raise self._cannot_write(error) from error
 
     def close(self) -> None:
         """Write what waits and close the file. Raises StoreError."""
-        self._write()
+        self.flush()
         os.close(self._file)
 
     def _add(self, record: list[Any]) -> None:
-        payload = msgspec.msgpack.encode(record)
-        self._waiting += _FRAME.pack(len(payload), xxhash.xxh32_intdigest(payload)) + payload
-        self.size += _FRAME.size + len(payload)
-        if self._at_once > 0:
-            self._at_once -= 1
-        elif len(self._waiting) < _MOST_WAITING_BYTES and time.monotonic() - self._written_at < _LONGEST_WAIT_S:
-            return
-        self._write()
+        with self._lock:
+            framed = _framed(record) if self.size else _framed(["v", JOURNAL_VERSION]) + _framed(record)
+            self._waiting += framed
+            self.size += len(framed)
+            if self._at_once > 0:
+                self._at_once -= 1
+            elif len(self._waiting) < _MOST_WAITING_BYTES and time.monotonic() - self._written_at < _LONGEST_WAIT_S:
+                return
+            with contextlib.suppress(StoreError):  # no checkpoint rests on it yet, and none will before it is written
+                self._write()
 
     def _write(self) -> None:
         start = self.size - len(self._waiting)
@@ -114,10 +130,8 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, start)
-            self.size = start
             raise self._cannot_write(error) from error
-        finally:
-            self._waiting.clear()
+        self._waiting.clear()
         self._written_at = time.monotonic()
 
     def _cannot_write(self, error: OSError) -> StoreError:
@@ -130,6 +144,11 @@ class Journal:
 def read_batches(path: Path) -> dict[Address, bytes]:
     """Return the digest of each batch in a journal, by its address, in order."""
     return {_address(address): value for _end, (kind, *address, value) in _records(path) if kind == "b"}
+
+
+def _framed(record: list[Any]) -> bytes:
+    payload = msgspec.msgpack.encode(record)
+    return _FRAME.pack(len(payload), xxhash.xxh32_intdigest(payload)) + payload
 
 
 def _address(numbers: list[int]) -> Address:
@@ -146,4 +165,10 @@ def _records(path: Path) -> Iterator[tuple[int, list[Any]]]:
         if len(payload) != length or xxhash.xxh32_intdigest(payload) != checksum:
             return
         offset += _FRAME.size + length
-        yield offset, msgspec.msgpack.decode(payload)
+        record = msgspec.msgpack.decode(payload)
+        if record[0] == "v" and record[1] > JOURNAL_VERSION:
+            raise CheckpointTooNew(
+                f"journal {str(path)!r} has format {record[1]}; this detrain reads up to {JOURNAL_VERSION}",
+                "update detrain, or start anew with --fresh; the file is left as it is",
+            )
+        yield offset, record

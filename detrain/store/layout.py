@@ -21,7 +21,7 @@ from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.cursor import FileState
 from detrain.runtime.digest import Array, digest_array, digest_bytes
 from detrain.runtime.dtypes import dtype_name, is_extension, named_dtype
-from detrain.store.sink import Sink, new_file
+from detrain.store.sink import Sink, new_file, sync_folder
 
 FORMAT_VERSION: Final = 1
 _MAGIC: Final = "detrain checkpoint"
@@ -96,7 +96,7 @@ def write(path: Path, snapshot: Snapshot) -> str:
         with new_file(temporary) as sink:
             digest = _write_into(sink, snapshot)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise StoreError(
             f"cannot write checkpoint {str(path)!r}: {_reason(error)}",
@@ -365,11 +365,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return str(error).partition("\n")[0]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,12 +3,16 @@
 import contextlib
 import errno
 import os
+import struct
+import sys
+import threading
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.errors import CheckpointDamaged, StoreError
+from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.journal import Journal
 
 addresses = st.tuples(st.integers(0, 3), st.integers(0, 2**40), st.integers(0, 2**40))
@@ -164,26 +168,80 @@ def test_a_write_that_the_disk_takes_in_pieces_is_whole(path, monkeypatch):
     assert contents(path) == expected_of(THREE)
 
 
-def test_a_full_disk_is_an_error_of_the_store_and_leaves_the_records_before(path, monkeypatch):
+def test_what_a_full_disk_does_not_take_waits_and_no_checkpoint_can_rest_on_it(path, monkeypatch):
     with opened(path) as journal:
         append(journal, THREE[:2])
+        before = path.stat().st_size
         pwrite, calls = os.pwrite, []
 
         def full(file, data, offset):
             calls.append(offset)
-            if len(calls) > 1:
+            if len(calls) % 2 == 0:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return pwrite(file, data[:5], offset)
 
         monkeypatch.setattr(os, "pwrite", full)
-        with pytest.raises(StoreError, match="No space left"):
-            append(journal, THREE[2:])
-        assert path.stat().st_size == journal.size
-        monkeypatch.undo()
         append(journal, THREE[2:])
+        assert path.stat().st_size == before
+        for wait in (journal.flush, journal.sync):
+            with pytest.raises(StoreError, match="No space left"):
+                wait()
+        assert path.stat().st_size == before
+        monkeypatch.undo()
+        journal.sync()
+        assert path.stat().st_size == journal.size
     assert contents(path) == expected_of(THREE)
+
+
+def test_a_journal_that_has_gone_or_was_exchanged_is_no_ground_for_a_checkpoint(path):
+    with opened(path) as journal:
+        append(journal, THREE[:2])
+        journal.sync()
+        path.unlink()
+        with pytest.raises(StoreError, match="No such file"):
+            journal.sync()
+        path.touch()
+        with pytest.raises(StoreError, match="another file"):
+            journal.sync()
+
+
+def test_a_journal_of_a_later_version_is_refused_and_one_without_a_version_read(path):
+    with opened(path) as journal:
+        ends = append(journal, THREE)
+    data = path.read_bytes()
+    head = ends[0] - (ends[2] - ends[1])  # the first record brought it; the third is as long as the first
+    assert data[8:head] == b"\x92\xa1v\x01"
+    path.write_bytes(data[head:])
+    assert contents(path, ends[2] - head) == expected_of(THREE)
+    payload = b"\x92\xa1v\x02"
+    path.write_bytes(struct.pack("<II", len(payload), xxhash.xxh32_intdigest(payload)) + payload + data[head:])
+    with pytest.raises(CheckpointTooNew, match="has format 2"):
+        Journal(path, 0)
 
 
 def test_a_journal_that_cannot_be_opened_is_an_error_of_the_store(tmp_path):
     with pytest.raises(StoreError, match="cannot write journal"):
         Journal(tmp_path / "missing" / "run.journal", 0)
+
+
+def test_records_that_come_while_another_thread_writes_are_all_there(tmp_path, monkeypatch):
+    items = [("b", (0, 0, number), number.to_bytes(16, "little")) for number in range(2000)]
+    interval = sys.getswitchinterval()
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+    for turn in range(12):  # without a lock, one in seven lost records
+        done = threading.Event()
+        path = tmp_path / f"{turn}.journal"
+        with opened(path) as journal:
+
+            def write(journal=journal, done=done):
+                while not done.is_set():
+                    journal.sync()
+
+            writer = threading.Thread(target=write)
+            sys.setswitchinterval(1e-6)
+            writer.start()
+            append(journal, items)
+            done.set()
+            writer.join()
+            sys.setswitchinterval(interval)
+        assert contents(path) == expected_of(items)
