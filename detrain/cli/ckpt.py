@@ -116,7 +116,7 @@ def show(as_json: bool, place: Path) -> int:
 @_json
 @_place
 def verify_checkpoints(as_json: bool, place: Path) -> int:
-    """Check every digest of a checkpoint, or of all in a folder; the exit status tells whether all are good.
+    """Check every digest of a checkpoint, or of all in a folder, and the manifest; the exit status tells whether all are good.
 
     \b
     Example:
@@ -125,7 +125,9 @@ def verify_checkpoints(as_json: bool, place: Path) -> int:
     rows, status = [], 0
     for path in _files(place):
         try:
-            rows.append({"file": path.name, "good": True, "digest": verify(path)})
+            entry = parse_name(path)
+            digest = verify(path) if entry is None else Catalogue(path.parent).confirm(entry)
+            rows.append({"file": path.name, "good": True, "digest": digest})
         except DetrainError as error:
             rows.append({"file": path.name, "good": False, "error": error.what})
             status = error.exit_code

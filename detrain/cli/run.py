@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -13,20 +12,12 @@ import click
 import msgspec
 
 from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
-from detrain.errors import (
-    AnotherProgram,
-    CheckpointDamaged,
-    CheckpointTooNew,
-    EnvironmentChanged,
-    StoreError,
-    UsageError,
-)
+from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
 from detrain.runtime.config import VARIABLE, Config, Every
 from detrain.runtime.environment import base_environment, compare, variables
-from detrain.store import Catalogue, Entry, Meta, read_meta, verify
-from detrain.store.catalogue import stations
+from detrain.store import Catalogue, Choice, Meta, read_meta
 from detrain.store.lock import hold
 
 DEFAULT_SEED = 0
@@ -125,11 +116,12 @@ def command(
             report.say(f"{Path(nest.batch_loop.file).name}: {remark}")
     catalogue = Catalogue(Path(home).absolute())
     catalogue.create()
-    hold(catalogue.folder, target.name)
+    is_alone = hold(catalogue.folder, target.name)
     chosen = None if fresh else _newest(catalogue, target, arguments)
     runs = [entry.run for entry in catalogue.entries() if entry.program == target.name]
-    run = chosen[0].run if chosen else max(runs, default=0) + 1
-    catalogue.remove_leftovers(target.name)
+    run = chosen[0].entry.run if chosen else max(runs, default=0) + 1
+    if is_alone:
+        catalogue.remove_leftovers(target.name)
     config = new_config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
     info = catalogue.folder / INFO_NAME
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
@@ -146,24 +138,24 @@ def command(
         command=tuple(sys.argv[1:]),
     )
     if chosen:
-        entry, meta, digest = chosen
+        choice, meta = chosen
         if seed is not None and seed != meta.seed:
             raise UsageError(
                 f"--seed {seed} is not the seed of the run to resume, {meta.seed}",
                 "leave it out, or start anew with --fresh",
             )
         _check_environment(config, meta)
-        on_the_way = stations([e for e in catalogue.entries() if (e.program, e.run) == (entry.program, entry.run)], entry)
         threads = int(meta.environment.get("threads", config.threads))
         environment = {**config.environment, "threads": str(threads)}
         config = msgspec.structs.replace(
             config,
-            stations=tuple(str(station.path) for station in on_the_way),
+            stations=tuple(str(station.path) for station in choice.stations),
             seed=meta.seed,
             threads=threads,
             environment=environment,
         )
-        report.say(f"resuming {target.name} at {entry.cursor} ({_age(entry.path)} old, digest {digest[:12]}) from {entry.path}")
+        path = choice.entry.path
+        report.say(f"resuming {target.name} at {choice.entry.cursor} ({_age(path)} old, digest {choice.digest[:12]}) from {path}")
         return become(config, meta)
     return become(config, None)
 
@@ -191,51 +183,22 @@ def new_config(target: Program, arguments: tuple[str, ...], home: Path, run: int
     )
 
 
-def _newest(catalogue: Catalogue, target: Program, arguments: tuple[str, ...]) -> tuple[Entry, Meta, str] | None:
+def _newest(catalogue: Catalogue, target: Program, arguments: tuple[str, ...]) -> tuple[Choice, Meta] | None:
     """Return the newest good checkpoint of the program, or None if the folder has none of any program."""
     everything = catalogue.entries()
-    mine = [entry for entry in everything if entry.program == target.name]
-    if everything and not mine:
+    if everything and not any(entry.program == target.name for entry in everything):
         others = sorted({entry.program for entry in everything})
         raise AnotherProgram(
             f"{str(catalogue.folder)!r} holds checkpoints of {', '.join(map(repr, others))}, none of {target.name!r}",
             "give another folder with --ckpt DIR, or start beside them with --fresh",
         )
-    bad: list[str] = []
-    damaged: list[Path] = []
-    for entry in reversed([entry for entry in mine if entry.run == mine[-1].run]):
-        try:
-            way = stations([e for e in mine if e.run == entry.run], entry)
-            if entry.cursor.cut in ("load", "batch") and entry.cursor.epoch > 0 and len(way) < 2:
-                continue
-            for station in way:
-                latest = station.path
-                digest = verify(latest)
-            meta = read_meta(entry.path)
-        except CheckpointTooNew:
-            raise
-        except CheckpointDamaged as error:
-            bad.append(error.what)
-            damaged.append(latest)
-            report.warn(error.what)
-            continue
-        _check_program(meta, target, arguments)
-        _put_aside([path for path in damaged if path not in {station.path for station in way}])
-        return entry, meta, digest
-    if bad:
-        raise CheckpointDamaged(
-            f"none of the {len(bad)} checkpoints of {target.name!r} in {str(catalogue.folder)!r} is good",
-            "start anew with --fresh; the damaged files stay where they are",
-        )
-    return None
-
-
-def _put_aside(damaged: list[Path]) -> None:
-    """Rename damaged checkpoints that a good one has been found before: the run will write others in their place."""
-    for path in damaged:
-        with contextlib.suppress(OSError):
-            path.replace(path.with_name(f"{path.name}.bad"))
-            report.say(f"kept aside as {path.name}.bad")
+    chosen = catalogue.newest(target.name)
+    if chosen is None:
+        return None
+    meta = read_meta(chosen.entry.path)
+    _check_program(meta, target, arguments)
+    catalogue.adopt(chosen)
+    return chosen, meta
 
 
 def _check_program(meta: Meta, target: Program, arguments: tuple[str, ...]) -> None:

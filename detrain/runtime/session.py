@@ -34,7 +34,8 @@ from detrain.runtime.pulls import Pulls
 from detrain.runtime.rng import Streams
 from detrain.runtime.termination import GRACE_S, Termination
 from detrain.runtime.trial import Trial
-from detrain.store import Catalogue, Meta, Snapshot, read, read_meta, write
+from detrain.store import Catalogue, Meta, Snapshot, read, read_meta
+from detrain.store.catalogue import cursor_of
 from detrain.store.writer import LARGE_BYTES, Writer
 from detrain.tracer.confirmation import Confirmation
 
@@ -61,7 +62,7 @@ class Session:
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
-        self._stations = [(path, _cursor(read_meta(path))) for path in map(Path, config.stations)]
+        self._stations = [(path, cursor_of(read_meta(path))) for path in map(Path, config.stations)]
         last = read_meta(self._stations[-1][0]) if self._stations else None
         self._files.watch(*((last.files, last.folders) if last is not None else ((), ())))
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
@@ -347,9 +348,9 @@ class Session:
         """The program ends."""
         self._end_fetch()
         self._digest()
-        self._journal.flush()
         try:
             self._writer.drain()
+            self._journal.flush()
         except StoreError as error:
             self._on_save_error(error)
 
@@ -410,25 +411,25 @@ class Session:
             folders=self._files.folders(),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
         )
-        path = self._catalogue.path(self._config.program, self._config.run, cursor)
-        self._journal.flush()
         is_large = sum(array.nbytes for array in (*tensors.values(), *encoded.arrays.values())) >= LARGE_BYTES
         try:
+            self._journal.flush()
             self._writer.drain()
             if is_large:
                 tensors = {key: array.copy() for key, array in tensors.items()}
             snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays)
             with report.working("saving", cursor):
-                self._writer.write(lambda: self._write(path, snapshot), is_large=is_large)
+                self._writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
         except StoreError as error:
             self._on_save_error(error)
         self._saved_at = time.monotonic()
         self._most_undigested = 1  # a run that resumes here compares its first batch: it must be on record at once
 
-    def _write(self, path: Path, snapshot: Snapshot) -> None:
+    def _write(self, cursor: Cursor, snapshot: Snapshot) -> None:
+        program, run = self._config.program, self._config.run
         self._journal.sync()
-        write(path, snapshot)
-        self._catalogue.prune(self._config.program, self._config.run, self._config.keep, self._config.keep_every)
+        self._catalogue.save(program, run, cursor, snapshot)
+        self._catalogue.prune(program, run, self._config.keep, self._config.keep_every)
 
     def _on_save_error(self, error: StoreError) -> None:
         if self._config.stops_on_save_error:
@@ -563,11 +564,6 @@ def changed_source(names: list[str]) -> Diverged:
         f"source has changed since the checkpoint was taken: {', '.join(names)}",
         "bring the source back, or start anew with --fresh (the old checkpoints stay)",
     )
-
-
-def _cursor(meta: Meta) -> Cursor:
-    cut: Cut = next(known for known in ("epoch", "load", "batch", "end") if known == meta.cut)
-    return Cursor(meta.phase, meta.epoch, meta.batch, cut)
 
 
 class _Sources:

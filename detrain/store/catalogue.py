@@ -1,4 +1,4 @@
-"""The checkpoint home: which checkpoints of which program and run lie in a folder, and which of them to keep."""
+"""The checkpoint home: which checkpoints of which program and run lie in a folder, which can be trusted, and which to keep."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from detrain.errors import StoreError
+from detrain.errors import CheckpointDamaged, StoreError
+from detrain.runtime import report
 from detrain.runtime.cursor import Cursor, Cut
+from detrain.store.layout import Meta, Snapshot, read_meta, verify, write
+from detrain.store.manifest import Manifest
 
 _CUTS: Final[dict[str, Cut]] = {"e": "epoch", "l": "load", "b": "batch", "z": "end"}
 _LETTERS: Final = {cut: letter for letter, cut in _CUTS.items()}
@@ -48,6 +51,26 @@ def _name(program: str, run: int, cursor: Cursor) -> str:
     return f"{program}-r{run}-p{cursor.phase}-e{cursor.epoch:05d}-{_LETTERS[cursor.cut]}{cursor.batch:06d}.h5"
 
 
+def cursor_of(meta: Meta) -> Cursor:
+    """Return the cursor at which a checkpoint was taken. Raises CheckpointDamaged if its cut is none."""
+    for cut in _LETTERS:
+        if cut == meta.cut:
+            return Cursor(meta.phase, meta.epoch, meta.batch, cut)
+    raise CheckpointDamaged(
+        f"a checkpoint of {meta.program!r} was taken at a cut {meta.cut!r}, which is none", "start anew with --fresh"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The checkpoint to resume from, on its way through `stations` (itself last), and newer ones that are damaged."""
+
+    entry: Entry
+    stations: tuple[Entry, ...]
+    digest: str
+    damaged: tuple[Path, ...]
+
+
 class Catalogue:
     """The checkpoints in one folder. Files that are not ours are never touched."""
 
@@ -79,6 +102,79 @@ class Catalogue:
     def path(self, program: str, run: int, cursor: Cursor) -> Path:
         """Return the file name of a checkpoint, for example `train-r1-p0-e00003-e000000.h5`."""
         return self.folder / _name(program, run, cursor)
+
+    def manifest(self, program: str, run: int) -> Manifest:
+        """Return the manifest of a run."""
+        return Manifest(self.folder / f"{program}-r{run}.manifest")
+
+    def save(self, program: str, run: int, cursor: Cursor, snapshot: Snapshot) -> str:
+        """Write a checkpoint and commit it; return its digest. Raises StoreError; earlier checkpoints are as they were."""
+        path, manifest = self.path(program, run, cursor), self.manifest(program, run)
+        manifest.withdraw(path.name)
+        digest = write(path, snapshot)
+        manifest.commit(path.name, digest)
+        return digest
+
+    def confirm(self, entry: Entry) -> str:
+        """Check every digest of a checkpoint, and that it is what its name says and the manifest lists; return its digest.
+
+        Raises CheckpointDamaged, CheckpointTooNew or StoreError.
+        """
+        digest = verify(entry.path)
+        meta = read_meta(entry.path)
+        name = _name(meta.program, meta.run, cursor_of(meta))
+        listed = self.manifest(entry.program, entry.run).digests().get(entry.path.name, digest)
+        if listed != digest or name != entry.path.name:
+            why = f"has digest {digest}, the manifest lists {listed}" if listed != digest else f"was written as {name!r}"
+            raise CheckpointDamaged(
+                f"checkpoint {str(entry.path)!r} is not the one that was written here: it {why}",
+                "bring back the file that belongs there; detrain goes back to the newest good one before it",
+            )
+        return digest
+
+    def newest(self, program: str) -> Choice | None:
+        """Return the newest checkpoint of the newest run of a program from which it can be resumed; None if there is none at all.
+
+        Raises CheckpointDamaged if there are some and none is good, CheckpointTooNew or StoreError where it cannot be told.
+        """
+        mine = [entry for entry in self.entries() if entry.program == program]
+        mine = [entry for entry in mine if entry.run == mine[-1].run]
+        good: dict[Path, str] = {}
+        bad: dict[Path, CheckpointDamaged] = {}
+        for entry in reversed(mine):
+            way = stations(mine, entry)
+            if entry.cursor.cut in ("load", "batch") and entry.cursor.epoch > 0 and len(way) < 2:
+                continue
+            for station in way:
+                if station.path not in good and station.path not in bad:
+                    try:
+                        good[station.path] = self.confirm(station)
+                    except CheckpointDamaged as error:
+                        bad[station.path] = error
+                        report.warn(error.what)
+            if all(station.path in good for station in way):
+                return Choice(entry, tuple(way), good[entry.path], tuple(bad))
+        if bad:
+            raise CheckpointDamaged(
+                f"none of the {len(bad)} checkpoints of {program!r} in {str(self.folder)!r} is good",
+                "start anew with --fresh; the damaged files stay where they are",
+            )
+        return None
+
+    def adopt(self, choice: Choice) -> None:
+        """Go on from a choice: list what was confirmed and not listed, and put aside what is damaged. Raises StoreError."""
+        manifest = self.manifest(choice.entry.program, choice.entry.run)
+        listed = manifest.digests()
+        gone = [name for name in listed if not (self.folder / name).exists()]
+        if gone and gone[-1] == list(listed)[-1]:
+            report.warn(f"{gone[-1]!r}, which the manifest lists last, is gone: going on from an earlier checkpoint")
+        for path in choice.damaged:
+            with contextlib.suppress(OSError):
+                manifest.withdraw(path.name)
+                path.replace(path.with_name(f"{path.name}.bad"))
+                report.say(f"kept aside as {path.name}.bad")
+        if choice.entry.path.name not in listed:
+            manifest.commit(choice.entry.path.name, choice.digest)
 
     def prune(self, program: str, run: int, keep: int, keep_every: int = 0) -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.

@@ -26,10 +26,10 @@ class _Holder(msgspec.Struct, frozen=True):
     since: str
 
 
-def hold(folder: Path, program: str) -> None:
+def hold(folder: Path, program: str) -> bool:
     """Lock a program's checkpoints in a folder until this process ends, the program it becomes included.
 
-    Raises HomeInUse if another process holds it. Where the file system knows no locks, a warning is all there is.
+    Raises HomeInUse if another process holds it. Where the file system knows no locks, a warning is all there is, and False.
     """
     path = folder / f".{program}.lock"
     try:
@@ -47,11 +47,12 @@ def hold(folder: Path, program: str) -> None:
         ) from error
     except OSError as error:
         report.warn(f"{str(folder)!r} knows no locks ({error.strerror or error}): see that no second run writes there")
-        return
+        return False
     holder = _Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, msgspec.json.encode(holder), 0)
     os.set_inheritable(descriptor, True)  # the process becomes the program, and keeps the lock as long as this stays open
+    return True
 
 
 def _shown(said: bytes) -> str:

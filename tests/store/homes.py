@@ -1,0 +1,84 @@
+"""Checkpoint homes for the tests of the store: small states that tell their cursor, saved as a run saves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from detrain.runtime.cursor import Cursor
+from detrain.runtime.digest import Array
+from detrain.runtime.journal import Journal
+from detrain.store import Catalogue, Meta, Snapshot, read
+
+PROGRAM = "train"
+
+
+def state(cursor: Cursor, *, journal_bytes: int = 0, size: int = 6, **fields: object) -> Snapshot:
+    """A state whose every value depends on the cursor."""
+    number = cursor.phase * 10000 + cursor.epoch * 100 + cursor.batch
+    meta = Meta(
+        phase=cursor.phase, epoch=cursor.epoch, batch=cursor.batch, cut=cursor.cut, run=1, program=PROGRAM, arguments=(),
+        sources={}, environment={}, seed=0, batches_done=number, journal_bytes=journal_bytes, **fields,  # type: ignore[arg-type]
+    )  # fmt: skip
+    tensors: dict[str, Array] = {"dense/kernel": np.arange(size, dtype=np.float32) + number, "steps": np.array(number)}
+    return Snapshot(meta, tensors, {"python": bytes([number % 256] * 5)}, b"graph %d" % number, {"00000": np.full(3, number)})
+
+
+def epoch(number: int) -> Cursor:
+    return Cursor(0, number, 0, "epoch")
+
+
+class Run:
+    """A run as the session drives the store: batches go to the journal, a checkpoint rests on it, and old ones are pruned."""
+
+    def __init__(self, folder: Path, keep: int = 2, keep_bytes: int = 0) -> None:
+        self.catalogue = Catalogue(folder)
+        self.keep = keep
+        self.journal = Journal(folder / f"{PROGRAM}-r1.journal", keep_bytes)
+
+    def save(self, number: int, size: int = 6) -> None:
+        """Train an epoch of two batches, and take a checkpoint at the start of the next, number `number`."""
+        for batch in range(2):
+            self.journal.add_batch((0, number - 1, batch), bytes([number] * 16))
+        self.journal.flush()
+        cursor = epoch(number)
+        snapshot = state(cursor, journal_bytes=self.journal.size, size=size)
+        self.journal.sync()
+        self.catalogue.save(PROGRAM, 1, cursor, snapshot)
+        self.prune()
+
+    def prune(self) -> None:
+        self.catalogue.prune(PROGRAM, 1, self.keep)
+
+
+def resumed(folder: Path) -> tuple[Run, int] | None:
+    """What `detrain run` does on a home: clean it, choose, see that journal and state belong together. Returns the epoch, too."""
+    catalogue = Catalogue(folder)
+    choice = catalogue.newest(PROGRAM)
+    catalogue.remove_leftovers(PROGRAM)
+    if choice is None:
+        return None
+    catalogue.adopt(choice)
+    snapshot = read(choice.entry.path)
+    number = choice.entry.cursor.epoch
+    size, journal_bytes = snapshot.tensors["dense/kernel"].size, snapshot.meta.journal_bytes
+    assert same(snapshot, state(epoch(number), journal_bytes=journal_bytes, size=size))
+    run = Run(folder, keep_bytes=journal_bytes)
+    assert {(0, done, batch) for done in range(number) for batch in range(2)} <= run.journal.batches.keys()
+    return run, number
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two states have the same bits."""
+
+    def bits(arrays: object) -> list[object]:
+        return [(key, array.dtype, array.shape, array.tobytes()) for key, array in arrays.items()]  # type: ignore[attr-defined]
+
+    return (one.meta, dict(one.rng), one.python, bits(one.tensors), bits(one.arrays)) == (
+        other.meta,
+        dict(other.rng),
+        other.python,
+        bits(other.tensors),
+        bits(other.arrays),
+    )
