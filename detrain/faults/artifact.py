@@ -30,7 +30,7 @@ WORKLOADS: Final = {
 """The artifact's name of a network, and that of our example (examples/workloads)."""
 
 _RESNET: Final = r"conv1|basicblock_[1-4]_basic_[01]_(conv1|conv2|downsample)"
-_LAYERS: Final = {
+LAYERS: Final = {
     "resnet18": _RESNET,
     "resnet18_sgd": _RESNET,
     "resnet18_nobn": _RESNET,
@@ -103,9 +103,9 @@ def parse_fault(lines: Sequence[Sequence[str]], where: str) -> ArtifactFault:
     target = _one(rows, "target_layer", where, str)
     suffix = next((suffix for suffix in _STAGES[stage] if target.endswith(suffix)), None)
     layer = target.removesuffix(suffix or "")
-    if suffix is None or not re.fullmatch(_LAYERS[model], layer):
+    if suffix is None or not re.fullmatch(LAYERS[model], layer):
         ending = ", then _grad_in or _grad_wt" if stage == "bkwd_inject" else ""
-        raise FaultInvalid(f"{where}: {target!r} is not a layer of {model} in {stage}", f"one is {_LAYERS[model]}{ending}")
+        raise FaultInvalid(f"{where}: {target!r} is not a layer of {model} in {stage}", f"one is {LAYERS[model]}{ending}")
     positions = _many(rows, "inj_pos", where, _position)
     values = _many(rows, "inj_values", where, _number)
     if len(positions) != len(values):
