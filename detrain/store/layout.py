@@ -21,7 +21,7 @@ from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.cursor import FileState
 from detrain.runtime.digest import Array, digest_array, digest_bytes
 from detrain.runtime.dtypes import dtype_name, is_extension, named_dtype
-from detrain.store.sink import Sink, new_file, sync_folder
+from detrain.store.sink import Sink, replacing
 
 FORMAT_VERSION: Final = 1
 _MAGIC: Final = "detrain checkpoint"
@@ -85,27 +85,16 @@ class Snapshot:
 
 
 def write(path: Path, snapshot: Snapshot) -> str:
-    """Write a checkpoint so that `path` either holds all of it or does not exist; return its digest.
-
-    Temporary name in the same folder, write, fsync, rename, fsync of the folder. Raises StoreError; nothing is left behind.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a checkpoint so that `path` either holds all of it or is as it was; return its digest. Raises StoreError."""
     _check_space(path, snapshot)
     try:
-        temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
-        with new_file(temporary) as sink:
-            digest = _write_into(sink, snapshot)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        with replacing(path) as sink:
+            return _write_into(sink, snapshot)
     except OSError as error:
         raise StoreError(
             f"cannot write checkpoint {str(path)!r}: {_reason(error)}",
             "free space or make the folder writable, or give another with --ckpt DIR; earlier checkpoints are intact",
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-    return digest
 
 
 def _check_space(path: Path, snapshot: Snapshot) -> None:

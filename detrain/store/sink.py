@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,17 +69,28 @@ class Sink(io.RawIOBase):
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Sink]:
-    """Make a file, hand out its sink, and see it on the disk (fsync). Raises OSError, the sink's included."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def replacing(path: Path) -> Iterator[Sink]:
+    """Hand out the sink of a file that takes its place at `path` whole, and durable, or not at all. Raises OSError.
+
+    Temporary name in the same folder, write, fsync, close, rename, fsync of the folder. Links are never followed.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        sink = Sink(descriptor)
-        yield sink
-        if sink.error is not None:
-            raise sink.error
-        os.fsync(descriptor)
+        temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            sink = Sink(descriptor)
+            yield sink
+            if sink.error is not None:
+                raise sink.error
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
     finally:
-        os.close(descriptor)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def sync_folder(folder: Path) -> None:
