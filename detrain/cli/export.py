@@ -42,7 +42,7 @@ def command(file: Path, form: str, output: Path | None, match: str) -> int:
       detrain ckpt export --to safetensors ckpt/train-r1-p0-e00003-e000000.h5
     """
     snapshot = read(file)
-    tensors = {name: np.ascontiguousarray(array) for name, array in snapshot.tensors.items() if match in name}
+    tensors = {name: np.asarray(array, order="C") for name, array in snapshot.tensors.items() if match in name}
     if not tensors:
         raise UsageError(f"no tensor of {str(file)!r} has {match!r} in its name", "`detrain ckpt show` lists them")
     target = output or file.with_suffix(_FORMATS[form])

@@ -81,23 +81,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(checkpoint: Path, monkey
 
 
 def test_safetensors_of_every_type_that_it_knows(checkpoint: Path) -> None:
-    types = [
-        "?",
-        "i1",
-        "u1",
-        "i2",
-        "u2",
-        "i4",
-        "u4",
-        "i8",
-        "u8",
-        "f2",
-        "f4",
-        "f8",
-        "c8",
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e5m2,
-    ]
+    types = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8"]
     bits = np.random.default_rng(0)
     tensors = {f"t/{number}": bits.integers(0, 2, (3, 2)).astype(kind) for number, kind in enumerate(types)}
     tensors |= {"empty": np.zeros((0, 3), np.float32), "scalar": np.array(2.5), "by columns": np.arange(6.0).reshape(2, 3).T}
