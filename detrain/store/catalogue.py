@@ -13,8 +13,10 @@ from typing import Final
 from detrain.errors import CheckpointDamaged, StoreError
 from detrain.runtime import report
 from detrain.runtime.cursor import Cursor, Cut
-from detrain.store.layout import Meta, Snapshot, read_meta, verify, write
+from detrain.store.layout import write
 from detrain.store.manifest import Manifest
+from detrain.store.reader import read_meta, verify
+from detrain.store.snapshot import Meta, Snapshot
 
 _CUTS: Final[dict[str, Cut]] = {"e": "epoch", "l": "load", "b": "batch", "z": "end"}
 _LETTERS: Final = {cut: letter for letter, cut in _CUTS.items()}

@@ -49,10 +49,14 @@ class Sink(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Read back what was written; zeros beyond the end."""
         view = memoryview(buffer).cast("B")
-        data = os.pread(self._descriptor, len(view), self._position)
-        view[:] = data + bytes(len(view) - len(data))
+        view[:] = self.read_at(self._position, len(view))
         self._position += len(view)
         return len(view)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Read back what was written; zeros beyond the end."""
+        data = os.pread(self._descriptor, count, offset)
+        return data + bytes(count - len(data))
 
     def truncate(self, size: int | None = None) -> int:
         """Set the length of the file, or note the error."""
