@@ -79,7 +79,7 @@ class Program:
         for file in files:
             found = edits_for(Path(file).read_bytes(), structure.nests, file, module)
             if found:
-                edits[str(self.path) if Path(file) == self.path.resolve() else file] = found
+                edits[self._as_run(file)] = found
         return edits
 
     def edits_for_yields(self) -> dict[str, list[Edit]]:
@@ -88,7 +88,25 @@ class Program:
         from detrain.instrument.yields import edits_for_yields
 
         found = {file: edits_for_yields(Path(file).read_bytes()) for file, _tree in sources(self.path)}
-        return {str(self.path) if Path(file) == self.path.resolve() else file: edits for file, edits in found.items() if edits}
+        return {self._as_run(file): edits for file, edits in found.items() if edits}
+
+    def edits_for_marks(self) -> tuple[dict[str, list[Edit]], list[tuple[str, int]]]:
+        """Return the marks to insert into the loops of the program, by file, and the loops (file, line) by their numbers."""
+        from detrain.instrument.analysis import sources
+        from detrain.instrument.marks import edits_for_marks
+
+        edits: dict[str, list[Edit]] = {}
+        loops: list[tuple[str, int]] = []
+        for file, _tree in sources(self.path):
+            found, lines = edits_for_marks(Path(file).read_bytes(), len(loops))
+            loops += [(file, line) for line in lines]
+            if found:
+                edits[self._as_run(file)] = found
+        return edits, loops
+
+    def _as_run(self, file: str) -> str:
+        """Return the name that a source file has in the run: that of the entry may be a link."""
+        return str(self.path) if Path(file) == self.path.resolve() else file
 
     def has_probes(self) -> bool:
         """Return whether the entry, or a module beside it, carries probes already."""

@@ -36,6 +36,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """End after so many epochs; None: as soon as the loops are known for sure."""
     is_second: bool = False
     diff_size: int | None = None
+    marks: tuple[tuple[str, int], ...] = ()
+    """File and line of the loops that carry marks (3.11), by number."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ class TracedRun:
         self._config = config
         self._trace = trace
         self._is_over = False
-        self.observer = Observer(self._news)
+        self.observer = Observer(self._news, trace.marks)
 
     def _news(self, observer: Observer) -> None:
         """After an update: end the run if it has shown what it is run for."""
