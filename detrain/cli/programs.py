@@ -84,7 +84,7 @@ class Program:
 
     def edits_for_yields(self) -> dict[str, list[Edit]]:
         """Return the probes to insert into the generators of the program, by file."""
-        from detrain.instrument.analysis import sources
+        from detrain.instrument.sources import sources
         from detrain.instrument.yields import edits_for_yields
 
         found = {file: edits_for_yields(Path(file).read_bytes()) for file, _tree in sources(self.path)}
@@ -92,8 +92,8 @@ class Program:
 
     def edits_for_marks(self) -> tuple[dict[str, list[Edit]], list[tuple[str, int]]]:
         """Return the marks to insert into the loops of the program, by file, and the loops (file, line) by their numbers."""
-        from detrain.instrument.analysis import sources
         from detrain.instrument.marks import edits_for_marks
+        from detrain.instrument.sources import sources
 
         edits: dict[str, list[Edit]] = {}
         loops: list[tuple[str, int]] = []
@@ -110,9 +110,9 @@ class Program:
 
     def has_probes(self) -> bool:
         """Return whether the entry, or a module beside it, carries probes already."""
-        from detrain.instrument.analysis import sources
         from detrain.instrument.edits import decode_source
         from detrain.instrument.rewriter import has_probes
+        from detrain.instrument.sources import sources
 
         return any(has_probes(decode_source(Path(file).read_bytes())[0]) for file, _tree in sources(self.path))
 
@@ -180,7 +180,7 @@ def imports_framework(entry: Path) -> bool:
     import ast
 
     from detrain.frameworks import ADAPTERS, FOLLOWED
-    from detrain.instrument.analysis import sources
+    from detrain.instrument.sources import sources
 
     nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]

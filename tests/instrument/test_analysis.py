@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from detrain.errors import CannotRewrite
-from detrain.instrument.analysis import analyse, sources
+from detrain.instrument.analysis import analyse
 from detrain.instrument.rewriter import edits_for
+from detrain.instrument.sources import sources
 from detrain.structure import Structure
 
 # `#E1` marks an epoch loop, `#B1` a batch loop, `#L1` the statement that loads, `#U1` the update; the number is the nest's.
