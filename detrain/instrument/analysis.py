@@ -8,6 +8,7 @@ function or in the one that calls it. What only a run can tell (which of two rea
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,16 @@ import msgspec
 from detrain.instrument.loads import find_load, surely_loads
 from detrain.instrument.scopes import Scope, methods_in, references_compiled_in, scopes_in, without_keras_steps
 from detrain.instrument.sources import sources
-from detrain.instrument.syntax import called_name, inner_nodes, invoked_by, loops_in, only_counts, own_nodes, read_names
+from detrain.instrument.syntax import (
+    called_name,
+    counting_names,
+    inner_nodes,
+    invoked_by,
+    loop_counts,
+    loops_in,
+    own_nodes,
+    read_names,
+)
 from detrain.instrument.updates import Updates, find_updates
 from detrain.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
 
@@ -52,23 +62,20 @@ def analyse(entry: Path) -> Structure:
     return Structure(tuple(nests), "static analysis", fits)
 
 
-def epoch_loop_among(parents: list[AnyLoop], loop: AnyLoop) -> tuple[AnyLoop | None, tuple[str, ...]]:
+def epoch_loop_among(parents: list[AnyLoop], loop: AnyLoop, counting: Collection[str]) -> tuple[AnyLoop | None, tuple[str, ...]]:
     """Return the epoch loop among the loops around a batch loop (outermost first), and what is to be said about the choice.
 
     It is the nearest, unless that goes over parts of the data (files, shards): its variable leads to what is loaded, and a loop
-    that counts is around it.
+    that counts is around it. `counting`: names of the file that stand for ranges.
     """
     if not parents:
         return None, ()
     nearest = parents[-1]
-    if len(parents) > 1 and _counts(parents[-2]) and not _counts(nearest) and _leads_to(nearest, loop):
+    is_over_parts = not loop_counts(nearest, counting) and _leads_to(nearest, loop)
+    if len(parents) > 1 and loop_counts(parents[-2], counting) and is_over_parts:
         what = f"line {nearest.lineno} goes over parts of the data: the loop around it counts the epochs, not this one"
         return parents[-2], (what,)
     return nearest, ()
-
-
-def _counts(loop: AnyLoop) -> bool:
-    return isinstance(loop, ast.While) or only_counts(loop.iter)
 
 
 def _leads_to(outer: AnyLoop, inner: AnyLoop) -> bool:
@@ -86,7 +93,7 @@ def _leads_to(outer: AnyLoop, inner: AnyLoop) -> bool:
 
 def observed_nest(file: str, tree: ast.Module, loop: AnyLoop, epoch: tuple[str, AnyLoop] | None, update: ast.Call | None) -> Nest:
     """Return the nest of a batch loop in which a run was seen to update weights, by the call `update` in its body."""
-    load_line, loader = (None, "") if update is None else find_load(loop, update)
+    load_line, loader = (None, "") if update is None else find_load(loop, update, counting_names(tree))
     return Nest(
         _located(file, tree, loop),
         None if epoch is None else _located(epoch[0], _parsed(epoch[0], file, tree), epoch[1]),
@@ -113,7 +120,7 @@ def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> 
     It then updates beside that loop too, the loop only counts and loads nothing, and a loop of the program calls the function.
     """
     own = [(loop, parents) for inside, loop, parents in loops if inside is scope and any(updates.calls(loop.body))]
-    if not own or not scope.references or any(parents or not _only_repeats(loop, updates) for loop, parents in own):
+    if not own or not scope.references or any(parents or not _only_repeats(loop, updates, scope.counting) for loop, parents in own):
         return False
     inside = {id(node) for loop, _parents in own for node in ast.walk(loop)}
     if all(id(call) in inside for call in updates.calls([scope.node])):
@@ -124,8 +131,8 @@ def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> 
     return any(invoked_by(call) & scope.references for call in calls)
 
 
-def _only_repeats(loop: AnyLoop, updates: Updates) -> bool:
-    if isinstance(loop, ast.While) or not only_counts(loop.iter):
+def _only_repeats(loop: AnyLoop, updates: Updates, counting: Collection[str]) -> bool:
+    if isinstance(loop, ast.While) or not loop_counts(loop, counting):
         return False
     counters = set(bound_names([loop.target]))
     reads = {name for call in updates.calls(loop.body) for name in read_names(call)}
@@ -151,9 +158,9 @@ def _is_batch_loop(loop: AnyLoop, updates: Updates) -> bool:
 
 def _nest(scope: Scope, loop: AnyLoop, parents: list[AnyLoop], updates: Updates) -> Nest:
     update = next(updates.calls(loop.body))
-    load_line, loader = find_load(loop, update)
+    load_line, loader = find_load(loop, update, scope.counting)
     evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
-    around, remarks = epoch_loop_among(parents, loop)
+    around, remarks = epoch_loop_among(parents, loop, scope.counting)
     epoch_loop = None if around is None else _loop(scope, around)
     return Nest(_loop(scope, loop), epoch_loop, load_line, update.lineno, loader, evidence, remarks)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from typing import Final
 
-from detrain.instrument.syntax import GRADIENTS, arguments_of, called_name, only_counts, read_names
+from detrain.instrument.syntax import GRADIENTS, arguments_of, called_name, loop_counts, read_names
 from detrain.structure import AnyLoop, bound_names
 
 _PASSING_ON: Final = frozenset(
@@ -15,18 +16,18 @@ _STAGES: Final = frozenset({"prefetch", "take", "skip", "batch", "shuffle", "rep
 _LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
 
 
-def find_load(loop: AnyLoop, update: ast.Call) -> tuple[int | None, str]:
+def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> tuple[int | None, str]:
     """Return the line of the call (or slice) that loads the batch, None where the header does; and what is loaded from."""
-    statement = _load_statement(loop, update)
-    is_counting = isinstance(loop, ast.While) or only_counts(loop.iter)
-    if statement is None and not is_counting:
+    statement = _load_statement(loop, update, counting)
+    if statement is None and not loop_counts(loop, counting):
         return None, ast.unparse(_unwrapped(loop.iter))  # type: ignore[union-attr]
     counters = set() if isinstance(loop, ast.While) else set(bound_names([loop.target]))
     loads = [
         node
         for part in ([statement] if statement is not None else arguments_of(update))
         for node in ast.walk(part)
-        if isinstance(node, ast.Call | ast.Subscript) and (statement is not None or read_names(node) & counters)
+        if isinstance(node, ast.Call | ast.Subscript)
+        and (statement is not None or read_names(node) & counters or _is_called_a_load(node))
     ]
     return (loads[0].lineno, ast.unparse(loads[0])) if loads else (None, "")
 
@@ -46,7 +47,7 @@ def _unwrapped(iterable: ast.expr) -> ast.expr:
             return iterable
 
 
-def _load_statement(loop: AnyLoop, update: ast.Call) -> ast.stmt | None:
+def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> ast.stmt | None:
     """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and takes
     them from something other than what the loop has already loaded. None if the loop's header does it all."""
     before: list[ast.stmt] = []
@@ -54,7 +55,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call) -> ast.stmt | None:
         if any(node is update for node in ast.walk(statement)):
             break
         before.append(statement)
-    header = set() if isinstance(loop, ast.While) or only_counts(loop.iter) else set(bound_names([loop.target]))
+    header = set() if isinstance(loop, ast.While) or loop_counts(loop, counting) else set(bound_names([loop.target]))
     wanted = read_names(update)
     for statement in reversed(before):
         if wanted & set(bound_names([statement])):
@@ -87,7 +88,10 @@ def _takes_next(statement: ast.stmt) -> bool:
 def surely_loads(statement: ast.stmt, loaded: set[str]) -> bool:
     """Return whether a statement loads although the header already brings in what is trained on: `x = data[i]`."""
     return any(
-        (isinstance(node, ast.Call) and any(word in called_name(node).lower() for word in _LOADING_WORDS))
-        or (isinstance(node, ast.Subscript) and bool(read_names(node.slice) & loaded))
+        _is_called_a_load(node) or (isinstance(node, ast.Subscript) and bool(read_names(node.slice) & loaded))
         for node in ast.walk(statement)
     )
+
+
+def _is_called_a_load(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and any(word in called_name(node).lower() for word in _LOADING_WORDS)

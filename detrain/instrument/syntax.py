@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from detrain.structure import AnyLoop
@@ -80,9 +80,35 @@ def read_names(node: ast.AST, *, with_index: bool = True) -> set[str]:
     return {name for child in children for name in read_names(child, with_index=with_index)}
 
 
-def only_counts(iterable: ast.expr) -> bool:
-    """Return whether an iterable only counts: `range(n)`, also through `enumerate`, `tqdm` and the like."""
+def only_counts(iterable: ast.expr, counting: Collection[str] = ()) -> bool:
+    """Return whether an iterable only counts: `range(n)`, also through `enumerate`, `tqdm` and the like, or a name of one."""
+    if isinstance(iterable, ast.Name):
+        return iterable.id in counting
     if isinstance(iterable, ast.Call):
         among = iterable.args if called_name(iterable) == "zip" else iterable.args[:1]
-        return called_name(iterable) in _COUNTING or (bool(among) and all(only_counts(argument) for argument in among))
+        is_counted = bool(among) and all(only_counts(argument, counting) for argument in among)
+        return called_name(iterable) in _COUNTING or is_counted
     return False
+
+
+def loop_counts(loop: AnyLoop, counting: Collection[str]) -> bool:
+    """Return whether a loop goes over nothing that could be trained on."""
+    return isinstance(loop, ast.While) or only_counts(loop.iter, counting)
+
+
+def counting_names(tree: ast.Module) -> frozenset[str]:
+    """Return the names that a file binds to what only counts, and to nothing else: `epochs = range(10)`."""
+    counting: set[str] = set()
+    others: set[str] = set()
+    known: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and only_counts(node.value):
+            named = [target for target in node.targets if isinstance(target, ast.Name)]
+            counting.update(name.id for name in named)
+            known.update(map(id, named))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in known:
+            others.add(node.id)
+        elif isinstance(node, ast.arg):
+            others.add(node.arg)
+    return frozenset(counting - others)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from detrain.instrument.analysis import epoch_loop_among, observed_nest
+from detrain.instrument.syntax import counting_names
 from detrain.runtime.frames import is_user_file
 from detrain.structure import AnyLoop, Nest, Structure
 from detrain.tracer.events import Loops, MarkWatcher, loop_watcher
@@ -232,7 +233,7 @@ class Observer:
         source = read_source(file)
         assert source is not None
         epoch = None if phase.epoch is None else (phase.epoch[0], self._places[phase.epoch][0])
-        around, remarks = epoch_loop_among(source.loops_around(loop.lineno, loop.col_offset), loop)
+        around, remarks = epoch_loop_among(source.loops_around(loop.lineno, loop.col_offset), loop, counting_names(source.tree))
         if epoch is not None and around is not None and (file, around.lineno) in phase.nest:
             epoch = (file, around)
         update = _call_in(loop, source.calls_at(place))

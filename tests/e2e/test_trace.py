@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from detrain import errors
+from detrain.instrument.analysis import analyse
 from tests.e2e.runs import detrain
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
@@ -21,13 +22,14 @@ SET = ("evolution.py",)
 
 
 def trace(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = [str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
         [sys.executable, "-m", "detrain", "trace", *words],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(PROGRAMS)},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(path)},
     )
 
 
@@ -67,6 +69,17 @@ def test_programs_without_a_loop_of_their_own_are_answered(name: str, status: in
 
     assert run.returncode == status
     assert said in run.stderr
+
+
+@pytest.mark.parametrize(("name", "loader"), [("named_range.py", ""), ("next_argument.py", "next(source)")])
+def test_the_load_is_named_as_a_person_would(name: str, loader: str, tmp_path: Path) -> None:
+    """In both programs the observed run and the source alone must agree."""
+    trace(tmp_path, str(PROGRAMS / name))
+
+    (seen,) = found(tmp_path)["nests"]
+    (read,) = analyse(PROGRAMS / name).nests
+    assert (seen["loader"], seen["load_line"]) == (read.loader, read.load_line)
+    assert seen["loader"] == loader
 
 
 HIDDEN = """

@@ -742,8 +742,8 @@ def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_pat
     assert structure.nests[0].loader == "data[i]"
 
 
-def test_a_batch_loaded_in_the_call_that_updates_has_no_statement(tmp_path: Path) -> None:
-    check(tmp_path, main=with_step("\nfor i in range(3): #B1\n    train_step(*next(it)) #U1\n"))
+def test_a_batch_may_be_loaded_in_the_call_that_updates(tmp_path: Path) -> None:
+    check(tmp_path, main=with_step("\nfor i in range(3): #B1\n    train_step(*next(it)) #L1 #U1\n"))
 
 
 # Programs without a nest.
@@ -843,3 +843,45 @@ def test_a_loop_in_a_train_step_that_only_fit_calls_is_no_batch_loop(tmp_path: P
     """
 
     assert check(tmp_path, main=text).fit_lines == ("main.py:7",)
+
+
+def test_a_range_that_has_a_name_is_no_loader(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        epochs = range(3)
+        for epoch in epochs: #B1
+            train_step(x, y) #U1
+        """),
+    )
+
+    assert structure.nests[0].loader == ""
+
+
+def test_a_name_that_is_a_range_only_at_times_may_be_a_loader(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        data = range(3)
+        data = load_data()
+        for x, y in data: #B1
+            train_step(x, y) #U1
+        """),
+    )
+
+    assert structure.nests[0].loader == "data"
+
+
+@pytest.mark.parametrize("call", ["next(source)", "source.get_next()", "sample_batch(rng, 32)"])
+def test_what_is_taken_in_the_argument_of_the_step_is_the_load(call: str, tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step(f"""
+        for epoch in range(3): #E1
+            source = iter(data)
+            for _ in range(10): #B1
+                total += train_step(*{call}) #L1 #U1
+        """),
+    )
+
+    assert structure.nests[0].loader == call
