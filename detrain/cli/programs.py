@@ -141,7 +141,7 @@ def find_structure(program: Program, home: Path) -> Structure:
         structure = analyse(program.path)
     if structure.nests or program.has_probes() or not _parses(program.path):
         return structure
-    if structure.fit_lines or imports_framework(program.path):
+    if structure.fits or imports_framework(program.path):
         return structure  # the run will show its loops
     raise NoStructure(
         f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights",

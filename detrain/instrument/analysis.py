@@ -10,15 +10,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
+from detrain.instrument.fits import fits_in
 from detrain.instrument.loads import find_load, surely_loads
 from detrain.instrument.scopes import Scope, methods_in, references_compiled_in, scopes_in, without_keras_steps
 from detrain.instrument.sources import sources
 from detrain.instrument.syntax import (
-    called_name,
     counting_names,
     inner_nodes,
     invoked_by,
@@ -30,7 +29,6 @@ from detrain.instrument.syntax import (
 from detrain.instrument.updates import Updates, find_updates
 from detrain.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
 
-_FIT: Final = frozenset({"fit", "fit_generator"})
 _Found = tuple[Scope, AnyLoop, list[AnyLoop]]
 """A loop, where it stands, and the loops around it, outermost first."""
 
@@ -53,12 +51,7 @@ def analyse(entry: Path) -> Structure:
         for scope, loop, parents in loops
         if id(loop) in chosen and not any(id(parent) in chosen for parent in parents)
     ]
-    fits = tuple(
-        f"{Path(file).name}:{call.lineno}"
-        for file, tree in trees.items()
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and called_name(call) in _FIT and isinstance(call.func, ast.Attribute)
-    )
+    fits = tuple(fit for file, tree in trees.items() for fit in fits_in(file, tree))
     return Structure(tuple(nests), "static analysis", fits)
 
 

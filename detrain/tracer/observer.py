@@ -19,8 +19,9 @@ import msgspec
 from detrain.instrument.analysis import epoch_loop_among, observed_nest
 from detrain.instrument.syntax import counting_names
 from detrain.runtime.frames import is_user_file
-from detrain.structure import AnyLoop, Nest, Structure
+from detrain.structure import AnyLoop, Fit, Nest, Structure
 from detrain.tracer.events import Loops, MarkWatcher, loop_watcher
+from detrain.tracer.fits import seen_fit
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
 from detrain.tracer.sizes import sizes_in
 from detrain.tracer.source import Position, body_lines, position, read_source, real_path
@@ -86,7 +87,7 @@ class Observer:
         """Kept alive, so that no other takes its address."""
         self._stacks: dict[tuple[tuple[int, int], ...], _Stack] = {}
         self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
-        self._fits: dict[str, None] = {}
+        self._fits: dict[tuple[CodeType, int], Fit] = {}
         self._outside = 0
         self._began = self._ended = 0.0
         self.sizes: dict[str, int] = {}
@@ -196,9 +197,14 @@ class Observer:
                 for nest in static.nests
                 if not self._was_passed(nest)
             ]
+        fits = list(self._fits.values())
+        seen = {(fit.file, fit.line) for fit in fits}
+        if not has_ended:
+            fits += [fit for fit in static.fits if (fit.file, fit.line) not in seen]
         took = self._ended - self._began
-        source = f"a traced run ({self._inference.updates} updates in {took:.1f} s, by {self._watcher.name})"
-        structure = Structure(tuple(nests), source, tuple(self._fits))
+        seen_by = f"{self._inference.updates} updates in {took:.1f} s, by {self._watcher.name}" if nests else "in fit"
+        source = f"a traced run ({seen_by})"
+        structure = Structure(tuple(nests), source, tuple(fits) if self._fits else ())
         return Outcome(structure, self.is_sure, self._inference.updates + self._outside, took)
 
     def _was_passed(self, nest: Nest) -> bool:
@@ -224,8 +230,8 @@ class Observer:
         user: FrameType | None = frame
         while user is not None and not is_user_file(user.f_code.co_filename):
             user = user.f_back
-        if user is not None:
-            self._fits[f"{os.path.basename(user.f_code.co_filename)}:{user.f_lineno}"] = None
+        if user is not None and (user.f_code, user.f_lasti) not in self._fits:
+            self._fits[user.f_code, user.f_lasti] = seen_fit(user, frame)
 
     def _nest(self, phase: Phase) -> Nest:
         file, _line = phase.batch

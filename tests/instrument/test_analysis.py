@@ -89,7 +89,7 @@ def test_a_compiled_step_is_the_update(tmp_path: Path) -> None:
     assert (nest.batch_loop.kind, nest.batch_loop.column, nest.batch_loop.function) == ("for", 4, "")
     assert "train_step" in nest.evidence[0]
     assert structure.source == "static analysis"
-    assert structure.fit_lines == ()
+    assert structure.fits == ()
 
 
 @pytest.mark.parametrize(
@@ -774,7 +774,7 @@ def test_a_program_that_only_fits_has_fit_lines_and_no_nests(tmp_path: Path) -> 
         """,
     )
 
-    assert sorted(structure.fit_lines) == ["main.py:6", "model.py:10"]
+    assert sorted(fit.place for fit in structure.fits) == ["main.py:6", "model.py:10"]
 
 
 @pytest.mark.parametrize("text", ["", "x = 1\n", "for x in range(3):\n    print(x)\n", "model.predict(x)\n", "for\n"])
@@ -782,7 +782,7 @@ def test_a_program_without_training_has_no_nests(tmp_path: Path, text: str) -> N
     structure = check(tmp_path, main=text)
 
     assert structure.nests == ()
-    assert structure.fit_lines == ()
+    assert structure.fits == ()
 
 
 @pytest.mark.parametrize(
@@ -842,7 +842,7 @@ def test_a_loop_in_a_train_step_that_only_fit_calls_is_no_batch_loop(tmp_path: P
     Gan().fit(data)
     """
 
-    assert check(tmp_path, main=text).fit_lines == ("main.py:7",)
+    assert check(tmp_path, main=text).fits[0].place == "main.py:7"
 
 
 def test_a_range_that_has_a_name_is_no_loader(tmp_path: Path) -> None:
@@ -885,3 +885,16 @@ def test_what_is_taken_in_the_argument_of_the_step_is_the_load(call: str, tmp_pa
     )
 
     assert structure.nests[0].loader == call
+
+
+@pytest.mark.parametrize(("call", "arguments"), [
+    ("net.fit(x, y, 32, 5)", {"x": "x", "y": "y", "batch_size": "32", "epochs": "5"}),
+    ("net.fit(data, epochs=N, steps_per_epoch=None)", {"x": "data", "epochs": "N"}),
+    ("self.net.fit(*pair, verbose=0, **options)", {"more": "**options"}),
+    ("net.fit_generator(make(1), callbacks=[stop])", {"x": "make(1)", "callbacks": "[stop]"}),
+])  # fmt: skip
+def test_the_arguments_of_fit_that_matter_are_named(call: str, arguments: dict[str, str], tmp_path: Path) -> None:
+    (fit,) = check(tmp_path, main=f"{call}\n").fits
+
+    assert fit.arguments == arguments
+    assert fit.function == call.partition("(")[0]
