@@ -10,9 +10,9 @@ from typing import Any
 
 from detrain.runtime.decoder_leaves import Leaves
 from detrain.runtime.derived import stored_names
-from detrain.runtime.encoder import class_attributes, has_contents, is_plain_state, plain, read_slot
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
+from detrain.runtime.kinds import class_attributes, has_contents, is_plain_state, plain, read_slot
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import (
     STATIC,

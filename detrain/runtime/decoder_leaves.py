@@ -20,8 +20,8 @@ import numpy as np
 from detrain.runtime.baseline import Baseline
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import named_dtype
-from detrain.runtime.encoder import axes_of, memory_of, owner_of
 from detrain.runtime.graph import ABSENT, BIT_GENERATORS, NANS, Hooks, Item, shown
+from detrain.runtime.memory import axes_of, memory_of, owner_of
 from detrain.runtime.naming import find_class, find_enum
 
 _DOUBLE: Final = struct.Struct("<d")
