@@ -49,7 +49,8 @@ class Journal:
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
         ends = {0}
-        for end, (kind, *address, value) in _records(path) if path.exists() else ():
+        self._is_new = not path.exists()
+        for end, (kind, *address, value) in () if self._is_new else _records(path):
             ends.add(end)
             if kind == "b":
                 self.batches[_address(address)] = value
@@ -65,7 +66,7 @@ class Journal:
         self._waiting = bytearray()
         self._at_once, self._written_at = _AT_ONCE, 0.0
         self._path = path
-        self._is_cut = self._is_named = False
+        self._is_cut = False
         self._lock = threading.Lock()  # a large checkpoint is written by a thread, which has the records before it written, too
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -94,9 +95,9 @@ class Journal:
             os.fsync(self._file)
             if not os.path.samestat(os.fstat(self._file), os.stat(self._path)):
                 raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
-            if not self._is_named:  # whoever made it, perhaps a process that has not come so far
+            if self._is_new:
                 sync_folder(self._path.parent)
-                self._is_named = True
+                self._is_new = False
         except OSError as error:
             raise self._cannot_write(error) from error
 

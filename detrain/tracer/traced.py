@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from detrain.errors import NoStructure
-from detrain.instrument.fits import summary
 from detrain.runtime import report
 from detrain.runtime.config import Config, Trace
 from detrain.structure import Nest, Structure, read_info, write_info
@@ -25,7 +24,7 @@ class TracedRun:
         self._config = config
         self._trace = trace
         self._is_over = False
-        self.observer = Observer(self._news, trace.marks)
+        self.observer = Observer(self._news)
 
     def _news(self, observer: Observer) -> None:
         """After an update: end the run if it has shown what it is run for."""
@@ -49,7 +48,7 @@ class TracedRun:
             outcome.structure, program=self._config.program, sizes=self.observer.sizes, base=self._trace.base
         )
         path = Path(self._trace.info)
-        if not structure.fits and not (structure.nests and outcome.updates):
+        if not structure.fit_lines and not (structure.nests and outcome.updates):
             raise _nothing(self._config.shown, outcome)
         if self._trace.is_second:
             structure = self._confirmed(structure, path)
@@ -101,10 +100,7 @@ def _nothing(shown: str, outcome: Outcome) -> NoStructure:
 
 def _say(structure: Structure, outcome: Outcome, path: Path) -> None:
     if not structure.nests:
-        places = ", ".join(fit.place for fit in structure.fits[:3])
-        report.say(f"trains through fit ({places}), no loop of its own; written to {path} (`detrain show {path}`)")
-        for fit in structure.fits:
-            report.say(f"{fit.place}: {summary(fit)}")
+        report.say(f"trains through fit ({', '.join(structure.fit_lines[:3])}), no loop of its own; written to {path}")
         return
     for nest in structure.nests:
         epoch = "no epoch loop" if nest.epoch_loop is None else f"epoch loop {_place(nest.epoch_loop)}"
