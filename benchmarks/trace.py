@@ -2,10 +2,12 @@
 
     python benchmarks/trace.py [--repeat N] [--json]
 
-The programs have a busy Python loop body: what a tracer slows most. Each is run in turn bare (`detrain run --bare`), under
-`detrain trace --epochs N` (N: all its epochs, so that it is watched to its end), and bare with a `settrace` function that counts
-the lines of the program's own frames. A program prints the seconds of its training loop. Ratios are taken round by round: median,
-and the range of the middle half.
+The programs have a busy Python loop body and steps of well under a millisecond: what a tracer slows most. Each is trained for 30
+short epochs, of which two are watched until the loops are known, and for one long epoch, which shows no epoch loop running again
+and is watched to its end. Each is run in turn bare (`detrain run --bare`), under `detrain trace --epochs N` (N: all its epochs),
+and bare with a `settrace` function that counts the lines of the program's own frames. Ratios of the training loop's time are taken
+round by round: median, and the range of the middle half; of the main thread's processor time (which other processes disturb less),
+and of wall time.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ def step(a, b):
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
     return loss
 step(tf.constant(x[:8]), tf.constant(y[:8]))
+EPOCHS = 1 if "LONG" in sys.argv else 30
+BATCHES = 960 // EPOCHS
 if "LINES" in sys.argv:
     count = [0]
     def local(frame, event, argument):
@@ -43,14 +47,15 @@ if "LINES" in sys.argv:
     sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename == __file__ else None)
 """
 TAIL = """
-print("SECONDS", time.perf_counter() - started, "MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+wall, processor = time.perf_counter() - started, time.thread_time() - spent
+print("SECONDS", wall, "CPU", processor, "MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 PROGRAMS = {
     "tokens, loop in a function": HEAD
     + """
 def batches():
-    for i in range(0, 256, 8):
+    for i in (8 * number % 256 for number in range(BATCHES)):
         counts = {}
         rows = []
         for row in range(8):
@@ -63,20 +68,21 @@ def batches():
             rows.append(sum(text) % 7)
         yield tf.constant(x[i:i + 8] + np.float32(rows)[:, None]), tf.constant(y[i:i + 8])
 
-def train(epochs):
-    for epoch in range(epochs):
+def train():
+    for epoch in range(EPOCHS):
         for a, b in batches():
             step(a, b)
 
-started = time.perf_counter()
-train(30)
+started, spent = time.perf_counter(), time.thread_time()
+train()
 """
     + TAIL,
     "augmentation, loop at module level": HEAD
     + """
-started = time.perf_counter()
-for epoch in range(30):
-    for i in range(0, 256, 8):
+started, spent = time.perf_counter(), time.thread_time()
+for epoch in range(EPOCHS):
+    for number in range(BATCHES):
+        i = 8 * number % 256
         batch = x[i:i + 8].copy()
         for row in range(8):
             shift = 0.0
@@ -90,13 +96,11 @@ for epoch in range(30):
 
 
 def measure(command: list[str], folder: Path) -> dict[str, float]:
-    """Run one process; return the seconds of its loop, its peak memory, and the seconds until it was sure (traced runs)."""
+    """Run one process; return the seconds of its loop, the processor time of its main thread, and its peak memory."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CKPT_DIR": str(folder / "home")}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     words = done.stdout.split()
-    found = {"seconds": float(words[words.index("SECONDS") + 1]), "mb": float(words[words.index("MB") + 1])}
-    sure = re.search(r"seen in ([\d.]+) s", done.stderr)
-    return {**found, "sure": float(sure[1])} if sure else found
+    return {name: float(words[words.index(name) + 1]) for name in ("SECONDS", "CPU", "MB")}
 
 
 def main() -> None:
@@ -112,43 +116,43 @@ def main() -> None:
             program = folder / "program.py"
             program.write_text(source)
             base = [sys.executable, "-m", "detrain"]
-            kinds = {
-                "bare": [*base, "run", "--bare", str(program)],
-                "traced": [*base, "trace", "--epochs", "1000", str(program)],
-                "settrace": [*base, "run", "--bare", str(program), "LINES"],
-            }
-            rounds = [{kind: measure(command, folder) for kind, command in kinds.items()} for _ in range(args.repeat)]
+            for shape in ("SHORT", "LONG"):
+                kinds = {
+                    "bare": [*base, "run", "--bare", str(program), shape],
+                    "traced": [*base, "trace", "--epochs", "1000", str(program), shape],
+                    "settrace": [*base, "run", "--bare", str(program), shape, "LINES"],
+                }
+                rounds = [{kind: measure(command, folder) for kind, command in kinds.items()} for _ in range(args.repeat)]
+                rows.append(_row(f"{label}, {'one long epoch' if shape == 'LONG' else '30 epochs'}", rounds))
             until_sure = subprocess.run(
                 [*base, "trace", str(program)],
                 capture_output=True, text=True, check=True, env={**os.environ, "CKPT_DIR": str(folder / "home")},
             ).stderr  # fmt: skip
             sure = re.search(r"(\d+) updates seen in ([\d.]+) s", until_sure)
-            rows.append(_row(label, rounds, sure))
+            rows.append({"program": label, "sure": f"{sure[1]} updates, {sure[2]} s" if sure else "never"})
     if args.json:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        for kind in ("traced", "settrace"):
-            low, middle, high = row[kind]  # type: ignore[misc]
-            print(f"{row['program']:36} {kind + '/bare':14} {middle:.3f}  [{low:.3f}, {high:.3f}]")
-        print(f"{'':36} memory, traced/bare {row['memory']:.3f}; sure after {row['sure']}")
+        if "sure" in row:
+            print(f"{row['program']}: sure after {row['sure']}")
+            continue
+        for what in ("traced", "settrace"):
+            spreads = [row[f"{what} {measured}"] for measured in ("CPU", "SECONDS")]
+            shown = "   ".join(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for low, middle, high in spreads)  # type: ignore[misc]
+            print(f"{row['program']:50} {what + '/bare':14} processor, wall: {shown}")
+        print(f"{'':50} memory, traced/bare {row['memory']:.3f}")
 
 
-def _row(label: str, rounds: list[dict[str, dict[str, float]]], sure: re.Match[str] | None) -> dict[str, object]:
+def _row(label: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, object]:
     def ratios(kind: str, what: str) -> list[float]:
         return [each[kind][what] / each["bare"][what] for each in rounds]
 
     def spread(values: list[float]) -> list[float]:
         return [*statistics.quantiles(values, n=4)] if len(values) > 1 else values * 3
 
-    return {
-        "program": label,
-        "python": sys.version.split()[0],
-        "traced": spread(ratios("traced", "seconds")),
-        "settrace": spread(ratios("settrace", "seconds")),
-        "memory": statistics.median(ratios("traced", "mb")),
-        "sure": f"{sure[1]} updates, {sure[2]} s" if sure else "never",
-    }
+    spreads = {f"{kind} {what}": spread(ratios(kind, what)) for kind in ("traced", "settrace") for what in ("CPU", "SECONDS")}
+    return {"program": label, "python": sys.version.split()[0], **spreads, "memory": statistics.median(ratios("traced", "MB"))}
 
 
 if __name__ == "__main__":

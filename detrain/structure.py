@@ -52,14 +52,36 @@ class Nest(msgspec.Struct, frozen=True):
     """Whether a run has shown it: updates in each turn of the batch loop, and the epoch loop running it again."""
 
 
+class Fit(msgspec.Struct, frozen=True):
+    """A call of Keras's `fit`, whose own loops carry the probes."""
+
+    file: str
+    line: int
+    function: str
+    """What is called, as the program writes it: `model.fit`."""
+    arguments: dict[str, str] = {}
+    """What matters of its arguments, as the program writes them; those by position have their names, too."""
+    epochs: int | None = None
+    """How many a run had; None if none has been seen."""
+    batches: int | None = None
+    """How many each epoch of that run had; None if not known beforehand."""
+    loader: str = ""
+    """What kind of data they came from in that run."""
+
+    @property
+    def place(self) -> str:
+        """Where it stands: `file:line`, the file without its folder."""
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
 class Structure(msgspec.Struct, frozen=True):
     """The training loops of a program."""
 
     nests: tuple[Nest, ...]
     source: str
     """Where it is from: `static analysis`, or the path of an inst.info."""
-    fit_lines: tuple[str, ...] = ()
-    """`file:line` of calls of `fit` that train, and that no probe reaches."""
+    fits: tuple[Fit, ...] = ()
+    """Calls of `fit`: where there are no nests, they train."""
     program: str = ""
     """Name of the program that a run was traced of; empty in files written by hand."""
     sizes: dict[str, int] = {}
@@ -72,10 +94,9 @@ class Structure(msgspec.Struct, frozen=True):
 def write_info(structure: Structure, path: Path, base: Path) -> None:
     """Write an inst.info; file names in it are relative to `base`."""
     plain: dict[str, Any] = msgspec.to_builtins(structure)
-    for nest in plain["nests"]:
-        for loop in (nest["batch_loop"], nest["epoch_loop"]):
-            if loop is not None:
-                loop["file"] = os.path.relpath(Path(loop["file"]).resolve(), base.resolve())
+    loops = [loop for nest in plain["nests"] for loop in (nest["batch_loop"], nest["epoch_loop"]) if loop is not None]
+    for placed in [*loops, *plain["fits"]]:
+        placed["file"] = os.path.relpath(Path(placed["file"]).resolve(), base.resolve())
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
 
 
@@ -97,7 +118,8 @@ def read_info(path: Path, base: Path) -> Structure:
     except msgspec.ValidationError as error:
         raise StructureInvalid(f"{str(path)!r} is not an inst.info: {error}", "see docs/inst-info.md for its form") from error
     nests = tuple(_located(nest, path, base) for nest in structure.nests)
-    return msgspec.structs.replace(structure, nests=nests, source=str(path))
+    fits = tuple(msgspec.structs.replace(fit, file=str((base / fit.file).resolve())) for fit in structure.fits)
+    return msgspec.structs.replace(structure, nests=nests, fits=fits, source=str(path))
 
 
 def loop_nodes(tree: ast.AST) -> dict[int, AnyLoop]:

@@ -88,7 +88,7 @@ def test_a_structure_without_nests_is_read_back(tmp_path: Path) -> None:
 
     back = read_info(info, tmp_path)
 
-    assert (back.nests, back.fit_lines) == ((), ("train.py:1",))
+    assert (back.nests, [fit.place for fit in back.fits]) == ((), ["train.py:1"])
 
 
 def test_file_names_are_relative_so_that_the_program_can_move(program: Path, tmp_path: Path) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import Final
 
 import click
+import msgspec
 import numpy as np
 
 from detrain.errors import StoreError, UsageError
+from detrain.runtime.digest import Array, raw_bytes
 from detrain.runtime.dtypes import dtype_name, is_extension
 from detrain.store import Meta, read
+from detrain.store.catalogue import parse_name
+from detrain.store.sink import Sink, replacing
 
-_FORMATS = {"npz": ".npz", "safetensors": ".safetensors"}
+_FORMATS: Final = {"npz": ".npz", "safetensors": ".safetensors"}
+_SAFETENSORS: Final = {
+    "|b1": "BOOL", "|i1": "I8", "|u1": "U8", "<i2": "I16", "<u2": "U16", "<i4": "I32", "<u4": "U32", "<i8": "I64", "<u8": "U64",
+    "<f2": "F16", "<f4": "F32", "<f8": "F64", "<c8": "C64",
+    "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+}  # fmt: skip
+"""What safetensors calls the types that it knows."""
 
 
 @click.command("export")
@@ -32,40 +42,43 @@ def command(file: Path, form: str, output: Path | None, match: str) -> int:
       detrain ckpt export --to safetensors ckpt/train-r1-p0-e00003-e000000.h5
     """
     snapshot = read(file)
-    tensors = {name: np.ascontiguousarray(array) for name, array in snapshot.tensors.items() if match in name}
+    tensors = {name: np.asarray(array, order="C") for name, array in snapshot.tensors.items() if match in name}
     if not tensors:
         raise UsageError(f"no tensor of {str(file)!r} has {match!r} in its name", "`detrain ckpt show` lists them")
     target = output or file.with_suffix(_FORMATS[form])
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if parse_name(target) is not None:
+        raise UsageError(f"{target.name!r} is the name of a checkpoint", "give another file with --output")
     try:
-        if form == "npz":
-            with temporary.open("wb") as sink:
+        with replacing(target) as sink:
+            if form == "npz":
                 np.savez(sink, **dict(_for_numpy(name, array) for name, array in tensors.items()))  # type: ignore[arg-type]
-        else:
-            _write_safetensors(temporary, tensors, snapshot.meta)
-        os.replace(temporary, target)
+            else:
+                _write_safetensors(sink, tensors, snapshot.meta)
     except OSError as error:
         raise StoreError(f"cannot write {str(target)!r}: {error.strerror or error}", "give another file with --output") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     click.echo(f"{len(tensors)} tensors, {sum(array.nbytes for array in tensors.values())} bytes, to {target}")
     return 0
 
 
-def _for_numpy(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+def _for_numpy(name: str, array: Array) -> tuple[str, Array]:
     if not is_extension(array.dtype):
         return name, array
     return f"{name}:{dtype_name(array.dtype)}", array.reshape(-1).view(f"u{array.itemsize}").reshape(array.shape)
 
 
-def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], meta: Meta) -> None:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise UsageError("safetensors is not installed", "pip install 'detrain[export]', or --to npz") from error
+def _write_safetensors(sink: Sink, tensors: dict[str, Array], meta: Meta) -> None:
+    """Write the format of https://github.com/huggingface/safetensors: length of the header (uint64), header (JSON), raw bytes."""
     about = {"program": meta.program, "phase": str(meta.phase), "epoch": str(meta.epoch), "batch": str(meta.batch), "cut": meta.cut}
-    try:
-        save_file(tensors, str(path), metadata=about)
-    except (SafetensorError, KeyError) as error:
-        raise UsageError(f"safetensors cannot hold this checkpoint: {error}", "give --match, or --to npz") from error
+    header: dict[str, object] = {"__metadata__": about}
+    end = 0
+    for name, array in tensors.items():
+        kind = _SAFETENSORS.get(dtype_name(array.dtype) or "")
+        if kind is None:
+            raise UsageError(f"safetensors cannot hold {name!r} of dtype {array.dtype}", "give --match, or --to npz")
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (end, end + array.nbytes)}
+        end += array.nbytes
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    sink.write(len(text).to_bytes(8, "little") + text)
+    for array in tensors.values():
+        sink.write(raw_bytes(array))

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from detrain.cli.programs import Program, find_structure
+from detrain.cli.show import show_fit
 from detrain.structure import Loop, Structure
 
 _LOST = {
@@ -44,8 +45,11 @@ def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
         click.echo(json.dumps({"structure": msgspec.to_builtins(structure), "state": state}, indent=2))
         return 0
     click.echo(f"structure of {program}, from {structure.source}")
-    if not structure.nests:
-        click.echo("  probes are in the program already")
+    if not structure.nests and not structure.fits:
+        has_probes = target.has_probes()
+        click.echo("  probes are in the program already" if has_probes else "  no training loop in the source: a run will show it")
+    for number, fit in enumerate(structure.fits if not structure.nests else ()):
+        show_fit(fit, number, len(structure.fits))
     for nest in structure.nests:
         epoch = nest.epoch_loop
         click.echo(f"  epoch loop   {_line(epoch)}" if epoch else "  epoch loop   none: the batch loop counts as one epoch")

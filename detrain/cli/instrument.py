@@ -93,8 +93,8 @@ def _write_elsewhere(target: Program, changed: dict[Path, bytes], out: Path) -> 
 
 
 def _remove(target: Program) -> int:
-    from detrain.instrument.analysis import sources
     from detrain.instrument.rewriter import remove
+    from detrain.instrument.sources import sources
 
     found = False
     for file, _tree in sources(target.path):

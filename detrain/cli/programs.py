@@ -79,22 +79,40 @@ class Program:
         for file in files:
             found = edits_for(Path(file).read_bytes(), structure.nests, file, module)
             if found:
-                edits[str(self.path) if Path(file) == self.path.resolve() else file] = found
+                edits[self._as_run(file)] = found
         return edits
 
     def edits_for_yields(self) -> dict[str, list[Edit]]:
         """Return the probes to insert into the generators of the program, by file."""
-        from detrain.instrument.analysis import sources
+        from detrain.instrument.sources import sources
         from detrain.instrument.yields import edits_for_yields
 
         found = {file: edits_for_yields(Path(file).read_bytes()) for file, _tree in sources(self.path)}
-        return {str(self.path) if Path(file) == self.path.resolve() else file: edits for file, edits in found.items() if edits}
+        return {self._as_run(file): edits for file, edits in found.items() if edits}
+
+    def edits_for_marks(self) -> tuple[dict[str, list[Edit]], list[tuple[str, int]]]:
+        """Return the marks to insert into the loops of the program, by file, and the loops (file, line) by their numbers."""
+        from detrain.instrument.marks import edits_for_marks
+        from detrain.instrument.sources import sources
+
+        edits: dict[str, list[Edit]] = {}
+        loops: list[tuple[str, int]] = []
+        for file, _tree in sources(self.path):
+            found, lines = edits_for_marks(Path(file).read_bytes(), len(loops))
+            loops += [(file, line) for line in lines]
+            if found:
+                edits[self._as_run(file)] = found
+        return edits, loops
+
+    def _as_run(self, file: str) -> str:
+        """Return the name that a source file has in the run: that of the entry may be a link."""
+        return str(self.path) if Path(file) == self.path.resolve() else file
 
     def has_probes(self) -> bool:
         """Return whether the entry, or a module beside it, carries probes already."""
-        from detrain.instrument.analysis import sources
         from detrain.instrument.edits import decode_source
         from detrain.instrument.rewriter import has_probes
+        from detrain.instrument.sources import sources
 
         return any(has_probes(decode_source(Path(file).read_bytes())[0]) for file, _tree in sources(self.path))
 
@@ -123,7 +141,7 @@ def find_structure(program: Program, home: Path) -> Structure:
         structure = analyse(program.path)
     if structure.nests or program.has_probes() or not _parses(program.path):
         return structure
-    if structure.fit_lines or imports_framework(program.path):
+    if structure.fits or imports_framework(program.path):
         return structure  # the run will show its loops
     raise NoStructure(
         f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights",
@@ -162,7 +180,7 @@ def imports_framework(entry: Path) -> bool:
     import ast
 
     from detrain.frameworks import ADAPTERS, FOLLOWED
-    from detrain.instrument.analysis import sources
+    from detrain.instrument.sources import sources
 
     nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]

@@ -39,6 +39,7 @@ def command(
       detrain trace train.py --epochs 3
     """
     from detrain.instrument.analysis import analyse
+    from detrain.tracer.events import marks_are_used
 
     if until_sure and epochs is not None:
         raise UsageError(f"--until-sure and --epochs {epochs} exclude each other", "give one of them")
@@ -49,6 +50,7 @@ def command(
     if second and not info.is_file():
         raise UsageError(f"--second: there is no first round in {str(info)!r}", "run `detrain trace` without --second first")
     Catalogue(Path(home).absolute()).create()
+    edits, marks = target.edits_for_marks() if marks_are_used() else ({}, [])
     trace = Trace(
         info=str(info),
         base=str(target.path.parent),
@@ -56,6 +58,7 @@ def command(
         epochs=epochs,
         is_second=second,
         diff_size=diff_size,
+        marks=tuple(marks),
     )
     config = new_config(target, arguments, Path(home), 0, DEFAULT_SEED, Every(1, "epochs"), 1)
-    return become(msgspec.structs.replace(config, trace=trace), None)
+    return become(msgspec.structs.replace(config, trace=trace, edits=edits), None)

@@ -48,12 +48,17 @@ def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeTyp
     return compile(tree, filename, "exec", dont_inherit=True)
 
 
+def line_starts(text: bytes) -> list[int]:
+    """Return the offset at which each line of a source starts."""
+    return [start for start, _end in _line_spans(text)]
+
+
 class _Back:
     """Maps (line, byte column) of the edited text to the original's."""
 
     def __init__(self, source: bytes, edited: bytes, edits: Sequence[Edit]) -> None:
         self._edited_lines = _line_spans(edited)
-        self._source_starts = [start for start, _end in _line_spans(source)]
+        self._source_starts = line_starts(source)
         self._marks: list[tuple[int, int, int]] = []  # (start in edited, length of text, last byte in source)
         shift = 0
         for first, last, text in sorted(edits):

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from detrain.instrument.edits import Edit, decode_source
+from detrain.instrument.edits import Edit, decode_source, line_starts
 
 PROBE: Final = "_detrain_yield"
 """A name among the built-ins, where a run puts it."""
@@ -25,9 +25,7 @@ def edits_for_yields(source: bytes) -> list[Edit]:
         text = decode_source(source)[0].encode()
     except (SyntaxError, ValueError):
         return []
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
+    starts = line_starts(text)
     edits: list[Edit] = []
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         yields = list(_own_yields(function))

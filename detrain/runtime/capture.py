@@ -17,6 +17,7 @@ from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
 from detrain.runtime.pulls import Pulls
+from detrain.store import Snapshot
 
 _SKIPPED_TYPES = (ModuleType,)
 
@@ -38,18 +39,18 @@ class Capture:
                 encoder.encode(value, _path(root, name))
         return found
 
-    def encode(self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False, is_live: bool = False) -> Encoded:
-        """Return the state of the program, suspended in `frame`. One that `is_live` does not leave this process."""
-        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, is_live=is_live)
+    def encode(self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False) -> Encoded:
+        """Return the state of the program, suspended in `frame`."""
+        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
         roots: dict[str, Item] = {}
         for root, values in _namespaces(frame):
             for name, value in values.items():
                 roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
         return encoder.finish(roots)
 
-    def restore(self, frame: FrameType, encoded: Encoded, baseline: Baseline) -> list[str]:
+    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame`; return what could not be put back."""
-        decoder = Decoder(encoded.graph, encoded.arrays, self._hooks(), baseline, encoded.objects)
+        decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
         decoder.replay_generators()
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
@@ -71,17 +72,6 @@ class Capture:
                 write_locals(frames[root], _decode_names(decoder, items, dict(frames[root].f_locals), root))
             else:
                 decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
-        return decoder.missing
-
-    def encode_value(self, value: object) -> Encoded:
-        """Return what a value holds, to be put back into it in this process."""
-        encoder = Encoder(self._hooks(), Baseline(), is_live=True)
-        return encoder.finish({"": encoder.encode(value, "the batch")})
-
-    def restore_value(self, encoded: Encoded) -> list[str]:
-        """Put back what `encode_value` returned; return what could not be put back."""
-        decoder = Decoder(encoded.graph, encoded.arrays, self._hooks(), Baseline(), encoded.objects)
-        decoder.decode(decoder.roots[""], ABSENT, "the batch")
         return decoder.missing
 
     def _hooks(self) -> Hooks:
@@ -134,7 +124,6 @@ class Capture:
             self._pulls.state,
             self._pulls.replay,
             outside,
-            lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
         )
 
 

@@ -22,8 +22,6 @@ class FileState:
 
 FETCHED_IN_BODY: Final = object()
 """Stands for a batch that the body of its loop will load."""
-NOTHING: Final = object()
-"""Stands for no batch: the loader is to be asked."""
 
 
 @dataclass(frozen=True, slots=True)

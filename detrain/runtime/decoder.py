@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from detrain.runtime.decoder_leaves import Leaves
 from detrain.runtime.derived import stored_names
-from detrain.runtime.digest import digest_array
-from detrain.runtime.encoder import class_attributes, has_contents, is_plain_state, plain, read_slot
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
+from detrain.runtime.kinds import class_attributes, has_contents, is_plain_state, plain, read_slot
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import (
     STATIC,
@@ -35,16 +31,6 @@ from detrain.runtime.naming import (
 from detrain.runtime.set_order import can_become, fill, freeze
 from detrain.runtime.stdlib_state import parts, remake
 
-_NO_STATE: Final = frozenset(
-    {
-        *("opaque", "static", "variable", "constant", "dtype", "enum", "text", "npscalar", "npstr", "npbytes", "int", "str", "nan"),
-        *("range", "datetime", "time", "timedelta", "timezone", "zoneinfo", "fraction", "complex"),
-    }
-)
-"""Kinds whose objects hold nothing that can change."""
-_FIXED: Final = frozenset({"tuple", "namedtuple", "frozenset", "view", "method", "partial", "slice"})
-"""Kinds whose objects cannot be changed themselves, but lead to others that can."""
-
 
 class Decoder(Leaves):
     """Puts a graph back. Objects that the process has are filled in place, so that others who hold them see it."""
@@ -56,8 +42,6 @@ class Decoder(Leaves):
         number = item[0]
         if number in self._made:
             return self._made[number]
-        if self._objects:
-            return self._decode_live(number, path)
         if self._is_inside:
             value = self._decode_node(number, self._nodes[number], current, path)
         else:
@@ -69,44 +53,6 @@ class Decoder(Leaves):
                 self._is_inside = False
         # A tuple inside itself is made where it is met again; and what is absent here may be there at another place.
         return value if value is ABSENT else self._made.setdefault(number, value)
-
-    def _decode_live(self, number: int, path: str) -> object:
-        """Put back what the very object of a node held."""
-        node, live = self._nodes[number], self._objects[number]
-        if node[0] in _NO_STATE:
-            return live
-        if node[0] in ("large", "ndarray"):
-            self._put_back_array(node, live, path)
-            return live
-        if node[0] in _FIXED:
-            self._made[number] = live
-        with contextlib.nullcontext() if self._is_inside else deep_calls():
-            before, self._is_inside = self._is_inside, True
-            try:
-                value = self._decode_node(number, node, live, path)
-            finally:
-                self._is_inside = before
-        self._made[number] = live
-        if value is not live and node[0] not in _FIXED:
-            self._miss(path, "it cannot be put back in place")
-        return live
-
-    def _put_back_array(self, node: list[Item], live: Any, path: str) -> None:
-        """Write an array's values into its memory, if they are not there still."""
-        if node[0] == "large":
-            if digest_array(live) != node[1]:
-                self._miss(path, "the large array has been changed in the loop")
-            return
-        array = self._arrays[node[1]]
-        if node[2] is not None:
-            array = array.transpose(np.argsort(node[2]))
-        if (live.shape, live.dtype) == (array.shape, array.dtype) and (
-            live.flags.writeable or digest_array(live) == digest_array(array)
-        ):
-            if live.flags.writeable:
-                live[...] = array
-        else:
-            self._miss(path, "it cannot be put back in place")
 
     def _decode_node(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         kind = node[0]
@@ -201,8 +147,6 @@ class Decoder(Leaves):
     def _fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
         values = self._elements(items, list(set.__iter__(target)), path)
         if how == "kept" and _has_elements(target, values):
-            if self._objects and list(map(id, set.__iter__(target))) != list(map(id, values)):
-                self._miss(path, "its order cannot be made again")
             return
         if not fill(target, self._present(values, path), None if how == "kept" else how) or how == "kept":
             self._miss(path)
@@ -277,8 +221,8 @@ class Decoder(Leaves):
 
     def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         """Set the attributes that are the program's in an object that stays as the process has it."""
-        _kind, name, address, pairs, *keys = node
-        found: Any = current if self._objects else self._keep(["opaque", name, address], current)
+        _kind, name, address, pairs = node
+        found: Any = self._keep(["opaque", name, address], current)
         own = None if found is ABSENT else own_attributes(found)
         if own is None:
             return found
@@ -297,8 +241,6 @@ class Decoder(Leaves):
         if is_data:  # what the loop has deleted, or the first run had not made yet
             for gone in [key for key, value in own.items() if key not in names and is_plain_state(value)]:
                 del own[gone]
-        for gone in [key for key in own if key in names and key not in keys[0]] if keys else ():
-            del own[gone]
         return found
 
     def _decode_held(self, node: list[Item], current: Any, path: str) -> Any:
@@ -364,7 +306,7 @@ class Decoder(Leaves):
         if node[0] == "cell":
             return self._decode_cell(number, node, current, path)
         kind, name, address, *state = node
-        found: Any = current if self._objects else self._keep(["static", name, address], current)
+        found: Any = self._keep(["static", name, address], current)
         if found is ABSENT:
             return ABSENT
         self._made[number] = found

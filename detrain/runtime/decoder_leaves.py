@@ -20,8 +20,8 @@ import numpy as np
 from detrain.runtime.baseline import Baseline
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import named_dtype
-from detrain.runtime.encoder import axes_of, memory_of, owner_of
 from detrain.runtime.graph import ABSENT, BIT_GENERATORS, NANS, Hooks, Item, shown
+from detrain.runtime.memory import axes_of, memory_of, owner_of
 from detrain.runtime.naming import find_class, find_enum
 
 _DOUBLE: Final = struct.Struct("<d")
@@ -38,17 +38,8 @@ _TEXTS: Final[dict[str, Callable[[str], object]]] = {
 class Leaves:
     """State of a decoder, and the decoding of what holds no other objects."""
 
-    def __init__(
-        self,
-        graph: bytes,
-        arrays: Mapping[str, Array],
-        hooks: Hooks,
-        baseline: Baseline,
-        objects: tuple[object, ...] = (),
-    ) -> None:
+    def __init__(self, graph: bytes, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
         content = msgspec.msgpack.decode(graph)
-        self._objects = objects
-        """The object of each node, where the graph has not left its process."""
         self._nodes: list[list[Item]] = content["nodes"]
         self.roots: dict[str, Item] = content["roots"]
         self._arrays = arrays

@@ -39,6 +39,11 @@ def digest_array(array: Array) -> str:
     return str(state.hexdigest())
 
 
+def begin_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """Return a hash that has taken dtype and shape: fed with the raw bytes (C order), it is that of `digest_array`."""
+    return xxhash.xxh3_128(_header(dtype, shape))
+
+
 def digest_value(value: object, to_array: Callable[[object], Array | None]) -> str:
     """Return the digest of a nested value. `to_array` turns a framework's tensor into an array, or returns None."""
     state = xxhash.xxh3_128()

@@ -6,6 +6,7 @@ ml_dtypes (bfloat16, float8_e4m3fn, ...) by their name. Object arrays have no na
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from functools import lru_cache
@@ -51,10 +52,8 @@ def named_dtype(name: str) -> DType:
         if isinstance(kind, type):
             return np.dtype(kind)
     if name.startswith("["):
-        try:
+        with contextlib.suppress(json.JSONDecodeError, TypeError, RecursionError):
             return _numpy_dtype(_checked_fields(json.loads(name)), name)
-        except json.JSONDecodeError:
-            pass
     raise ValueError(f"{name!r} is not the name of a dtype")
 
 

@@ -47,8 +47,6 @@ BASES: Final = (
 """Containers that a class of the program may derive from, special ones first."""
 NANS: Final = {"math": math.nan, "numpy": np.nan}
 """Well-known objects that are not a number, under which programs look into their tables."""
-LIVE_LARGE_BYTES: Final = 1 << 20
-"""Arrays above this size are not copied into a graph that does not leave its process."""
 BIT_GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
@@ -88,8 +86,6 @@ class Hooks:
     """Brings a generator to where another was; returns whether it has yielded the same."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
-    is_constant: Callable[[object], bool] = lambda _: False
-    """Says whether an object is a constant tensor, without reading it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +95,6 @@ class Encoded:
     graph: bytes
     arrays: dict[str, Array]
     not_captured: list[str]
-    objects: tuple[object, ...] = ()
-    """The object of each node, for a graph that does not leave its process (`is_live`)."""
-    opaque: tuple[tuple[object, str], ...] = ()
-    """Of such a graph, objects (and their paths) of which it holds nothing but the reference."""
 
 
 def shown(path: str) -> str:

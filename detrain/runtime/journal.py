@@ -49,8 +49,7 @@ class Journal:
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
         ends = {0}
-        self._is_new = not path.exists()
-        for end, (kind, *address, value) in () if self._is_new else _records(path):
+        for end, (kind, *address, value) in _records(path) if path.exists() else ():
             ends.add(end)
             if kind == "b":
                 self.batches[_address(address)] = value
@@ -66,7 +65,7 @@ class Journal:
         self._waiting = bytearray()
         self._at_once, self._written_at = _AT_ONCE, 0.0
         self._path = path
-        self._is_cut = False
+        self._is_cut = self._is_named = False
         self._lock = threading.Lock()  # a large checkpoint is written by a thread, which has the records before it written, too
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -95,9 +94,9 @@ class Journal:
             os.fsync(self._file)
             if not os.path.samestat(os.fstat(self._file), os.stat(self._path)):
                 raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
-            if self._is_new:
+            if not self._is_named:  # whoever made it, perhaps a process that has not come so far
                 sync_folder(self._path.parent)
-                self._is_new = False
+                self._is_named = True
         except OSError as error:
             raise self._cannot_write(error) from error
 

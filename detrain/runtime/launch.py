@@ -23,6 +23,7 @@ import numpy as np
 from detrain.errors import DetrainError
 from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
 from detrain.instrument.edits import compile_edited
+from detrain.instrument.marks import MARK
 from detrain.instrument.yields import PROBE
 from detrain.runtime import probes
 from detrain.runtime.config import VARIABLE, Config
@@ -45,6 +46,8 @@ def main() -> None:
     session = traced = None
     if config.trace is not None:
         traced = TracedRun(config, config.trace)
+        if config.trace.marks:
+            setattr(builtins, MARK, traced.observer.enter)
     elif not config.is_bare:
         try:
             session = Session(config)

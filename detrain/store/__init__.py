@@ -1,6 +1,9 @@
 """The checkpoint store: one HDF5 file a checkpoint, data only, every byte under a digest. Knows no framework."""
 
 from detrain.store.catalogue import Catalogue, Choice, Entry
-from detrain.store.layout import FORMAT_VERSION, Meta, Snapshot, read, read_meta, verify, write
+from detrain.store.layout import write
+from detrain.store.reader import read, read_meta, verify
+from detrain.store.snapshot import Meta, Snapshot
+from detrain.store.trailer import FORMAT_VERSION
 
 __all__ = ["FORMAT_VERSION", "Catalogue", "Choice", "Entry", "Meta", "Snapshot", "read", "read_meta", "verify", "write"]

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from detrain.runtime.digest import Array, digest_array, raw_bytes
-from detrain.store.layout import Snapshot
+from detrain.store.snapshot import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same")
 _DOUBLE: Final = struct.Struct("<d")

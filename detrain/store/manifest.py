@@ -10,7 +10,6 @@ as its own digests: the process may have been killed just before the line.
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Final
@@ -63,8 +62,7 @@ class Manifest:
 
     def _lines(self) -> list[_Line]:
         try:
-            with io.FileIO(self.path) as file:  # not `open`, by which the program's own files are followed
-                data = file.readall()
+            data = self.path.read_bytes()
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +49,14 @@ class Sink(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Read back what was written; zeros beyond the end."""
         view = memoryview(buffer).cast("B")
-        data = os.pread(self._descriptor, len(view), self._position)
-        view[:] = data + bytes(len(view) - len(data))
+        view[:] = self.read_at(self._position, len(view))
         self._position += len(view)
         return len(view)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Read back what was written; zeros beyond the end."""
+        data = os.pread(self._descriptor, count, offset)
+        return data + bytes(count - len(data))
 
     def truncate(self, size: int | None = None) -> int:
         """Set the length of the file, or note the error."""
@@ -69,17 +73,28 @@ class Sink(io.RawIOBase):
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Sink]:
-    """Make a file, hand out its sink, and see it on the disk (fsync). Raises OSError, the sink's included."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def replacing(path: Path) -> Iterator[Sink]:
+    """Hand out the sink of a file that takes its place at `path` whole, and durable, or not at all. Raises OSError.
+
+    Temporary name in the same folder, write, fsync, close, rename, fsync of the folder. Links are never followed.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        sink = Sink(descriptor)
-        yield sink
-        if sink.error is not None:
-            raise sink.error
-        os.fsync(descriptor)
+        temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            sink = Sink(descriptor)
+            yield sink
+            if sink.error is not None:
+                raise sink.error
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
     finally:
-        os.close(descriptor)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,34 +1,49 @@
-"""Watch the headers of loops that are running: by PEP 669 events from Python 3.12 on, by `settrace` on 3.11.
+"""Watch loops that are running: by PEP 669 events from Python 3.12 on; on 3.11 by marks in the program, or by `settrace`.
 
-Both cost next to nothing where nothing is watched. `sys.monitoring` switches every other line off at its first event.
-`settrace` slows all code while it is on, so it is on only from an update to the next entry of a loop's body.
+All cost next to nothing where nothing is watched. `sys.monitoring` switches every other line off at its first event. `settrace`
+slows all code while it is on, so it is on only from an update to the next entry of a loop's body; where the loader is Python, that
+is much of the time (1.3 to 1.4 times the bare run). So `detrain trace` puts marks into the loops (detrain.instrument.marks).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
+
+from detrain.tracer.inference import LoopKey
+
+T = TypeVar("T")
 
 OnLine = Callable[[CodeType, int], None]
-"""Called with a watched line each time it is reached."""
+"""Called with the line of a watched header each time it is reached: the loop is entered, or turns."""
+
+OnEntry = Callable[[LoopKey], None]
+"""Called with a watched loop each time it is entered."""
 
 Loops = Mapping[int, range]
 """Line of the header, and lines of the body, of loops in one code object."""
+
+Running = tuple[FrameType, str, Loops]
+"""A frame, its source file, and the loops that it is in."""
 
 _NAME: Final = "detrain"
 _TOOLS: Final = (3, 4, 2, 1, 0)
 """Tool numbers of PEP 669, those without a meaning first."""
 
 
-class LineWatcher(Protocol):
-    """Tells when lines of running frames are reached. `arm` is called at each update, with the frames around it."""
+class LoopWatcher(Protocol):
+    """Tells when loops that are running turn, or are entered anew. `arm` is called at updates, with all loops around them."""
 
     name: str
 
-    def arm(self, frame: FrameType, loops: Loops) -> None:
-        """Watch the headers of loops that run in a frame, at least until one of them has turned."""
+    @property
+    def is_lasting(self) -> bool:
+        """Whether loops need be armed only once: else at each update."""
+
+    def arm(self, running: Sequence[Running]) -> None:
+        """Watch loops, at least until one of them has turned."""
 
     def stop(self) -> None:
         """Watch nothing any more."""
@@ -38,6 +53,7 @@ class MonitoringWatcher:
     """By `sys.monitoring` (PEP 669): local LINE events on the code in question, disabled line by line when first seen."""
 
     name = "sys.monitoring"
+    is_lasting = True
 
     def __init__(self, on_line: OnLine) -> None:
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
@@ -49,16 +65,17 @@ class MonitoringWatcher:
         self._monitoring.use_tool_id(self._tool, _NAME)
         self._monitoring.register_callback(self._tool, self._monitoring.events.LINE, self._reached)
 
-    def arm(self, frame: FrameType, loops: Loops) -> None:
+    def arm(self, running: Sequence[Running]) -> None:
         """Watch headers from now on."""
-        code = frame.f_code
-        known = self._lines.get(code, frozenset())
-        if self._tool is None or loops.keys() <= known:
-            return
-        self._lines[code] = known | loops.keys()
-        self._monitoring.set_local_events(self._tool, code, self._monitoring.events.LINE)
-        if known:
-            self._monitoring.restart_events()
+        for frame, _file, loops in running:
+            code = frame.f_code
+            known = self._lines.get(code, frozenset())
+            if self._tool is None or loops.keys() <= known:
+                continue
+            self._lines[code] = known | loops.keys()
+            self._monitoring.set_local_events(self._tool, code, self._monitoring.events.LINE)
+            if known:
+                self._monitoring.restart_events()
 
     def stop(self) -> None:
         """Watch nothing any more."""
@@ -80,6 +97,7 @@ class SettraceWatcher:
     """By `sys.settrace`: on for the armed frames, off again as soon as a loop has turned and its body is entered."""
 
     name = "sys.settrace"
+    is_lasting = False
 
     def __init__(self, on_line: OnLine) -> None:
         self._on_line = on_line
@@ -87,12 +105,13 @@ class SettraceWatcher:
         self._turned: dict[FrameType, int] = {}
         self._is_on = self._is_stopped = False
 
-    def arm(self, frame: FrameType, loops: Loops) -> None:
+    def arm(self, running: Sequence[Running]) -> None:
         """Watch headers until one has been reached and its body entered."""
         if self._is_stopped or (not self._is_on and sys.gettrace() is not None):  # a debugger is at work: leave it alone
             return
-        self._loops.setdefault(frame.f_code, {}).update(loops)
-        frame.f_trace = self._local
+        for frame, _file, loops in running:
+            self._loops.setdefault(frame.f_code, {}).update(loops)
+            frame.f_trace = self._local
         if not self._is_on:
             self._is_on = True
             sys.settrace(self._entered)
@@ -123,8 +142,48 @@ class SettraceWatcher:
         return self._local
 
 
-def line_watcher(on_line: OnLine) -> LineWatcher:
-    """Return the watcher for this Python."""
-    if sys.version_info >= (3, 12):
-        return MonitoringWatcher(on_line)
-    return SettraceWatcher(on_line)
+class MarkWatcher:
+    """By marks in the program: each calls `enter` when its loop is entered. Loops without a mark are left to another watcher."""
+
+    name = "marks"
+    is_lasting = True
+    """Until a loop without a mark has been seen."""
+
+    def __init__(self, on_entry: OnEntry, marks: Sequence[LoopKey], others: LoopWatcher) -> None:
+        self._on_entry = on_entry
+        self._marks = marks
+        self._numbers = {key: number for number, key in enumerate(marks)}
+        self._is_armed = [False] * len(marks)
+        self._others = others
+
+    def enter(self, iterable: T, number: int) -> T:
+        """A marked loop is entered: called by the program, with what it goes over."""
+        if self._is_armed[number]:
+            self._on_entry(self._marks[number])
+        return iterable
+
+    def arm(self, running: Sequence[Running]) -> None:
+        """Watch these loops from now on."""
+        numbers = [self._numbers.get((file, line), -1) for _frame, file, loops in running for line in loops]
+        for number in numbers:
+            if number >= 0:
+                self._is_armed[number] = True
+        if -1 in numbers:  # all, because a loop without a mark may be entered each time that one with a mark turns
+            self.is_lasting = self._others.is_lasting
+            self._others.arm(running)
+
+    def stop(self) -> None:
+        """Watch nothing any more."""
+        self._is_armed = [False] * len(self._marks)
+        self._others.stop()
+
+
+def marks_are_used() -> bool:
+    """Return whether marks are the best means on this Python."""
+    return sys.version_info < (3, 12)
+
+
+def loop_watcher(on_line: OnLine, on_entry: OnEntry, marks: Sequence[LoopKey]) -> LoopWatcher:
+    """Return the watcher for this Python, and for a program in which these loops carry marks."""
+    others = MonitoringWatcher(on_line) if sys.version_info >= (3, 12) else SettraceWatcher(on_line)
+    return MarkWatcher(on_entry, marks, others) if marks else others

@@ -26,8 +26,6 @@ _SMALL_RUNS: Final = 3
 class LoopRecord:
     """What was seen of one loop."""
 
-    turns: int = 0
-    """How often its header was reached, entries included."""
     updates: int = 0
     """Updates inside it, at any depth."""
     runs: int = 0
@@ -39,12 +37,25 @@ class LoopRecord:
     updaters: set[int] = field(default_factory=set)
     in_run: collections.Counter[int] = field(default_factory=collections.Counter)
 
-    def close_run(self) -> None:
-        """The loop is entered anew, or the loop around it has turned."""
-        if self.in_run:
-            self.runs += 1
-            self.first_run = self.first_run or self.in_run.total()
-            self.in_run.clear()
+    def note(self, what: int) -> bool:
+        """Count an update. Returns whether that tells something new of what kind of loop it is."""
+        self.updates += 1
+        self.in_run[what] += 1
+        is_news = what not in self.updaters
+        self.updaters.add(what)
+        if self.in_run[what] > self.most_of_one:
+            self.most_of_one += 1
+            is_news |= self.most_of_one == 2
+        return is_news
+
+    def close_run(self) -> bool:
+        """The loop is entered anew, or the loop around it has turned. Returns whether that ends a run with updates."""
+        if not self.in_run:
+            return False
+        self.runs += 1
+        self.first_run = self.first_run or self.in_run.total()
+        self.in_run.clear()
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,10 @@ class Phase:
     evidence: tuple[str, ...]
 
 
+_Found = tuple[LoopKey, LoopKey | None, tuple[LoopKey, ...]]
+"""Batch loop, epoch loop, and all loops around the update."""
+
+
 class Inference:
     """Takes events in the order in which they happen."""
 
@@ -66,24 +81,22 @@ class Inference:
         self.records: dict[LoopKey, LoopRecord] = collections.defaultdict(LoopRecord)
         self._nests: dict[tuple[LoopKey, ...], int] = {}
         self._inside: dict[LoopKey, set[LoopKey]] = collections.defaultdict(set)
+        self._found: list[_Found] | None = None
+        """The phases as last found, until something that decides about them has changed."""
+        self.has_news = False
+        """Whether something was seen that may decide about the loops; whoever looks at it sets it back."""
 
     def update(self, nest: tuple[LoopKey, ...], what: int) -> bool:
         """Weights were updated inside these loops, outermost first. Returns whether the loops were not known."""
         is_new = nest not in self._nests
         self._nests[nest] = self._nests.get(nest, 0) + 1
-        for index, key in enumerate(nest):
-            record = self.records[key]
-            record.updates += 1
-            record.updaters.add(what)
-            record.in_run[what] += 1
-            record.most_of_one = max(record.most_of_one, record.in_run[what])
-            if is_new:
+        is_news = [self.records[key].note(what) for key in nest]
+        if is_new:
+            for index, key in enumerate(nest):
                 self._inside[key].update(nest[index + 1 :])
+        if is_new or any(is_news):
+            self._changed()
         return is_new
-
-    def is_known(self, nest: tuple[LoopKey, ...]) -> bool:
-        """Return whether an update was seen inside these loops before."""
-        return nest in self._nests
 
     def count(self, nest: tuple[LoopKey, ...]) -> None:
         """Weights were updated inside known loops, whose turns are not watched: this says nothing about what runs what."""
@@ -93,9 +106,13 @@ class Inference:
 
     def turn(self, key: LoopKey) -> None:
         """The header of a loop was reached."""
-        self.records[key].turns += 1
         for inner in self._inside[key]:
-            self.records[inner].close_run()
+            self._end_run(inner)
+
+    def entered(self, key: LoopKey) -> None:
+        """A loop was entered: it is run anew, and so are the loops inside it."""
+        self.turn(key)
+        self._end_run(key)
 
     @property
     def updates(self) -> int:
@@ -104,26 +121,44 @@ class Inference:
 
     def phases(self) -> list[Phase]:
         """Return what the events say, in the order in which the phases were first seen."""
-        nests = [self._without_steps(nest) for nest in self._nests if nest]
-        counted = {nest[-1] for nest in nests}
-        found: dict[tuple[LoopKey, LoopKey | None], Phase] = {}
-        for nest in nests:
-            depth = next(index for index, key in enumerate(nest) if key in counted)
-            batch, epoch = nest[depth], nest[depth - 1] if depth else None
-            if (batch, epoch) not in found:
-                found[batch, epoch] = Phase(batch, epoch, nest, self._is_sure(batch, epoch), self._evidence(batch, epoch))
-        return list(found.values())
+        return [
+            Phase(batch, epoch, nest, self._is_sure(batch, epoch), self._evidence(batch, epoch))
+            for batch, epoch, nest in self._phases()
+        ]
 
     def is_sure(self) -> bool:
         """Return whether more of the same would not change the answer."""
-        phases = self.phases()
-        return bool(phases) and all(phase.is_sure for phase in phases)
+        found = self._phases()
+        return bool(found) and all(self._is_sure(batch, epoch) for batch, epoch, _nest in found)
+
+    def knows_batch_loop(self) -> bool:
+        """Return whether one loop has been seen to update repeatedly."""
+        return any(self.records[batch].most_of_one > 1 for batch, _epoch, _nest in self._phases())
 
     def epochs(self) -> int:
         """Return how many epochs of one phase are over. Where turns are no longer watched, by the updates of the first epoch."""
-        records = [self.records[phase.batch] for phase in self.phases()]
+        records = [self.records[batch] for batch, _epoch, _nest in self._phases()]
         by_updates = [record.updates // record.first_run for record in records if record.first_run]
         return max([record.runs for record in records] + by_updates, default=0)
+
+    def _end_run(self, key: LoopKey) -> None:
+        if self.records[key].close_run():
+            self._changed()
+
+    def _changed(self) -> None:
+        self._found, self.has_news = None, True
+
+    def _phases(self) -> list[_Found]:
+        if self._found is None:
+            nests = [self._without_steps(nest) for nest in self._nests if nest]
+            counted = {nest[-1] for nest in nests}
+            found: dict[tuple[LoopKey, LoopKey | None], _Found] = {}
+            for nest in nests:
+                depth = next(index for index, key in enumerate(nest) if key in counted)
+                batch, epoch = nest[depth], nest[depth - 1] if depth else None
+                found.setdefault((batch, epoch), (batch, epoch, nest))
+            self._found = list(found.values())
+        return self._found
 
     def _without_steps(self, nest: tuple[LoopKey, ...]) -> tuple[LoopKey, ...]:
         while len(nest) > 1 and self._is_step(self.records[nest[-1]]):

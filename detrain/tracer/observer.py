@@ -9,26 +9,32 @@ import ast
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from detrain.instrument.analysis import epoch_loop_among, observed_nest
+from detrain.instrument.syntax import counting_names
 from detrain.runtime.frames import is_user_file
-from detrain.structure import AnyLoop, Nest, Structure
-from detrain.tracer.events import LineWatcher, OnLine, line_watcher
+from detrain.structure import AnyLoop, Fit, Nest, Structure
+from detrain.tracer.events import Loops, MarkWatcher, loop_watcher
+from detrain.tracer.fits import seen_fit
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
 from detrain.tracer.sizes import sizes_in
-from detrain.tracer.source import Position, body_lines, position, read_source
+from detrain.tracer.source import Position, body_lines, position, read_source, real_path
 
 _NEWS_EACH: Final = 16
-"""Updates between two looks at what is known, once it is known."""
+"""Updates between two looks at what is known, where none of them brings anything new."""
 
+_USERS: Final = "the user's"
+_FIT: Final = "Keras's fit"
+_ENTRY: Final = "detrain's, which runs the program"
+_OTHERS: Final = "another's"
 _KERAS_FIT: Final = os.path.join("keras", "src", "")
+_LAUNCH: Final = os.path.join("detrain", "runtime", "launch.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +48,46 @@ class Outcome:
     """Seconds from the first update to the last one that was watched."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A frame of a stack: the loops around its position."""
+
+    index: int
+    """Where the frame is, counted from the innermost of the user's."""
+    file: str
+    loops: tuple[AnyLoop, ...]
+    bodies: Loops
+    place: Position
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """The user's frames at an update, as far as they are in loops; outermost first."""
+
+    nest: tuple[LoopKey, ...]
+    levels: tuple[_Level, ...]
+
+
 class Observer:
     """Takes updates from a framework, and turns of loops from a watcher. `on_news` is called after updates."""
 
-    def __init__(self, on_news: Callable[[Observer], None], make_watcher: Callable[[OnLine], LineWatcher] = line_watcher) -> None:
+    def __init__(self, on_news: Callable[[Observer], None], marks: Sequence[LoopKey] = ()) -> None:
+        """`marks`: the loops that carry marks, by number."""
         self._on_news = on_news
         self._inference = Inference()
-        self._watcher = make_watcher(self._reached)
+        self._watcher = loop_watcher(self._reached, self._entered, marks)
         self._is_watching = True
         self._has_updates = False
         self._since_news = 0
         self._is_settled = False
         """Whether the loops are known: their turns are no longer watched, until an update comes from elsewhere."""
-        self._around: dict[tuple[CodeType, int], tuple[str, tuple[AnyLoop, ...], Position]] = {}
-        self._stacks: dict[tuple[tuple[CodeType, int], ...], tuple[LoopKey, ...]] = {}
+        self._kinds: dict[int, str] = {}
+        """Whose a code object is, by its address."""
+        self._codes: list[CodeType] = []
+        """Kept alive, so that no other takes its address."""
+        self._stacks: dict[tuple[tuple[int, int], ...], _Stack] = {}
         self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
-        self._fits: dict[str, None] = {}
+        self._fits: dict[tuple[CodeType, int], Fit] = {}
         self._outside = 0
         self._began = self._ended = 0.0
         self.sizes: dict[str, int] = {}
@@ -70,8 +100,8 @@ class Observer:
             self._has_updates, self._inference = True, Inference()
         self._see(what)
         self._since_news += 1
-        if not self._is_settled or self._since_news >= _NEWS_EACH:
-            self._since_news = 0
+        if self._inference.has_news or not self._inference.updates or self._since_news >= _NEWS_EACH:
+            self._inference.has_news, self._since_news = False, 0
             self._on_news(self)
 
     def on_assign(self, what: int) -> None:
@@ -84,34 +114,49 @@ class Observer:
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
-            if is_user_file(code.co_filename):
+            kind = self._kinds.get(id(code)) or self._kind(code)
+            if kind is _USERS:
                 frames.append(frame)
-            elif code.co_name == "fit" and _KERAS_FIT in code.co_filename:
+            elif kind is _FIT:
                 self._note_fit(frame)
                 return
+            elif kind is _ENTRY:
+                break
             frame = frame.f_back
         self._ended = time.monotonic()
         self._began = self._began or self._ended
-        stack = tuple([(each.f_code, each.f_lasti) for each in frames])
-        if self._is_settled and stack in self._stacks:
-            self._inference.count(self._stacks[stack])
-            return
-        parts = [(each, *self._look(each)) for each in reversed(frames)]
-        nest = nested((file, loop.lineno) for _frame, file, loops, _place in parts for loop in loops)
-        if nest:
-            self._stacks[stack] = nest
-        if not nest:
+        key = tuple([(id(each.f_code), each.f_lasti) for each in frames])
+        known = self._stacks.get(key)
+        stack = self._stacks[key] = known or _stack(frames)
+        if not stack.nest:
             self._outside += 1
-        elif self._inference.update(nest, what):
-            for _frame, file, loops, place in parts:
-                for loop in loops:
-                    self._places.setdefault((file, loop.lineno), (loop, place))
+        elif self._is_settled and known:
+            self._inference.count(stack.nest)
+        else:
+            self._learn(stack, frames, what)
+
+    def _kind(self, code: CodeType) -> str:
+        """Return whose a code object is, and remember it by its address: hashing a code object takes microseconds."""
+        is_fit = code.co_name == "fit" and _KERAS_FIT in code.co_filename
+        is_entry = code.co_name == "_run" and code.co_filename.endswith(_LAUNCH)
+        kind = _USERS if is_user_file(code.co_filename) else _FIT if is_fit else _ENTRY if is_entry else _OTHERS
+        self._kinds[id(code)] = kind
+        self._codes.append(code)
+        return kind
+
+    def _learn(self, stack: _Stack, frames: list[FrameType], what: int) -> None:
+        """Take an update inside loops that are not yet known for sure, and have those watched."""
+        is_new = self._inference.update(stack.nest, what)
+        if is_new:
+            for level in stack.levels:
+                for loop in level.loops:
+                    self._places.setdefault((level.file, loop.lineno), (loop, level.place))
             if not self.sizes:
-                self.sizes = sizes_in([frame for frame, *_rest in parts])
-        self._is_settled = self.is_sure
-        for frame, _file, loops, _place in parts:
-            if loops and not self._is_settled:
-                self._watcher.arm(frame, {loop.lineno: body_lines(loop) for loop in loops})
+                self.sizes = sizes_in(reversed(frames))
+        if is_new or self._inference.has_news:
+            self._is_settled = self.is_sure
+        if not self._is_settled and (is_new or not self._watcher.is_lasting):
+            self._watcher.arm([(frames[level.index], level.file, level.bodies) for level in stack.levels])
 
     @property
     def is_sure(self) -> bool:
@@ -121,7 +166,7 @@ class Observer:
     @property
     def knows_batch_loop(self) -> bool:
         """Whether one loop has been seen to update repeatedly."""
-        return any(self._inference.records[phase.batch].most_of_one > 1 for phase in self._inference.phases())
+        return self._inference.knows_batch_loop()
 
     @property
     def has_only_fit(self) -> bool:
@@ -152,9 +197,14 @@ class Observer:
                 for nest in static.nests
                 if not self._was_passed(nest)
             ]
+        fits = list(self._fits.values())
+        seen = {(fit.file, fit.line) for fit in fits}
+        if not has_ended:
+            fits += [fit for fit in static.fits if (fit.file, fit.line) not in seen]
         took = self._ended - self._began
-        source = f"a traced run ({self._inference.updates} updates in {took:.1f} s, by {self._watcher.name})"
-        structure = Structure(tuple(nests), source, tuple(self._fits))
+        seen_by = f"{self._inference.updates} updates in {took:.1f} s, by {self._watcher.name}" if nests else "in fit"
+        source = f"a traced run ({seen_by})"
+        structure = Structure(tuple(nests), source, tuple(fits) if self._fits else ())
         return Outcome(structure, self.is_sure, self._inference.updates + self._outside, took)
 
     def _was_passed(self, nest: Nest) -> bool:
@@ -164,25 +214,24 @@ class Observer:
         around = None if nest.epoch_loop is None else (nest.epoch_loop.file, nest.epoch_loop.line)
         return key in known or (around in known and self.is_sure)
 
-    def _look(self, frame: FrameType) -> tuple[str, tuple[AnyLoop, ...], Position]:
-        key = (frame.f_code, frame.f_lasti)
-        if key not in self._around:
-            file = _real(frame.f_code.co_filename)
-            source = read_source(file)
-            place = position(frame)
-            loops = () if source is None else tuple(source.loops_around(place.line, place.column))
-            self._around[key] = (file, loops, place)
-        return self._around[key]
+    @property
+    def enter(self) -> Callable[[Any, int], Any]:
+        """What marks in the program call."""
+        assert isinstance(self._watcher, MarkWatcher)
+        return self._watcher.enter
 
     def _reached(self, code: CodeType, line: int) -> None:
-        self._inference.turn((_real(code.co_filename), line))
+        self._inference.turn((real_path(code.co_filename), line))
+
+    def _entered(self, loop: LoopKey) -> None:
+        self._inference.entered(loop)
 
     def _note_fit(self, frame: FrameType) -> None:
         user: FrameType | None = frame
         while user is not None and not is_user_file(user.f_code.co_filename):
             user = user.f_back
-        if user is not None:
-            self._fits[f"{os.path.basename(user.f_code.co_filename)}:{user.f_lineno}"] = None
+        if user is not None and (user.f_code, user.f_lasti) not in self._fits:
+            self._fits[user.f_code, user.f_lasti] = seen_fit(user, frame)
 
     def _nest(self, phase: Phase) -> Nest:
         file, _line = phase.batch
@@ -190,7 +239,7 @@ class Observer:
         source = read_source(file)
         assert source is not None
         epoch = None if phase.epoch is None else (phase.epoch[0], self._places[phase.epoch][0])
-        around, remarks = epoch_loop_among(source.loops_around(loop.lineno, loop.col_offset), loop)
+        around, remarks = epoch_loop_among(source.loops_around(loop.lineno, loop.col_offset), loop, counting_names(source.tree))
         if epoch is not None and around is not None and (file, around.lineno) in phase.nest:
             epoch = (file, around)
         update = _call_in(loop, source.calls_at(place))
@@ -205,6 +254,16 @@ def _call_in(loop: AnyLoop, calls: list[ast.Call]) -> ast.Call | None:
     return next((call for call in calls if id(call) in inside), None)
 
 
-@lru_cache(maxsize=1024)
-def _real(filename: str) -> str:
-    return os.path.realpath(filename)
+def _stack(frames: list[FrameType]) -> _Stack:
+    """Return the loops that frames are in; the innermost frame comes first."""
+    levels = tuple(_level(frame, index) for index, frame in enumerate(frames))[::-1]
+    nest = nested((level.file, loop.lineno) for level in levels for loop in level.loops)
+    return _Stack(nest, tuple(level for level in levels if level.loops))
+
+
+def _level(frame: FrameType, index: int) -> _Level:
+    file = real_path(frame.f_code.co_filename)
+    source = read_source(file)
+    place = position(frame)
+    loops = () if source is None else tuple(source.loops_around(place.line, place.column))
+    return _Level(index, file, loops, {loop.lineno: body_lines(loop) for loop in loops}, place)

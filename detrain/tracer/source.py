@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -54,6 +55,12 @@ def read_source(file: str) -> Source | None:
         return Source(file, ast.parse(Path(file).read_bytes()))
     except (OSError, SyntaxError, ValueError):
         return None
+
+
+@lru_cache(maxsize=1024)
+def real_path(filename: str) -> str:
+    """Return the path of a source file without links."""
+    return os.path.realpath(filename)
 
 
 def position(frame: FrameType) -> Position:

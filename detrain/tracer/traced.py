@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from detrain.errors import NoStructure
+from detrain.instrument.fits import summary
 from detrain.runtime import report
 from detrain.runtime.config import Config, Trace
 from detrain.structure import Nest, Structure, read_info, write_info
@@ -24,7 +25,7 @@ class TracedRun:
         self._config = config
         self._trace = trace
         self._is_over = False
-        self.observer = Observer(self._news)
+        self.observer = Observer(self._news, trace.marks)
 
     def _news(self, observer: Observer) -> None:
         """After an update: end the run if it has shown what it is run for."""
@@ -48,7 +49,7 @@ class TracedRun:
             outcome.structure, program=self._config.program, sizes=self.observer.sizes, base=self._trace.base
         )
         path = Path(self._trace.info)
-        if not structure.fit_lines and not (structure.nests and outcome.updates):
+        if not structure.fits and not (structure.nests and outcome.updates):
             raise _nothing(self._config.shown, outcome)
         if self._trace.is_second:
             structure = self._confirmed(structure, path)
@@ -100,7 +101,10 @@ def _nothing(shown: str, outcome: Outcome) -> NoStructure:
 
 def _say(structure: Structure, outcome: Outcome, path: Path) -> None:
     if not structure.nests:
-        report.say(f"trains through fit ({', '.join(structure.fit_lines[:3])}), no loop of its own; written to {path}")
+        places = ", ".join(fit.place for fit in structure.fits[:3])
+        report.say(f"trains through fit ({places}), no loop of its own; written to {path} (`detrain show {path}`)")
+        for fit in structure.fits:
+            report.say(f"{fit.place}: {summary(fit)}")
         return
     for nest in structure.nests:
         epoch = "no epoch loop" if nest.epoch_loop is None else f"epoch loop {_place(nest.epoch_loop)}"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from detrain import errors
+from detrain.instrument.analysis import analyse
 from tests.e2e.runs import detrain
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
@@ -21,13 +22,14 @@ SET = ("evolution.py",)
 
 
 def trace(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = [str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
         [sys.executable, "-m", "detrain", "trace", *words],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(PROGRAMS)},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(path)},
     )
 
 
@@ -67,6 +69,32 @@ def test_programs_without_a_loop_of_their_own_are_answered(name: str, status: in
 
     assert run.returncode == status
     assert said in run.stderr
+
+
+def test_a_program_that_trains_through_fit_is_told_which_call_for_how_long_and_how_it_comes_back(tmp_path: Path) -> None:
+    run = trace(tmp_path, str(PROGRAMS / "fit_only.py"))
+    shown = detrain("show", "ckpt/inst.info", cwd=tmp_path).out
+    before = detrain("info", str(PROGRAMS / "fit_only.py"), cwd=tmp_path, CKPT_DIR=str(tmp_path / "none")).out
+
+    # 300 rows, a tenth of them for validation, 50 a batch.
+    assert "fit_only.py:14: 3 epochs of 6 batches, from arrays" in run.stderr
+    assert "  3 epochs of 6 batches, from arrays\n  fit_only.py:14         model.fit\n" in shown
+    for argument in ("x                    x", "batch_size           50", "validation_split     0.1"):
+        assert argument in shown
+        assert argument in before
+    assert "a run that resumes   epochs before the checkpoint are passed over" in shown
+    assert "not seen to train in a run" in before
+
+
+@pytest.mark.parametrize(("name", "loader"), [("named_range.py", ""), ("next_argument.py", "next(source)")])
+def test_the_load_is_named_as_a_person_would(name: str, loader: str, tmp_path: Path) -> None:
+    """In both programs the observed run and the source alone must agree."""
+    trace(tmp_path, str(PROGRAMS / name))
+
+    (seen,) = found(tmp_path)["nests"]
+    (read,) = analyse(PROGRAMS / name).nests
+    assert (seen["loader"], seen["load_line"]) == (read.loader, read.load_line)
+    assert seen["loader"] == loader
 
 
 HIDDEN = """

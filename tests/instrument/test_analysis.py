@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from detrain.errors import CannotRewrite
-from detrain.instrument.analysis import analyse, sources
+from detrain.instrument.analysis import analyse
 from detrain.instrument.rewriter import edits_for
+from detrain.instrument.sources import sources
 from detrain.structure import Structure
 
 # `#E1` marks an epoch loop, `#B1` a batch loop, `#L1` the statement that loads, `#U1` the update; the number is the nest's.
@@ -88,7 +89,7 @@ def test_a_compiled_step_is_the_update(tmp_path: Path) -> None:
     assert (nest.batch_loop.kind, nest.batch_loop.column, nest.batch_loop.function) == ("for", 4, "")
     assert "train_step" in nest.evidence[0]
     assert structure.source == "static analysis"
-    assert structure.fit_lines == ()
+    assert structure.fits == ()
 
 
 @pytest.mark.parametrize(
@@ -741,8 +742,8 @@ def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_pat
     assert structure.nests[0].loader == "data[i]"
 
 
-def test_a_batch_loaded_in_the_call_that_updates_has_no_statement(tmp_path: Path) -> None:
-    check(tmp_path, main=with_step("\nfor i in range(3): #B1\n    train_step(*next(it)) #U1\n"))
+def test_a_batch_may_be_loaded_in_the_call_that_updates(tmp_path: Path) -> None:
+    check(tmp_path, main=with_step("\nfor i in range(3): #B1\n    train_step(*next(it)) #L1 #U1\n"))
 
 
 # Programs without a nest.
@@ -773,7 +774,7 @@ def test_a_program_that_only_fits_has_fit_lines_and_no_nests(tmp_path: Path) -> 
         """,
     )
 
-    assert sorted(structure.fit_lines) == ["main.py:6", "model.py:10"]
+    assert sorted(fit.place for fit in structure.fits) == ["main.py:6", "model.py:10"]
 
 
 @pytest.mark.parametrize("text", ["", "x = 1\n", "for x in range(3):\n    print(x)\n", "model.predict(x)\n", "for\n"])
@@ -781,7 +782,7 @@ def test_a_program_without_training_has_no_nests(tmp_path: Path, text: str) -> N
     structure = check(tmp_path, main=text)
 
     assert structure.nests == ()
-    assert structure.fit_lines == ()
+    assert structure.fits == ()
 
 
 @pytest.mark.parametrize(
@@ -841,4 +842,59 @@ def test_a_loop_in_a_train_step_that_only_fit_calls_is_no_batch_loop(tmp_path: P
     Gan().fit(data)
     """
 
-    assert check(tmp_path, main=text).fit_lines == ("main.py:7",)
+    assert check(tmp_path, main=text).fits[0].place == "main.py:7"
+
+
+def test_a_range_that_has_a_name_is_no_loader(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        epochs = range(3)
+        for epoch in epochs: #B1
+            train_step(x, y) #U1
+        """),
+    )
+
+    assert structure.nests[0].loader == ""
+
+
+def test_a_name_that_is_a_range_only_at_times_may_be_a_loader(tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step("""
+        data = range(3)
+        data = load_data()
+        for x, y in data: #B1
+            train_step(x, y) #U1
+        """),
+    )
+
+    assert structure.nests[0].loader == "data"
+
+
+@pytest.mark.parametrize("call", ["next(source)", "source.get_next()", "sample_batch(rng, 32)"])
+def test_what_is_taken_in_the_argument_of_the_step_is_the_load(call: str, tmp_path: Path) -> None:
+    structure = check(
+        tmp_path,
+        main=with_step(f"""
+        for epoch in range(3): #E1
+            source = iter(data)
+            for _ in range(10): #B1
+                total += train_step(*{call}) #L1 #U1
+        """),
+    )
+
+    assert structure.nests[0].loader == call
+
+
+@pytest.mark.parametrize(("call", "arguments"), [
+    ("net.fit(x, y, 32, 5)", {"x": "x", "y": "y", "batch_size": "32", "epochs": "5"}),
+    ("net.fit(data, epochs=N, steps_per_epoch=None)", {"x": "data", "epochs": "N"}),
+    ("self.net.fit(*pair, verbose=0, **options)", {"more": "**options"}),
+    ("net.fit_generator(make(1), callbacks=[stop])", {"x": "make(1)", "callbacks": "[stop]"}),
+])  # fmt: skip
+def test_the_arguments_of_fit_that_matter_are_named(call: str, arguments: dict[str, str], tmp_path: Path) -> None:
+    (fit,) = check(tmp_path, main=f"{call}\n").fits
+
+    assert fit.arguments == arguments
+    assert fit.function == call.partition("(")[0]

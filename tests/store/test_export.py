@@ -9,12 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from detrain.cli.export import command
 from detrain.errors import StoreError, UsageError
 from detrain.runtime.digest import Array
-from detrain.store import Meta, Snapshot, write
+from detrain.store import Meta, Snapshot, read_meta, write
 
 TENSORS: dict[str, Array] = {
     "dense/kernel": np.array([[1.5, -0.0], [np.nan, np.inf]], np.float32),
@@ -77,3 +78,33 @@ def test_a_full_disk_is_seen_before_anything_is_written(checkpoint: Path, monkey
     with pytest.raises(StoreError, match="the disk has 10 left"):
         write(checkpoint.with_name("train-r1-p0-e00002-e000000.h5"), Snapshot(meta, TENSORS, {}, b""))
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == [checkpoint.name]
+
+
+def test_safetensors_of_every_type_that_it_knows(checkpoint: Path) -> None:
+    types = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8"]
+    bits = np.random.default_rng(0)
+    tensors = {f"t/{number}": bits.integers(0, 2, (3, 2)).astype(kind) for number, kind in enumerate(types)}
+    tensors |= {"empty": np.zeros((0, 3), np.float32), "scalar": np.array(2.5), "by columns": np.arange(6.0).reshape(2, 3).T}
+    write(checkpoint, Snapshot(read_meta(checkpoint), tensors, {}, b""))
+    path = exported(checkpoint, "--to", "safetensors")
+    loaded = load_file(path)
+
+    assert {name: (array.dtype, array.shape, array.tobytes()) for name, array in loaded.items()} == {
+        name: (array.dtype, array.shape, array.tobytes()) for name, array in tensors.items()
+    }
+    with safe_open(path, "np") as file:
+        assert file.metadata() == {"program": "train", "phase": "0", "epoch": "1", "batch": "0", "cut": "epoch"}
+
+
+def test_a_type_that_safetensors_lacks_is_refused_and_nothing_left(checkpoint: Path) -> None:
+    write(checkpoint, Snapshot(read_meta(checkpoint), {"a": np.zeros(2, np.complex128)}, {}, b""))
+    with pytest.raises(UsageError, match="cannot hold 'a' of dtype complex128"):
+        CliRunner().invoke(command, ["--to", "safetensors", str(checkpoint)], catch_exceptions=False)
+    assert sorted(path.name for path in checkpoint.parent.iterdir()) == [checkpoint.name]
+
+
+def test_no_checkpoint_is_overwritten(checkpoint: Path) -> None:
+    before = checkpoint.read_bytes()
+    with pytest.raises(UsageError, match="is the name of a checkpoint"):
+        CliRunner().invoke(command, ["--to", "npz", "-o", str(checkpoint), str(checkpoint)], catch_exceptions=False)
+    assert checkpoint.read_bytes() == before

@@ -194,9 +194,9 @@ def test_pruned_checkpoints_are_not_missed(tmp_path: Path, said: list[str]) -> N
 # Files of each version of the formats, as they were written then.
 
 
-def test_a_home_of_version_1_is_read(tmp_path: Path) -> None:
+def test_a_home_of_version_2_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "home"
-    shutil.copytree(GOLDEN / "1", folder)
+    shutil.copytree(GOLDEN / "2", folder)
     catalogue = Catalogue(folder)
 
     assert [entry.cursor for entry in catalogue.entries()] == [epoch(1), epoch(2)]
@@ -208,10 +208,12 @@ def test_a_home_of_version_1_is_read(tmp_path: Path) -> None:
     assert resumed(folder)[1] == 2  # type: ignore[index]
 
 
-def test_a_home_from_before_the_manifest_is_read(tmp_path: Path) -> None:
-    """Its journal has no version, either."""
+def test_a_home_of_version_1_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    """Version 1 was never released: its files could only be read by HDF5, which does not survive all damage."""
     folder = tmp_path / "home"
-    shutil.copytree(GOLDEN / "0", folder)
+    shutil.copytree(GOLDEN / "1", folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    assert resumed(folder)[1] == 2  # type: ignore[index]
-    assert listed(folder) == [NAME.replace("e00001", "e00002")]
+    with pytest.raises(CheckpointDamaged, match="none of the 2 checkpoints of 'train'"):
+        resumed(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -1,0 +1,48 @@
+"""The source files of a program: its entry, and the modules beside it that it imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the parsed entry, and the modules it imports that lie beside it."""
+    waiting, seen = [entry.resolve()], set()
+    folders = _import_folders(entry.resolve())
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        try:
+            tree = ast.parse(path.read_bytes(), str(path))
+        except (SyntaxError, ValueError):
+            continue
+        yield str(path), tree
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                places, names = folders, [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                places = folders
+                if node.level:
+                    places = [path.parents[node.level - 1]] if node.level <= len(path.parents) else []
+                module = node.module or ""
+                names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+            else:
+                continue
+            waiting += [file for place in places for name in names for file in _files(place, name)]
+
+
+def _import_folders(entry: Path) -> list[Path]:
+    """Return the folders that absolute imports start from: the entry's, and that of the package it is part of."""
+    folders = [entry.parent]
+    while (folders[-1] / "__init__.py").is_file():
+        folders.append(folders[-1].parent)
+    return folders
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    base = folder.joinpath(*name.split("."))
+    return [base.with_suffix(".py"), base / "__init__.py"] if name else []

@@ -1,0 +1,114 @@
+"""Questions that the search for training loops asks of syntax trees: what is called, what is read, which loops are where."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from detrain.structure import AnyLoop
+
+RUN: Final = frozenset({"run", "experimental_run_v2"})
+_COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
+GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z])|gradienttape|trainable_(variables|weights)")
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+_Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+
+
+def reference_of(node: ast.AST) -> str:
+    """Return how a name or an attribute is referred to: `name`, `.attribute`; the empty string for anything else."""
+    return f".{node.attr}" if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below, functions and classes defined there left out."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _Inner):
+            yield child
+            yield from own_nodes(child)
+
+
+def invoked_by(call: ast.Call) -> set[str]:
+    """Return what a call refers to: the function, and that which it is told to run (`strategy.run(train_step, args=...)`)."""
+    found = {reference_of(call.func)}
+    if called_name(call) in RUN:
+        found |= {reference_of(argument) for argument in arguments_of(call)}
+    return found - {""}
+
+
+def arguments_of(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments of a call, those with a keyword last."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def called_name(call: ast.Call) -> str:
+    """Return the name of the function or method that is called."""
+    return reference_of(call.func).removeprefix(".")
+
+
+def is_over_gradients(loop: AnyLoop) -> bool:
+    """Return whether a loop goes over the gradients of one update: it is a part of that, no loop over batches."""
+    return not isinstance(loop, ast.While) and GRADIENTS.search(ast.unparse(loop.iter).lower()) is not None
+
+
+def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
+    """Yield each loop of a function with the loops around it, outermost first."""
+
+    def walk(node: ast.AST, parents: list[AnyLoop]) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, AnyLoop) and not is_over_gradients(child):
+                yield child, parents
+                yield from walk(child, [*parents, child])
+            elif not isinstance(child, _Inner):
+                yield from walk(child, parents)
+
+    yield from walk(function, [])
+
+
+def inner_nodes(loop: AnyLoop) -> set[int]:
+    """Return the `id` of all that stands in the loops inside a loop."""
+    inner = (child for child in own_nodes(loop) if isinstance(child, AnyLoop) and not is_over_gradients(child))
+    return {id(node) for child in inner for node in ast.walk(child)}
+
+
+def read_names(node: ast.AST, *, with_index: bool = True) -> set[str]:
+    """Return the names that a node reads; without the index, `data[i]` reads `data` alone."""
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    children = [node.value] if isinstance(node, ast.Subscript) and not with_index else ast.iter_child_nodes(node)
+    return {name for child in children for name in read_names(child, with_index=with_index)}
+
+
+def only_counts(iterable: ast.expr, counting: Collection[str] = ()) -> bool:
+    """Return whether an iterable only counts: `range(n)`, also through `enumerate`, `tqdm` and the like, or a name of one."""
+    if isinstance(iterable, ast.Name):
+        return iterable.id in counting
+    if isinstance(iterable, ast.Call):
+        among = iterable.args if called_name(iterable) == "zip" else iterable.args[:1]
+        is_counted = bool(among) and all(only_counts(argument, counting) for argument in among)
+        return called_name(iterable) in _COUNTING or is_counted
+    return False
+
+
+def loop_counts(loop: AnyLoop, counting: Collection[str]) -> bool:
+    """Return whether a loop goes over nothing that could be trained on."""
+    return isinstance(loop, ast.While) or only_counts(loop.iter, counting)
+
+
+def counting_names(tree: ast.Module) -> frozenset[str]:
+    """Return the names that a file binds to what only counts, and to nothing else: `epochs = range(10)`."""
+    counting: set[str] = set()
+    others: set[str] = set()
+    known: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and only_counts(node.value):
+            named = [target for target in node.targets if isinstance(target, ast.Name)]
+            counting.update(name.id for name in named)
+            known.update(map(id, named))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in known:
+            others.add(node.id)
+        elif isinstance(node, ast.arg):
+            others.add(node.arg)
+    return frozenset(counting - others)

@@ -1,0 +1,83 @@
+"""What updates weights: calls by their own nature, and the functions of the program that make such calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from detrain.instrument.scopes import Scope, aliases_in
+from detrain.instrument.syntax import called_name, invoked_by, is_over_gradients, own_nodes, read_names
+from detrain.structure import bound_names
+
+_UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
+_OPTIMIZER_WORDS: Final = ("opt", "optim")
+_OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What updates weights: calls by their own nature, and references to functions of the program that make such calls."""
+
+    direct: set[int]
+    """`id` of the calls."""
+    references: set[str]
+
+    def calls(self, nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+        """Yield the calls that update, in the order of the source."""
+        for root in nodes:
+            for node in [root, *own_nodes(root)]:
+                if isinstance(node, ast.Call) and (id(node) in self.direct or invoked_by(node) & self.references):
+                    yield node
+
+
+def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> Updates:
+    """Return what updates weights: the calls, and the functions of the program that make them, directly or through others."""
+    updates = Updates(_direct_updates(trees), set())
+    aliases = aliases_in(trees, methods)
+    before = -1
+    while before != len(updates.references):
+        before = len(updates.references)
+        for scope in scopes:
+            if any(updates.calls([scope.node])):
+                updates.references.update(scope.references)
+        for names, functions in aliases:
+            if functions & updates.references:
+                updates.references.update(names)
+    return updates
+
+
+def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    gradients = {name for node in nodes for name in _gradients_bound(node)}
+    return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_direct_update(node, gradients)}
+
+
+def _gradients_bound(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Assign):
+        calls = (n for n in ast.walk(node.value) if isinstance(n, ast.Call))
+        return bound_names(node.targets) if any(called_name(call) == "gradient" for call in calls) else ()
+    return bound_names([node.target]) if isinstance(node, ast.For) and is_over_gradients(node) else ()
+
+
+def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
+    name = called_name(call)
+    if name in _UPDATES or _is_fit_as_step(call):
+        return True
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if name == "assign_sub":  # gradient descent by hand
+        return any(read_names(argument) & gradients for argument in call.args)
+    return name == "apply" and any(word in ast.unparse(call.func.value).lower() for word in _OPTIMIZER_WORDS)
+
+
+def _is_fit_as_step(call: ast.Call) -> bool:
+    """Return whether a call of Keras's `fit` trains for one epoch: in a loop that is a step, not a training of its own.
+
+    An argument that only Keras's has tells it from the `fit` of a scaler or a classifier.
+    """
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    epochs = given.get("epochs", ast.Constant(1))
+    is_one = isinstance(epochs, ast.Constant) and epochs.value == 1
+    return called_name(call) == "fit" and isinstance(call.func, ast.Attribute) and is_one and not _OF_KERAS.isdisjoint(given)

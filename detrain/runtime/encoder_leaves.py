@@ -1,0 +1,208 @@
+"""Python state -> graph, the leaves: arrays, random generators, numbers, dates and the like, and what their encoding shares."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import fractions
+import random
+import zoneinfo
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from detrain.runtime.baseline import Baseline
+from detrain.runtime.digest import Array, digest_array
+from detrain.runtime.dtypes import dtype_name
+from detrain.runtime.graph import (
+    BIT_GENERATORS,
+    LARGE_BYTES,
+    NANS,
+    Hooks,
+    Item,
+    shown,
+)
+from detrain.runtime.kinds import TEXTS, Kinds
+from detrain.runtime.memory import address_of, axes_of, memory_of, owner_of
+from detrain.runtime.naming import (
+    class_name,
+    type_name,
+)
+from detrain.runtime.positions import is_open_for_writing, position
+
+
+class Leaves:
+    """State of an encoder, and the encoding of what holds no other objects."""
+
+    def __init__(self, hooks: Hooks, baseline: Baseline, *, is_baseline: bool = False, are_loads_replayed: bool = False) -> None:
+        self._hooks = hooks
+        self._baseline = baseline
+        self._collects = is_baseline
+        self._kinds = Kinds(hooks, baseline, collects=is_baseline)
+        self._are_loads_replayed = are_loads_replayed
+        """What loads move on is where it was when a resumed process has loaded as often."""
+        self._nodes: list[list[Item] | None] = []
+        self._numbers: dict[int, int] = {}
+        self._alive: list[object] = []
+        self._arrays: dict[str, Array] = {}
+        self._lost: list[str] = []
+        self._lost_numbers: dict[int, str] = {}
+        self._classes: dict[str, Item] = {}
+        """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any more."""
+        self._far_views: list[tuple[int, Array, str]] = []
+        self._is_unordered = False
+        """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
+        self._depth = 0
+
+    def encode(self, value: object, path: str) -> Item:
+        """Return the item for a value. `path` is how the program would write it, for messages."""
+        raise NotImplementedError
+
+    def _lose(self, number: int, path: str, why: str) -> list[Item]:
+        """Name what is not captured, at each place that holds it."""
+        if not self._collects:
+            self._lost.append(f"{shown(path)} ({why})")
+            self._lost_numbers[number] = why
+        return ["opaque", why.partition(":")[0], None]
+
+    def _node(self, value: object, node: list[Item]) -> Item:
+        self._nodes.append(node)
+        self._alive.append(value)
+        return [len(self._nodes) - 1]
+
+    def _encode_all(self, values: Iterable[object], path: str) -> list[Item]:
+        return [self.encode(item, f"{path}[{index}]") for index, item in enumerate(values)]
+
+    def _encode_scalar(self, value: Any, path: str) -> list[Item] | None:
+        """Encode what has no parts that others could hold."""
+        cls = type(value)
+        if cls is float:  # not a number: as a key it is found by its identity alone
+            return ["nan", value, next((name for name, known in NANS.items() if known is value), None)]
+        if cls is complex:
+            return ["complex", value.real, value.imag]
+        if cls is bytearray:
+            return ["bytearray", bytes(value)]
+        if cls in (range, slice):
+            return [cls.__name__, *[self.encode(part, path) for part in (value.start, value.stop, value.step)]]
+        if cls in TEXTS:
+            return ["text", cls.__name__, self.encode(TEXTS[cls](value), path)]
+        if cls is fractions.Fraction:
+            return ["fraction", self.encode(value.numerator, path), self.encode(value.denominator, path)]
+        if cls in (datetime.datetime, datetime.time):
+            naive = value.replace(tzinfo=None).isoformat()
+            return [cls.__name__, naive, value.fold, self.encode(value.tzinfo, f"{path}.tzinfo")]
+        if cls is datetime.timedelta:
+            return ["timedelta", value.days, value.seconds, value.microseconds]
+        if cls is datetime.timezone:
+            offset, *name = value.__getinitargs__()
+            return ["timezone", self.encode(offset, path), *name]
+        if cls is zoneinfo.ZoneInfo and value.key is not None:
+            return ["zoneinfo", value.key]
+        if issubclass(cls, enum.Enum):
+            bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
+            return ["enum", class_name(cls), value.name, bits]
+        return None
+
+    def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
+        """Encode NumPy's scalars, dtypes and generators, and Python's generator."""
+        cls = type(value)
+        if cls in (np.str_, np.bytes_):  # as an array it would lose its trailing zeros
+            return ["npstr" if cls is np.str_ else "npbytes", self.encode(str(value) if cls is np.str_ else bytes(value), path)]
+        if issubclass(cls, np.generic):
+            array = np.asarray(value)
+            return ["npscalar", self._store(array)] if dtype_name(array.dtype) is not None and array.itemsize else None
+        if issubclass(cls, np.dtype):
+            name = dtype_name(value)
+            return None if name is None else ["dtype", name]
+        if cls is random.Random:
+            _version, words, gauss = value.getstate()
+            return ["random", self._store(np.array(words, np.uint32)), gauss]
+        if cls is np.random.RandomState:
+            state = value.get_state(legacy=False)
+            bits = self._encode_bits(value._bit_generator, path, has_seeds=state["bit_generator"] != "MT19937")
+            return ["RandomState", bits, [state["has_gauss"], state["gauss"]]]
+        if cls is np.random.Generator:
+            return ["Generator", self.encode(value.bit_generator, f"{path}.bit_generator"), None]
+        if cls is np.random.SeedSequence:
+            parts = (value.entropy, value.spawn_key, value.pool_size, value.n_children_spawned)
+            return ["seeds", *[self.encode(part, path) for part in parts]]
+        if cls.__name__ in BIT_GENERATORS and cls is getattr(np.random, cls.__name__):
+            return self._describe_bits(value, path, has_seeds=True)
+        return None
+
+    def _encode_bits(self, bits: Any, path: str, *, has_seeds: bool) -> Item:
+        known = self._numbers.get(id(bits))
+        if known is not None:
+            return [known]
+        item = self._node(bits, [])
+        self._numbers[id(bits)] = item[0]
+        self._nodes[item[0]] = self._describe_bits(bits, path, has_seeds=has_seeds)
+        return item
+
+    def _describe_bits(self, bits: Any, path: str, *, has_seeds: bool) -> list[Item]:
+        """Describe a bit generator. The seeds of a legacy one are from the system, and nothing can be spawned from it."""
+        seeds = getattr(bits, "seed_seq", None) if has_seeds else None
+        return ["bits", type(bits).__name__, self.encode(bits.state, path), self.encode(seeds, f"{path}.seed_seq")]
+
+    def _encode_opaque(self, number: int, value: object, path: str) -> list[Item]:
+        """What is not data stays as it is, under the address that it had when the loop was entered."""
+        if self._collects:
+            self._baseline.add(value, "" if self._is_unordered else path)
+            self._baseline.add_position(value, position(value))
+            self._hooks.follow(value)
+        elif (pulled := self._hooks.pulled(value)) is not None and self._baseline.address(value):
+            return ["generator", type_name(value), self._baseline.address(value), pulled]
+        elif not self._baseline.has(value):
+            return self._lose(number, path, type_name(value))
+        elif is_open_for_writing(value) and not self._hooks.is_known_file(value):
+            self._lose(number, path, f"{type_name(value)}: open for writing")
+        elif not self._are_loads_replayed and not self._hooks.is_loader(value) and not self._baseline.is_at(value, position(value)):
+            self._lose(number, path, f"{type_name(value)}: it has moved on")
+        return ["opaque", type_name(value), self._baseline.address(value)]
+
+    def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
+        owner = owner_of(value)
+        is_view = owner is not value and value.nbytes > 0 and memory_of(owner) is not None
+        if value.dtype == object and owner.dtype == object and owner.ndim:
+            if is_view:
+                return self._encode_view(value, path)
+            return ["objects", list(value.shape), self._encode_all(value.reshape(-1).tolist(), path)]
+        if dtype_name(value.dtype) is None:
+            return self._encode_opaque(number, value, path)
+        if not is_view or dtype_name(owner.dtype) is None:
+            return self._encode_array("ndarray", value, value, path)
+        if id(owner) in self._numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES):
+            return self._encode_view(value, path)
+        if self._collects:
+            return self._encode_array("ndarray", value, value, path)
+        self._far_views.append((number, value, path))  # a large owner is captured only if the program holds it elsewhere
+        return []
+
+    def _encode_view(self, value: Array, path: str) -> list[Item]:
+        owner = owner_of(value)
+        offset = address_of(value) - address_of(owner)
+        form = [offset, list(value.shape), list(value.strides), dtype_name(value.dtype)]
+        return ["view", self.encode(owner, f"{path}.base"), *form, value.flags.writeable]
+
+    def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
+        """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data differ."""
+        digest = digest_array(array)
+        if self._collects:
+            self._baseline.arrays.setdefault(digest, []).append(value)
+            if not self._is_unordered:
+                self._baseline.paths[path] = digest
+            return []
+        there = self._baseline.arrays.get(digest, ())
+        if array.nbytes > LARGE_BYTES and (any(known is value for known in there) or (there and kind == "tensor")):
+            return ["same", digest, kind]
+        axes = axes_of(array)
+        stored = array if axes is None else array.transpose(axes)
+        return [kind, self._store(stored), axes, self._baseline.paths.get(path) == digest, array.flags.writeable]
+
+    def _store(self, array: Array) -> str:
+        if self._collects:
+            return ""
+        name = f"{len(self._arrays):05d}"
+        self._arrays[name] = np.array(array, copy=True, order="C")
+        return name

@@ -1,0 +1,155 @@
+"""Which objects are data: what has the hash of its value, and which attributes of a library's object are state."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import pathlib
+import random
+import types
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.runtime.baseline import Baseline
+from detrain.runtime.derived import is_of_framework
+from detrain.runtime.dtypes import dtype_name
+from detrain.runtime.frames import is_user_file
+from detrain.runtime.graph import CONTAINERS, Hooks
+from detrain.runtime.library_state import is_data_object
+from detrain.runtime.naming import STATIC, is_own_class, is_user_class, own_attributes
+from detrain.runtime.positions import is_open_for_writing
+from detrain.runtime.stdlib_state import parts
+
+TEXTS: Final[dict[type, Callable[[Any], str]]] = {
+    datetime.date: datetime.date.isoformat,
+    decimal.Decimal: str,
+    uuid.UUID: str,
+    pathlib.PosixPath: str,
+    pathlib.PurePosixPath: str,
+    pathlib.PureWindowsPath: str,
+}
+_VALUE_TYPES: Final = (int, float, complex, str, bytes, bool, range, fractions.Fraction, np.generic, *TEXTS)
+"""Kinds whose hash is that of their value, in every process of the same hash seed."""
+_STATE_TYPES: Final = (
+    *(bool, int, float, complex, str, bytes, bytearray, range, slice, enum.Enum, fractions.Fraction),
+    *(np.ndarray, np.generic),
+    *(datetime.date, datetime.time, datetime.timedelta, random.Random, np.random.RandomState, np.random.Generator, *TEXTS),
+)
+_DEEP_STATE: Final = 8
+"""Containers of data are not nested deeper than this in an object of a library."""
+
+
+class Kinds:
+    """Tells data from what stays as it is. `collects`: the baseline is being made, and everything counts."""
+
+    def __init__(self, hooks: Hooks, baseline: Baseline, *, collects: bool) -> None:
+        self._hooks, self._baseline, self._collects = hooks, baseline, collects
+
+    def is_walkable(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute can be described: data, and among it what stays as it is."""
+        if self.is_state(value) or self._collects or isinstance(value, (*STATIC, functools.partial)):
+            return True
+        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
+            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            return depth < _DEEP_STATE and all(self.is_walkable(item, depth + 1) for item in values)
+        return self._hooks.variable(value) is not None or self._baseline.has(value)
+
+    def is_of_library(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute is the library's through and through: layers, variables, losses, and containers of these."""
+        cls = type(value)
+        if cls in CONTAINERS.values() or self._hooks.is_container(value):
+            values = list(value.values() if isinstance(value, dict) else value)
+            return bool(values) and depth < _DEEP_STATE and all(self.is_of_library(item, depth + 1) for item in values)
+        if isinstance(value, types.FunctionType):
+            return not is_user_file(value.__code__.co_filename)
+        is_framework = is_of_framework(cls) and not self.is_holder(value) and not self.is_marked(value)
+        return self._hooks.variable(value) is not None or (is_framework and self._hooks.tensor(value) is None)
+
+    def is_holder(self, value: object) -> bool:
+        """Return whether all attributes of a library's object that are data are state."""
+        return self._hooks.is_holder(value) or is_data_object(value, is_plain_state)
+
+    def is_marked(self, value: object) -> bool:
+        """Return whether the program has put attributes on an object of a framework: `model.counter = 0`."""
+        return is_of_framework(type(value)) and not self._hooks.stored_outside.isdisjoint(own_attributes(value) or ())
+
+    def is_state(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
+        cls = type(value)
+        if is_open_for_writing(value) or parts(value) is not None:
+            return True
+        if value is None or issubclass(cls, _STATE_TYPES):
+            return cls is not np.ndarray or dtype_name(value.dtype) is not None
+        if cls in CONTAINERS.values() or self._hooks.is_container(value):
+            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            return depth < _DEEP_STATE and all(self.is_state(item, depth + 1) for item in values)
+        if is_user_class(cls):
+            return True
+        if is_own_class(cls) or self.is_holder(value):
+            return self._collects or self._baseline.has(value)
+        return self._hooks.variable(value) is None and self._hooks.tensor(value) is not None
+
+
+def plain(value: Any) -> object:
+    """Return a plain list, dict or set of what a framework's one holds."""
+    return next(base(value) for base in (dict, list, set) if isinstance(value, base))
+
+
+def is_plain_state(value: object) -> bool:
+    """Return whether a value is data of a kind that needs no framework."""
+    cls = type(value)
+    if issubclass(cls, np.ndarray):
+        return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
+    return issubclass(cls, _STATE_TYPES) or is_user_class(cls)
+
+
+def has_contents(cell: types.CellType) -> bool:
+    """Return whether a closure's variable is bound."""
+    try:
+        cell.cell_contents  # noqa: B018 - reading it is the test
+    except ValueError:
+        return False
+    return True
+
+
+def class_attributes(cls: type) -> dict[str, object]:
+    """Return the attributes of a class that are state: no methods, descriptors or what Python itself puts there."""
+    if issubclass(cls, enum.Enum) or hasattr(cls, "_fields"):
+        return {}
+    static = (*STATIC, functools.cached_property, types.MemberDescriptorType, types.GetSetDescriptorType)
+    return {
+        name: item
+        for name, item in list(vars(cls).items())
+        if not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl" and not issubclass(type(item), static)
+    }
+
+
+def read_slot(slot: Any, value: object) -> tuple[object] | None:
+    """Return what is in a slot, past the hooks of the class, or None if it is not set."""
+    try:
+        return (slot.__get__(value),)
+    except AttributeError:
+        return None
+
+
+def _is_nan(value: object) -> bool:
+    """Return whether a value is not a number: then it is found by its identity alone, and its hash is its address."""
+    return bool(value != value)  # noqa: PLR0124
+
+
+def has_value_hash(value: object) -> bool:
+    """Return whether a hash is that of a value, in every process of the same hash seed, not of an address."""
+    cls = type(value)
+    if cls in (tuple, frozenset) or (issubclass(cls, tuple) and cls.__hash__ is tuple.__hash__):
+        return all(map(has_value_hash, value))  # type: ignore[call-overload]
+    if value is None:  # a constant from 3.12 on
+        return bool(hash(None) == 0xFCA86420)
+    if issubclass(cls, (*_VALUE_TYPES, enum.Enum, datetime.time, datetime.timedelta)):
+        return cls.__hash__ is not object.__hash__ and not _is_nan(value)
+    return cls.__hash__ is not object.__hash__ and is_user_class(cls)

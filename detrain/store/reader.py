@@ -1,0 +1,155 @@
+"""Reading a checkpoint file by its trailer. No byte is acted on before its digest was found right; HDF5 is not involved.
+
+A file says how large its arrays are: that is checked against the file before memory is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
+from detrain.runtime.digest import Array, begin_array, digest_bytes
+from detrain.runtime.dtypes import named_dtype
+from detrain.store.snapshot import Meta, Snapshot
+from detrain.store.trailer import Extent, Listed, Trailer, digest_of_rest, read_trailer
+
+_CHUNK_BYTES: Final = 1 << 20
+_GRAPH: Final = "python/graph"
+
+
+def read_meta(path: Path) -> Meta:
+    """Return what a checkpoint says about itself, its digest checked; tensors are not read."""
+    with _opened(path) as file:
+        return file.meta()
+
+
+def read(path: Path) -> Snapshot:
+    """Read a checkpoint and check every digest. Raises CheckpointDamaged, CheckpointTooNew or StoreError."""
+    with _opened(path) as file:
+        file.check_rest()
+        values = {name: file.array(name) for name in file.listed}
+        tensors = {listed.key: values[name] for name, listed in file.listed.items() if name.startswith("tensors/")}
+        rng = {name[len("rng/") :]: values[name].tobytes() for name in values if name.startswith("rng/")}
+        arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
+        return Snapshot(file.meta(), tensors, rng, values[_GRAPH].tobytes(), arrays)
+
+
+def verify(path: Path) -> str:
+    """Check every digest of a checkpoint, and return the digest of the whole. Raises as `read` does."""
+    with _opened(path) as file:
+        file.check_rest()
+        file.meta()
+        for name in file.listed:
+            file.check(name)
+        return file.trailer.manifest_digest
+
+
+class _File:
+    """An open checkpoint whose trailer and manifest are whole."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._end = os.fstat(descriptor).st_size
+        self.trailer: Trailer = read_trailer(self._read_at, self._end)
+        self._end -= self.trailer.size_bytes
+        *offsets, manifest_offset = self.trailer.offsets
+        self._manifest = Extent(manifest_offset, self.trailer.manifest_bytes)
+        if self._manifest.offset + self._manifest.size_bytes > self._end:
+            raise CheckpointDamaged("is damaged: its manifest does not lie in it")
+        data = self._read_at(self._manifest.offset, self._manifest.size_bytes)
+        _check("the manifest", digest_bytes(data), self.trailer.manifest_digest)
+        entries = msgspec.json.decode(data, type=list[Listed])
+        self.listed = {listed.name: listed for listed in entries}
+        if len(entries) != len(offsets) or len(self.listed) != len(entries) or not {"meta", _GRAPH} <= self.listed.keys():
+            raise CheckpointDamaged("has other arrays than a checkpoint has")
+        self._extents = {listed.name: Extent(at, listed.size_bytes()) for at, listed in zip(offsets, entries, strict=True)}
+
+    def check_rest(self) -> None:
+        """See that arrays lie in the file, one behind the other, and that what lies between them is as it was written."""
+        rest = digest_of_rest(self._read_at, [*self._extents.values(), self._manifest], self._end)
+        _check("what lies between the arrays", rest.hex(), self.trailer.rest.hex())
+
+    def meta(self) -> Meta:
+        """Return what the checkpoint says about itself."""
+        return msgspec.json.decode(self.array("meta").tobytes(), type=Meta)
+
+    def array(self, name: str) -> Array:
+        """Return an array, its digest checked."""
+        listed, extent = self.listed[name], self._extents[name]
+        dtype = named_dtype(listed.dtype)
+        if extent.offset + extent.size_bytes > self._end or math.prod(listed.shape) > max(extent.size_bytes, self._end):
+            raise CheckpointDamaged(f"has an array {name!r} of shape {listed.shape}, more than there is room for")
+        buffer = np.empty(extent.size_bytes, np.uint8)
+        self._digest(name, buffer.data)
+        return buffer.view(dtype).reshape(listed.shape) if extent.size_bytes else np.zeros(listed.shape, dtype)
+
+    def check(self, name: str) -> None:
+        """See that an array has its digest, in little memory."""
+        self._digest(name, None)
+
+    def _digest(self, name: str, into: memoryview | None) -> None:
+        listed, extent = self.listed[name], self._extents[name]
+        state = begin_array(named_dtype(listed.dtype), listed.shape)
+        scratch = memoryview(bytearray(min(_CHUNK_BYTES, extent.size_bytes))) if into is None else into[:0]
+        for start in range(0, extent.size_bytes, _CHUNK_BYTES):
+            length = min(_CHUNK_BYTES, extent.size_bytes - start)
+            chunk = scratch[:length] if into is None else into[start : start + length]
+            self._read_into(chunk, extent.offset + start)
+            state.update(chunk)
+        _check(name, state.hexdigest(), listed.digest)
+
+    def _read_at(self, offset: int, count: int) -> bytes:
+        data = bytearray(count)
+        self._read_into(memoryview(data), offset)
+        return bytes(data)
+
+    def _read_into(self, chunk: memoryview, offset: int) -> None:
+        done = 0
+        while done < len(chunk):
+            count = os.preadv(self._descriptor, [chunk[done:]], offset + done)
+            if not count:
+                raise CheckpointDamaged("became shorter while it was read")
+            done += count
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[_File]:
+    """Open a checkpoint. What goes wrong is an error of the store that names the file."""
+    if not path.is_file():
+        raise StoreError(f"no checkpoint at {str(path)!r}", "`detrain ckpt ls DIR` lists those of a folder")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield _File(descriptor)
+        finally:
+            os.close(descriptor)
+    except CheckpointTooNew as error:
+        todo = "update detrain, or start anew with --fresh; the file is left as it is"
+        raise CheckpointTooNew(f"checkpoint {str(path)!r} {error.what}", todo) from error
+    except PermissionError as error:
+        raise StoreError(f"checkpoint {str(path)!r} cannot be read: {error.strerror}", "make the file readable") from error
+    except OSError as error:
+        raise _damaged(path, f"cannot be read: {error.strerror or error}") from error
+    except (CheckpointDamaged, ValueError, MemoryError, msgspec.MsgspecError) as error:
+        # Values that no array can have, behind digests that are right: somebody made the file.
+        raise _damaged(path, error.what if isinstance(error, CheckpointDamaged) else f"is none: {error}") from error
+
+
+def _damaged(path: Path, what: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"checkpoint {str(path)!r} {what}",
+        "detrain goes back to the newest good one; keep the file if you want to look at it",
+    )
+
+
+def _check(name: str, got: str, expected: str) -> None:
+    if got != expected:
+        raise CheckpointDamaged(f"is damaged: {name} has digest {got}, written as {expected}")

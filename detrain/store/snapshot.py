@@ -1,0 +1,55 @@
+"""What a checkpoint holds: the state of a program at a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from detrain.runtime.cursor import FileState
+from detrain.runtime.digest import Array
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint says about itself. Times and process ids are not part of it: equal states give equal bytes."""
+
+    phase: int
+    epoch: int
+    batch: int
+    cut: str
+    run: int
+    program: str
+    arguments: tuple[str, ...]
+    sources: dict[str, str]
+    """Digest of the syntax tree of each source file of the program, by its path relative to the program's folder."""
+    environment: dict[str, str]
+    seed: int
+    batches_done: int
+    """Batches done since the start of the run, over all phases and epochs."""
+    journal_bytes: int
+    """Length of the journal at this cut."""
+    frameworks: dict[str, msgspec.Raw] = {}
+    not_captured: tuple[str, ...] = ()
+    item: str = ""
+    """What the epoch loop goes over at this cut, where it is a number or text."""
+    files: dict[str, FileState] = {}
+    """Files that the program writes, by path."""
+    folders: tuple[str, ...] = ()
+    """Folders that the program has made."""
+    outside: dict[str, list[str]] = {}
+    """What the program has read of clock and randomness outside of its loops, by kind, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state at a cut: `meta`, framework tensors by key, packed random streams by name, the Python object graph.
+
+    `python` is the codec's byte string, `arrays` the arrays it refers to by number.
+    """
+
+    meta: Meta
+    tensors: Mapping[str, Array]
+    rng: Mapping[str, bytes]
+    python: bytes
+    arrays: Mapping[str, Array] = field(default_factory=dict)
