@@ -83,10 +83,10 @@ class Thresholds:
     immediate_steps: int = 2  # the faulted one and the next
     sharp_loss: float = 0.5  # a collapse: of this and more
     sharp_steps: int = 2  # behind the faulted step, over which the accuracy is taken
-    slow_loss: float = 0.2  # low: by this and more
+    slow_loss: float = 0.05  # low: by this and more
     slow_steps: int = 30  # stays low: for so many steps on end
-    slow_recovery: float = 0.25  # and regains less than this of what it has lost
-    smooth_steps: int = 5  # over which all this is taken
+    slow_recovery: float = 0.25  # behind a collapse: and does not regain this of what it has lost at most
+    smooth_steps: int = 5  # over which low is taken
     test_loss: float = 0.2  # low test accuracy: by this and more, at any validation behind the fault
 
     def __post_init__(self) -> None:
@@ -154,8 +154,9 @@ def _of_accuracy(golden: Series, trial: Series, start: int, thresholds: Threshol
     smooth_mine, smooth_its = _smooth(mine, thresholds.smooth_steps), _smooth(its, thresholds.smooth_steps)
     is_sharp = bool(is_low(_mean(mine[sharp]), _mean(its[sharp]), thresholds.sharp_loss).any())
     lost = np.where(is_low(smooth_mine, smooth_its, thresholds.slow_loss), smooth_mine - smooth_its, 0.0)
-    stays = (lost > 0) & (lost >= (1 - thresholds.slow_recovery) * lost.max(initial=0.0))
-    is_slow = _longest(stays) >= thresholds.slow_steps
+    # A network that has collapsed is low while it learns again, too: there, staying low is not learning.
+    stays = lost >= (1 - thresholds.slow_recovery) * lost.max(initial=0.0) if is_sharp else True
+    is_slow = _longest((lost > 0) & stays) >= thresholds.slow_steps
     if is_sharp or is_slow:
         return Outcome.SHARP_SLOW if is_sharp and is_slow else Outcome.SHARP if is_sharp else Outcome.SLOW
     collapses = is_low(smooth_mine, smooth_its, thresholds.sharp_loss).any()
