@@ -114,6 +114,13 @@ class NotCapturable(DetrainError):
     exit_code = 79
 
 
+class FaultPersists(DetrainError):
+    """An alarm of the guard that came again when the steps before it were run again."""
+
+    slug = "alarm"
+    exit_code = 85
+
+
 class FrameworkUnsupported(DetrainError):
     """A framework version whose private parts are not those that the adapter was written for."""
 

@@ -15,7 +15,7 @@ from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, find_stru
 from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
-from detrain.runtime.config import VARIABLE, Config, Every
+from detrain.runtime.config import RESTARTED, VARIABLE, Config, Every
 from detrain.runtime.environment import base_environment, compare, variables
 from detrain.store import Catalogue, Choice, Meta, read_meta
 from detrain.store.lock import hold
@@ -76,6 +76,19 @@ class EveryType(click.ParamType[Every]):
     show_default=True,
     help="On SIGTERM: take a last checkpoint at the next cut, or leave the signal to the program.",
 )
+@click.option(
+    "--guard",
+    type=click.Choice(["detect", "recover"]),
+    default=None,
+    help="Look for hardware faults after each step: name them, or go back and run the steps again.",
+)
+@click.option(
+    "--on-repeat",
+    type=click.Choice(["stop", "continue"]),
+    default="stop",
+    show_default=True,
+    help="When an alarm comes again in the steps that are run again: end the program, or go on.",
+)
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
 @click.option("--bare", is_flag=True, help="Only the deterministic settings: no probes, no checkpoints.")
@@ -90,6 +103,8 @@ def command(
     fresh: bool,
     on_save_error: str,
     on_sigterm: str,
+    guard: str | None,
+    on_repeat: str,
     strict: bool,
     allow_environment: bool,
     bare: bool,
@@ -117,9 +132,12 @@ def command(
     catalogue = Catalogue(Path(home).absolute())
     catalogue.create()
     is_alone = hold(catalogue.folder, target.name)
-    chosen = None if fresh else _newest(catalogue, target, arguments)
     runs = [entry.run for entry in catalogue.entries() if entry.program == target.name]
-    run = chosen[0].entry.run if chosen else max(runs, default=0) + 1
+    restarted = int(os.environ.pop(RESTARTED, "0"))
+    if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
+        fresh = restarted not in runs
+    chosen = None if fresh else _newest(catalogue, target, arguments)
+    run = chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1
     if is_alone:
         catalogue.remove_leftovers(target.name)
     config = new_config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
@@ -128,6 +146,9 @@ def command(
     config = msgspec.structs.replace(
         config,
         keep_every=keep_every or 0,
+        guard=guard or "",
+        goes_on_after_repeat=on_repeat == "continue",
+        is_restarted=restarted > 0,
         is_strict=strict,
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",

@@ -5,7 +5,8 @@ An adapter is made when the program itself has imported the framework, never bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -25,6 +26,23 @@ class Settings:
     """Called when weights are updated from eager code, with a number that tells one updater from another."""
     on_assign: Callable[[int], None] = lambda _what: None
     """Called when a trainable variable is set outside of updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A variable that holds history of the training: what is known beforehand of its Euclidean norm."""
+
+    key: str
+    group: str
+    """Variables of one group have values of one kind, and share a bound that is found by watching."""
+    power: int
+    """1 for what grows like gradients or weights, 2 for what grows like their squares."""
+    limit: float = math.inf
+    """Bound on the norm that holds in theory."""
+    partner: str = ""
+    """Key of the variable (the second moment) whose norm n bounds this one's: by `factor * sqrt(n + unseen)`."""
+    factor: float = 0.0
+    unseen: float = 0.0
 
 
 class Framework(Protocol):
@@ -87,6 +105,33 @@ class Framework(Protocol):
 
     def on_import(self, module: str) -> None:
         """Called when a module of `FOLLOWED` has been imported."""
+
+    def norms(self) -> tuple[Sequence[Watched], Array]:
+        """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in it.
+
+        The sequence is the same object until another is to be watched.
+        """
+
+    def hold(self) -> object:
+        """Return the state of the framework at this moment, to be put back by `put_back`. It shares memory, copied on write."""
+
+    def put_back(self, held: object) -> list[str]:
+        """Put a state back, or return, with nothing done, why that cannot be exact."""
+
+    def release(self) -> None:
+        """No state that was held will be put back: what iterators hand out need not be kept."""
+
+    def begin_load(self) -> None:
+        """The load of a batch loop begins, whose batch is kept elsewhere."""
+
+    def end_load(self) -> list[str]:
+        """The load is over. Returns what it did that cannot be left out when its batch is handed out again."""
+
+    def is_pure(self, loader: object) -> bool:
+        """Return whether an iterator of the framework runs no Python of the program."""
+
+    def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
+        """Return the step of a framework's own loop with an iterator over these batches in it, or None if there can be none."""
 
     def environment(self) -> dict[str, str]:
         """Return versions and settings that decide about bits."""

@@ -66,6 +66,13 @@ class Births:
                 return reference()
         return None
 
+    def living(self, kind: type) -> Iterator[tuple[str, object]]:
+        """Yield the keys and objects of a kind that are alive."""
+        for reference, key in list(self._keys.values()):
+            value = reference()
+            if isinstance(value, kind):
+                yield key, value
+
     def top_counts(self) -> dict[str, int]:
         """Return how many of each label the program itself has made."""
         return dict(self._counts.get(TOP, {}))

@@ -16,7 +16,7 @@ import os
 import sys
 import textwrap
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType, GeneratorType
 from typing import Any, Final, Protocol
 
@@ -124,6 +124,10 @@ class Fit:
     def pull(self, iterator: Iterator[Any]) -> None:
         """Fetch what a step would have fetched, without the step."""
         _pull(iterator, self._running().steps_per_execution)
+
+    def refetch(self, item: object, fetched: Sequence[list[np.ndarray[Any, Any]]]) -> object | None:
+        """Return a step of the running `fit` that fetches these batches again, or None if it is none of its steps."""
+        return None
 
     # State.
 

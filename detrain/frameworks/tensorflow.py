@@ -11,7 +11,7 @@ import functools
 import json
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +30,7 @@ from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import Fit, is_of_fit
 from detrain.frameworks.tensorflow_building import Builder
+from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.digest import Array
@@ -77,6 +78,9 @@ class TensorFlow:
         self._tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_tables()
         self._random = RandomCounters(self._births)
+        self._moments = moments = Moments(self._births, self._building, self._alive, lambda: self._made)
+        self.norms, self.hold, self.put_back, self.release = moments.norms, moments.hold, moments.put_back, moments.release
+        self.begin_load, self.end_load, self.is_pure = moments.begin_load, moments.end_load, moments.is_pure
         self._updates = Updates(settings.on_update, settings.on_assign)
 
     def streams(self) -> dict[str, Stream]:
@@ -214,6 +218,10 @@ class TensorFlow:
             if not writer._closed:
                 writer.flush()
 
+    def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
+        """Return a step of `fit` that fetches these batches."""
+        return self._fit.refetch(item, fetched)
+
     def environment(self) -> dict[str, str]:
         """Return versions, devices and the settings that change bits."""
         return {
@@ -267,7 +275,8 @@ class TensorFlow:
         key = self._births.register(variable, label, sys._getframe(2))
         self._handles[identity] = key
         weakref.finalize(variable.handle, self._handles.pop, identity, None)
-        self._variables[key] = weakref.ref(variable)
+        self._variables[key] = weakref.ref(variable, self._moments.on_change)
+        self._moments.on_change()
         if key in self._pending:
             with tf.init_scope():
                 _assign(key, variable, self._pending.pop(key))
@@ -329,6 +338,7 @@ class TensorFlow:
         def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             original_iterator(iterator, dataset, *args, **kwargs)
             iterator.detrain_pulled = 0
+            self._moments.iterators.add(iterator)
             if dataset is not None and context.executing_eagerly():
                 if not is_of_fit(sys._getframe(1)):
                     self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
@@ -342,7 +352,7 @@ class TensorFlow:
 
         @functools.wraps(original_next)
         def advanced(iterator: Any) -> Any:
-            value = original_next(iterator)
+            value = self._moments.pulls.next(iterator, original_next)
             iterator.detrain_pulled += 1
             return value
 

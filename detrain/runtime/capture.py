@@ -16,6 +16,7 @@ from detrain.runtime.derived import stored_outside
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
+from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
 from detrain.runtime.pulls import Pulls
 from detrain.store import Snapshot
 
@@ -42,16 +43,34 @@ class Capture:
     def encode(self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False) -> Encoded:
         """Return the state of the program, suspended in `frame`."""
         encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
-        roots: dict[str, Item] = {}
-        for root, values in _namespaces(frame):
-            for name, value in values.items():
-                roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
-        return encoder.finish(roots)
+        return encoder.finish(_roots(encoder, frame))
+
+    def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
+        """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
+        encoder = LiveEncoder(self._hooks(), baseline)
+        return encoder.finish_live(_roots(encoder, frame))
+
+    def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
+        """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
+        return self._bind(LiveDecoder(live, self._hooks(), baseline), frame)
+
+    def encode_value(self, value: object) -> Live:
+        """Return what a value holds, to be put back into it in this process."""
+        return encode_value(value, self._hooks())
+
+    def restore_value(self, live: Live) -> list[str]:
+        """Put back what `encode_value` returned; return what could not be put back."""
+        return restore_value(live, self._hooks())
 
     def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame`; return what could not be put back."""
         decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
         decoder.replay_generators()
+        return self._bind(decoder, frame)
+
+    @staticmethod
+    def _bind(decoder: Decoder, frame: FrameType) -> list[str]:
+        """Decode all roots, and bind the names to what they were bound to."""
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
             root, _, name = key.rpartition("|")
@@ -124,6 +143,7 @@ class Capture:
             self._pulls.state,
             self._pulls.replay,
             outside,
+            lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
         )
 
 
@@ -163,6 +183,14 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
                 if not (key.startswith("__") and key.endswith("__")) and not isinstance(value, _SKIPPED_TYPES)
             },
         )
+
+
+def _roots(encoder: Encoder, frame: FrameType) -> dict[str, Item]:
+    roots: dict[str, Item] = {}
+    for root, values in _namespaces(frame):
+        for name, value in values.items():
+            roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
+    return roots
 
 
 def _frame_root(depth: int, frame: FrameType) -> str:

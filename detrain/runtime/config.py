@@ -9,6 +9,8 @@ import msgspec
 from detrain.structure import Structure
 
 VARIABLE: Final = "DETRAIN_SESSION"
+RESTARTED: Final = "DETRAIN_GUARD_RUN"
+"""Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
 
 Unit = Literal["epochs", "batches", "minutes"]
 
@@ -76,5 +78,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The loops that carry probes, where detrain has found them itself."""
     info: str = ""
     """Where the structure is written once the run has confirmed it."""
+    guard: str = ""
+    """`detect` or `recover`: look for hardware faults at each cut."""
+    goes_on_after_repeat: bool = False
+    """An alarm that comes again when steps are run again does not end the run."""
+    is_restarted: bool = False
+    """The guard has started this process: the one before it met an alarm."""
     command: tuple[str, ...] = ()
     """The arguments of the `detrain` command, to start it again."""

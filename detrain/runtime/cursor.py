@@ -22,6 +22,8 @@ class FileState:
 
 FETCHED_IN_BODY: Final = object()
 """Stands for a batch that the body of its loop will load."""
+NOTHING: Final = object()
+"""Stands for no batch: the loader is to be asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ class Files:
 
     def __init__(self) -> None:
         self._open: dict[str, list[weakref.ref[Any]]] = {}
-        self._appended: set[str] = set()
+        self._appended: dict[str, int] = {}
+        """Files that are appended to, and how long they were before this process first did."""
         self._kept: frozenset[str] = frozenset()
         """Files of the checkpoint on the way to which the run is: they must not be emptied."""
         self._made: set[str] = set()
@@ -77,10 +78,10 @@ class Files:
             self._said.add(path)
             report.warn(f"{_shown(path)} is read, which was written after the checkpoint: it holds what a later moment put there")
 
-    def opened(self, path: str, mode: str, file: Any) -> None:
-        """Note a file that has been opened for writing."""
+    def opened(self, path: str, mode: str, file: Any, size: int) -> None:
+        """Note a file that has been opened for writing; it was `size` bytes long."""
         if "a" in mode:
-            self._appended.add(path)
+            self._appended.setdefault(path, size)
         self._written.add(path)
         self._open.setdefault(path, []).append(weakref.ref(file))
 
@@ -105,6 +106,10 @@ class Files:
             if (live or path in self._appended) and os.path.isfile(path):
                 found[_shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
         return found
+
+    def untouched(self) -> dict[str, FileState]:
+        """Return the files that this process appends to, as they were before."""
+        return {_shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
 
     def folders(self) -> tuple[str, ...]:
         """Return the folders that the program has made and that are there."""
@@ -153,8 +158,9 @@ class _Open:
                 self._files.reads(file)
             return self._original(file, mode, *args, **kwargs)
         path = os.path.abspath(os.fsdecode(file))
+        size = os.path.getsize(path) if "a" in mode and os.path.isfile(path) else 0
         made = self._original(file, self._files.gentle_mode(path, mode), *args, **kwargs)
-        self._files.opened(path, mode, made)
+        self._files.opened(path, mode, made, size)
         return made
 
 

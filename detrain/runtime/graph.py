@@ -86,6 +86,8 @@ class Hooks:
     """Brings a generator to where another was; returns whether it has yielded the same."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
+    is_constant: Callable[[object], bool] = lambda _: False
+    """Says whether an object is a constant tensor, without reading it."""
 
 
 @dataclass(frozen=True, slots=True)

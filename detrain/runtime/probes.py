@@ -26,7 +26,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from detrain.errors import DetrainError, Diverged
-from detrain.runtime.cursor import FETCHED_IN_BODY
+from detrain.runtime.cursor import FETCHED_IN_BODY, NOTHING
 
 if TYPE_CHECKING:
     from detrain.runtime.session import Session
@@ -157,7 +157,7 @@ class epoch_loop(Generic[T]):
         """A loop left by `break` or `return` drops its iterator at once: that ends the phase."""
         session = _session
         if session is not None and self._phase == session.phase:
-            session.end_phase()
+            _guarded(session.end_phase)
 
 
 def _ended_early(count: int, expected: int) -> None:
@@ -226,12 +226,18 @@ class batch_loop(Generic[T]):
         if session is None:
             return next(self._iterator)
         frame = sys._getframe(1)
-        number = _guarded(session.at_load, frame)
-        try:
-            item = next(self._iterator)
-        except StopIteration:
-            _guarded(session.end_load, frame)
-            raise
+        number = _guarded(session.at_load, frame, self)
+        recovery = session.recovery
+        kept: Any = NOTHING if recovery is None else _guarded(recovery.load, frame)
+        item: T = kept
+        if kept is NOTHING:
+            try:
+                item = next(self._iterator)
+            except StopIteration:
+                _guarded(session.end_load, frame)
+                raise
+            if recovery is not None:
+                _guarded(recovery.keep, item, self._iterator, frame)
         _loops.loaded_batch, _loops.loaded, _loops.names = (
             number,
             FETCHED_IN_BODY if self._is_fetched_in_body else item,

@@ -21,6 +21,8 @@ import msgspec
 
 from detrain.errors import Diverged, EnvironmentChanged, NotCapturable, StoreError
 from detrain.frameworks import Framework
+from detrain.guard.recovery import Recovery
+from detrain.guard.watch import DEPTH, Guard
 from detrain.runtime import report
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline
@@ -31,6 +33,7 @@ from detrain.runtime.files import Files
 from detrain.runtime.journal import Address, Journal
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Pulls
+from detrain.runtime.ring import Ring
 from detrain.runtime.rng import Streams
 from detrain.runtime.termination import GRACE_S, Termination
 from detrain.runtime.trial import Trial
@@ -62,6 +65,10 @@ class Session:
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
+        self.recovery: Recovery | None = None
+        """Looks for hardware faults at each cut, and goes back."""
+        if config.guard:
+            self.guard(recovers=config.guard == "recover", goes_on=config.goes_on_after_repeat)
         self._stations = [(path, cursor_of(read_meta(path))) for path in map(Path, config.stations)]
         last = read_meta(self._stations[-1][0]) if self._stations else None
         self._files.watch(*((last.files, last.folders) if last is not None else ((), ())))
@@ -91,6 +98,20 @@ class Session:
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._sources = _Sources()
 
+    def guard(self, *, recovers: bool, goes_on: bool) -> None:
+        """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
+        ring = Ring(DEPTH, self._capture, self.frameworks, self.streams, self._files) if recovers else None
+        log = self._catalogue.folder / f"{self._config.program}-r{self._config.run}.alarms.jsonl"
+        is_first = not self._config.is_restarted and not self._config.stations
+        guard = Guard(recovers=recovers, goes_on=goes_on, log=log, frameworks=self.frameworks, is_first=is_first)
+        self.recovery = Recovery(guard, ring, self._config, self._files, lambda: self._at_first_batch, self._settle)
+
+    def _settle(self) -> None:
+        """Have everything written that waits."""
+        self._digest()
+        self._journal.flush()
+        self._writer.drain()
+
     def attach(self, framework: Framework) -> None:
         """A framework has been imported."""
         self.frameworks.append(framework)
@@ -112,6 +133,7 @@ class Session:
 
     def begin_phase(self, frame: FrameType) -> None:
         """The program enters an epoch loop (or a batch loop outside of any)."""
+        self._look("end")
         self._phase += 1
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
@@ -131,6 +153,7 @@ class Session:
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
         self._end_fetch()
+        self._look("end")
         if self._trial is not None and self._is_in_phase and not self.is_forwarding:
             tensors = {key: value for framework in self.frameworks for key, value in framework.tensors().items()}
             self._trial.at_end_of_phase(self._phase, tensors)
@@ -173,6 +196,7 @@ class Session:
         last_took, self._epoch_at = now - self._epoch_at, now
         self._end_fetch()
         self._check_claims()
+        self._look("epoch")
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
         if not self._notes_all_streams:
             self._streams_at_batch = None
@@ -194,13 +218,28 @@ class Session:
 
     def at_end(self, epochs: int, frame: FrameType) -> None:
         """Cut: the epoch loop has run out after so many epochs."""
+        self._look("end")
         self._epoch, self._batch = epochs, 0
         if not self._arrive("end", frame) and not self._stations and epochs > 0:
             self._save("end", frame)
         self.end_phase()
 
-    def at_load(self, frame: FrameType) -> int:
-        """Cut: a batch is about to be loaded. Returns its number in the epoch."""
+    def _look(self, cut: Cut, source: object = None, frame: FrameType | None = None) -> bool:
+        """Look for a hardware fault in the bodies before this cut; return whether the run has gone back from it."""
+        if self.recovery is None or self._stations or not self._is_in_phase:
+            return False
+        cursor = Cursor(self._phase, self._epoch, self._batch, cut)
+        moment = self.recovery.at_cut(cursor, self._batches_done, source, frame)
+        if cut != "load":
+            self.recovery.leave()
+        if moment is None:
+            return False
+        self._phase, self._epoch, self._batch = moment.address
+        self._batches_done = moment.batches_done
+        return True
+
+    def at_load(self, frame: FrameType, source: object = None) -> int:
+        """Cut: a batch is about to be loaded. Returns its number in the epoch. `source` is the loop's wrapper, if it has one."""
         self._end_fetch()
         self._check_claims()
         if not self._is_in_phase:
@@ -210,8 +249,12 @@ class Session:
             self._set_streams((self._phase, self._epoch, self._batch))
             self._batch += 1
             return self._batch - 1
+        if self._look("load", source, frame):
+            self._batch += 1
+            return self._batch - 1
         address = (self._phase, self._epoch, self._batch)
-        if self._batch == 0 and (self.is_forwarding or self._config.every.unit != "epochs"):
+        needs_baseline = self._config.every.unit != "epochs" or self.recovery is not None
+        if self._batch == 0 and (self.is_forwarding or needs_baseline):
             self._at_first_batch = self._capture.baseline(frame)
         if self.is_forwarding:
             self._aim()
@@ -219,10 +262,12 @@ class Session:
                 self._set_streams(address)
         elif not self._stations:
             self._note_streams(address)
-            if self._is_due_in_epoch():
+            if self._is_due_in_epoch() and (self.recovery is None or not self.recovery.is_again):
                 self._save("load", frame)
                 if self._termination.is_requested:
                     self._end("with a checkpoint")
+        if self.recovery is not None and not self._stations:
+            self.recovery.hold(address, self._batches_done, source, frame)
         if self._termination.is_overdue:
             self._end(f"without a new checkpoint: no epoch ended within {GRACE_S:.0f} s")
         self._batch += 1
@@ -257,6 +302,8 @@ class Session:
         """Take the digest of what the body of the batch has loaded."""
         if self._fetching is not None:
             self._fetched.append(digest_value(parts, self._to_array))
+            if self.recovery is not None:
+                self.recovery.note_fetched(parts)
 
     def _end_fetch(self) -> None:
         """The body that loaded its batch is over: record the digest of what it loaded."""
@@ -274,6 +321,8 @@ class Session:
 
     def end_load(self, frame: FrameType) -> None:
         """There was no further batch: the loader has run out. A batch loop outside of any epoch loop is a phase of its own."""
+        if self.recovery is not None:
+            self.recovery.end_load()
         self._batch -= 1
         if self._is_implicit:
             self.at_end(1, frame)
@@ -408,6 +457,7 @@ class Session:
             not_captured=tuple(sorted(self._warned)),
             item=self._item if cut == "epoch" else "",
             files=self._files.state(),
+            guard=self.recovery.guard.bounds.state() if self.recovery is not None else {},
             folders=self._files.folders(),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
         )
@@ -499,6 +549,8 @@ class Session:
         if self._notes_all_streams:
             self._streams_at_batch = {}  # the next batch's are recorded whole: the journal was cut before them
         self._batches_done = self._claims_from = snapshot.meta.batches_done
+        if self.recovery is not None:
+            self.recovery.guard.bounds.set_state(snapshot.meta.guard)
         self._warned.update(snapshot.meta.not_captured)
         if snapshot.meta.cut == "epoch":
             self._epoch_base = snapshot.meta.epoch

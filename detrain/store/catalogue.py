@@ -172,11 +172,25 @@ class Catalogue:
             report.warn(f"{gone[-1]!r}, which the manifest lists last, is gone: going on from an earlier checkpoint")
         for path in choice.damaged:
             with contextlib.suppress(OSError):
-                manifest.withdraw(path.name)
-                path.replace(path.with_name(f"{path.name}.bad"))
+                self._put_aside(manifest, path, "bad")
                 report.say(f"kept aside as {path.name}.bad")
         if choice.entry.path.name not in listed:
             manifest.commit(choice.entry.path.name, choice.digest)
+
+    def put_aside_after(self, program: str, run: int, batches_done: int) -> list[str]:
+        """Rename the checkpoints of a run that were taken after so many batches: they may hold a fault. Returns their names."""
+        manifest, names = self.manifest(program, run), []
+        for entry in [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]:
+            with contextlib.suppress(OSError, CheckpointDamaged):
+                if read_meta(entry.path).batches_done > batches_done:
+                    self._put_aside(manifest, entry.path, "suspect")
+                    names.append(entry.path.name)
+        return names
+
+    @staticmethod
+    def _put_aside(manifest: Manifest, path: Path, kind: str) -> None:
+        manifest.withdraw(path.name)
+        path.replace(path.with_name(f"{path.name}.{kind}"))
 
     def prune(self, program: str, run: int, keep: int, keep_every: int = 0) -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.

@@ -10,6 +10,7 @@ as its own digests: the process may have been killed just before the line.
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Final
@@ -62,7 +63,8 @@ class Manifest:
 
     def _lines(self) -> list[_Line]:
         try:
-            data = self.path.read_bytes()
+            with io.FileIO(self.path) as file:  # not `open`, by which the program's own files are followed
+                data = file.readall()
         except FileNotFoundError:
             return []
         except OSError as error:

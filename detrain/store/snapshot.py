@@ -37,6 +37,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Files that the program writes, by path."""
     folders: tuple[str, ...] = ()
     """Folders that the program has made."""
+    guard: dict[str, tuple[int, float]] = {}
+    """What the guard has seen: steps, and the largest norm, by group of variables."""
     outside: dict[str, list[str]] = {}
     """What the program has read of clock and randomness outside of its loops, by kind, in order."""
 

@@ -1,0 +1,260 @@
+"""Variables of TensorFlow at a moment, held by reference, and put back; and small compiled functions over variables.
+
+Reading a variable copies nothing: the tensor shares its buffer. A later update of the variable sees that the buffer is shared and
+writes into a new one (`PrepareToUpdateVariable`, and XLA, which takes a buffer over only where nobody else has it). So holding what
+was read is copy on write, on the device, of just what changes.
+
+Iterators cannot be set back. What they hand out after a moment is kept while the moment is held, and handed out again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import gen_resource_variable_ops
+
+from detrain.frameworks import Watched
+from detrain.frameworks.births import Births
+from detrain.frameworks.building import Building
+from detrain.frameworks.tensorflow_watch import find_watched
+from detrain.runtime.digest import Array
+
+_EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
+"""For functions of many small operations: handing each to another thread takes longer than doing it."""
+_PYTHON_OPS: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+_NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
+_numbers: Final = itertools.count()
+
+
+class Compiled:
+    """A function over variables, one call a device. `make` gets a device's variables and returns a list of tensors."""
+
+    def __init__(self, variables: Mapping[str, Any], make: Callable[[list[Any]], list[Any]]) -> None:
+        by_device: dict[str, dict[str, Any]] = {}
+        for key, variable in variables.items():
+            by_device.setdefault(variable.handle.device, {})[key] = variable
+        self.keys = [key for group in by_device.values() for key in group]
+        self._calls: list[tuple[Any, list[Any], int]] = []
+        for device, group in by_device.items():
+            self._calls.append(_compiled(device, list(group.values()), make))
+
+    def __call__(self) -> list[list[Any]]:
+        """Return the tensors of each device."""
+        runtime = context.context()
+        with context.function_executor_type(_EXECUTOR):
+            return [runtime.call_function(function.name, captures, count) for function, captures, count in self._calls]
+
+
+def _compiled(device: str, variables: list[Any], make: Callable[[list[Any]], list[Any]]) -> tuple[Any, list[Any], int]:
+    def body() -> list[Any]:
+        with tf.device(device):
+            return make(variables)
+
+    with tf.init_scope():
+        graph = func_graph.func_graph_from_py_func("detrain", body, (), {})
+        function = atomic_function.from_func_graph(f"__detrain_{next(_numbers)}", graph, {})
+        return function, [outer for outer, _inner in graph.captures], len(graph.outputs)
+
+
+def read_all(variables: list[Any]) -> list[Any]:
+    """Return what the variables hold, without a copy."""
+    return [gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype) for variable in variables]
+
+
+def sums_of_squares(variables: list[Any]) -> list[Any]:
+    """Return one tensor, half the sum of the squares of each variable: what is not a number in it makes its sum none."""
+    return [tf.stack([tf.cast(tf.nn.l2_loss(_wide(value)), tf.float32) for value in read_all(variables)])]
+
+
+def _wide(value: Any) -> Any:
+    """Return a tensor whose squares do not overflow where the tensor itself is sound."""
+    return tf.cast(value, tf.float32) if value.dtype in (tf.float16, tf.bfloat16) else value
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """The variables, and what names and counts them, at a moment."""
+
+    generation: int
+    built: int
+    """Pieces of building until then."""
+    values: dict[str, Any]
+    uninitialized: frozenset[str]
+    births: dict[str, int]
+    made: dict[str, int]
+    iterators: weakref.WeakSet[Any]
+    """Those that there were."""
+    pulls: list[tuple[weakref.ref[Any], Any]] = field(default_factory=list)
+    """What iterators have handed out since, until the next moment that was held."""
+    following: Held | None = None
+
+
+class Pulls:
+    """What iterators hand out after a moment that is held."""
+
+    def __init__(self) -> None:
+        self.latest: Held | None = None
+        self._again: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self.is_loading = False
+        """Inside the load of a batch loop, whose batches the loop's wrapper keeps."""
+
+    def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
+        """Return the next element of an iterator: one that was taken back, or a new one."""
+        waiting = self._again.get(iterator)
+        value = waiting.pop(0) if waiting else original(iterator)
+        if self.latest is not None and not self.is_loading:
+            self.latest.pulls.append((weakref.ref(iterator), value))
+        return value
+
+    def take_back(self, held: Held) -> None:
+        """Take back what was handed out since a moment."""
+        taken: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        for moment in _chain(held):
+            for reference, value in moment.pulls:
+                iterator = reference()
+                if iterator is not None and iterator in held.iterators:
+                    taken.setdefault(iterator, []).append(value)
+        for iterator, values in taken.items():
+            self._again[iterator] = values + self._again.get(iterator, [])
+            iterator.detrain_pulled -= len(values)
+        held.pulls, held.following, self.latest = [], None, held
+
+
+def _chain(held: Held | None) -> Iterator[Held]:
+    while held is not None:
+        yield held
+        held = held.following
+
+
+class Moments:
+    """What is asked of the framework to look for faults, and to go back (detrain.frameworks.Framework)."""
+
+    def __init__(
+        self,
+        births: Births,
+        building: Building,
+        alive: Callable[[], dict[str, Any]],
+        made: Callable[[], dict[str, int]],
+    ) -> None:
+        self._births, self._building, self._alive, self._made = births, building, alive, made
+        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.pulls = Pulls()
+        self._generation = 0
+        """Goes up with each variable that is made or gone."""
+        self._watched: tuple[int, list[Watched], Compiled] | None = None
+        self._reader: tuple[int, Compiled, frozenset[str]] | None = None
+        self._before_load: tuple[dict[str, int], dict[str, int], int] = ({}, {}, 0)
+
+    def on_change(self, _reference: object = None) -> None:
+        """A variable has been made, or is gone."""
+        self._generation += 1
+
+    def norms(self) -> tuple[Sequence[Watched], Array]:
+        """Return what is watched, and the norms [variable], in one call of a compiled function a device."""
+        if self._watched is None or self._watched[0] != self._generation:
+            alive = {key: variable for key, variable in self._alive().items() if _is_initialized(variable)}
+            watched = {each.key: each for each in find_watched(alive, self._births)}
+            compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
+            self._watched = self._generation, [watched[key] for key in compiled.keys], compiled
+        return self._watched[1], norms(self._watched[2]())
+
+    def hold(self) -> Held:
+        """Hold the variables by reference."""
+        self.pulls.is_loading = False  # a load that was begun may have raised
+        if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
+            alive = {key: variable for key, variable in self._alive().items() if variable.dtype not in _NO_NUMBERS}
+            there = {key: variable for key, variable in alive.items() if _is_initialized(variable)}
+            self._reader = self._generation, Compiled(there, read_all), frozenset(alive.keys() - there.keys())
+        generation, reader, uninitialized = self._reader
+        held = Held(
+            generation,
+            len(self._building.units()),
+            dict(zip(reader.keys, itertools.chain(*reader()), strict=True)),
+            uninitialized,
+            self._births.top_counts(),
+            dict(self._made()),
+            weakref.WeakSet(self.iterators),
+        )
+        if self.pulls.latest is not None:
+            self.pulls.latest.following = held
+        self.pulls.latest = held
+        return held
+
+    def put_back(self, held: object) -> list[str]:
+        """Put variables, names and iterators back. What has been made since cannot be unmade."""
+        assert isinstance(held, Held)
+        reasons = []
+        if held.generation != self._generation:
+            reasons.append("variables have been made or dropped since")
+        if held.built != len(self._building.units()):
+            reasons.append("functions have been traced or layers built since")
+        if held.made != self._made():
+            reasons.append("iterators over shuffled sets have been made since")
+        alive = self._alive()
+        if any(_is_initialized(alive[key]) for key in held.uninitialized if key in alive):
+            reasons.append("variables have been initialized since")
+        if reasons:
+            return reasons
+        for key, value in held.values.items():
+            with tf.device(alive[key].handle.device):
+                gen_resource_variable_ops.assign_variable_op(alive[key].handle, value)
+        self._births.set_top_counts(held.births)
+        self.pulls.take_back(held)
+        return []
+
+    def release(self) -> None:
+        """Keep what iterators hand out no longer."""
+        self.pulls.latest = None
+
+    def begin_load(self) -> None:
+        """Keep nothing while a batch loop loads."""
+        self.pulls.is_loading = True
+        self._before_load = self._births.top_counts(), dict(self._made()), self._generation
+
+    def end_load(self) -> list[str]:
+        """Keep what iterators hand out again."""
+        self.pulls.is_loading = False
+        is_as_before = self._before_load == (self._births.top_counts(), self._made(), self._generation)
+        return [] if is_as_before else ["the loader makes variables or iterators of TensorFlow"]
+
+    def is_pure(self, loader: object) -> bool:
+        """Return whether an iterator is of tf.data, and no stage of it runs Python."""
+        return isinstance(loader, iterator_ops.OwnedIterator) and not _runs_python(loader._dataset)
+
+
+def _runs_python(dataset: Any) -> bool:
+    """Return whether a stage of a pipeline calls Python (`py_function`, `from_generator`)."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        for stage in current._functions():
+            graph = stage.function.graph.as_graph_def()
+            nodes = itertools.chain(graph.node, *(function.node_def for function in graph.library.function))
+            if any(node.op in _PYTHON_OPS for node in nodes):
+                return True
+        waiting.extend(current._inputs())
+    return False
+
+
+def _is_initialized(variable: Any) -> bool:
+    with tf.init_scope():
+        return bool(gen_resource_variable_ops.var_is_initialized_op(variable.handle))
+
+
+def norms(sums: list[list[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the Euclidean norms [variable] for what `sums_of_squares` returned."""
+    parts = [np.asarray(tensors[0].numpy(), np.float64) for tensors in sums]
+    return np.sqrt(2.0 * np.concatenate(parts)) if parts else np.zeros(0)

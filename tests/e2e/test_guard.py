@@ -1,0 +1,217 @@
+"""Faults that are put into training programs, once: with the guard the run ends with the bits of the bare run without them.
+
+A program strikes itself: at the batch whose number stands in `$FAULTS` (`8:gradient,15:weight`, over all its loops), if the file
+`struck-8` is not there yet, it passes a huge or no number into its compiled step.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from detrain.errors import FaultPersists
+from tests.e2e.runs import bare, detrain
+
+PRELUDE = """\
+import hashlib, os, random, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import numpy as np
+import tensorflow as tf
+
+FAULTS = dict(fault.split(":") for fault in os.environ.get("FAULTS", "").split(",") if fault)
+VALUES = {"gradient": 3e15, "nan": float("nan"), "slot": 1e20, "weight": 1e15}
+turn = 0
+
+def strike():
+    # What is added to gradients, slots and weights in the next step: zeros, but once.
+    global turn
+    kind, mark = FAULTS.get(str(turn), ""), f"struck-{turn}"
+    is_due = kind and ("again" in os.environ or not os.path.exists(mark))
+    if is_due:
+        os.close(os.open(mark, os.O_CREAT))
+    turn += 1
+    value = VALUES.get(kind, 0.0) if is_due else 0.0
+    values = [value if kind in ("gradient", "nan") else 0.0, value if kind == "slot" else 0.0, value if kind == "weight" else 0.0]
+    return tf.constant(values, tf.float32)
+
+def net():
+    return keras.Sequential([keras.Input((5,)), keras.layers.Dense(8, activation="relu"), keras.layers.BatchNormalization(),
+                             keras.layers.Dropout(0.3), keras.layers.Dense(3)])
+
+def step_of(model, optimizer, **options):
+    optimizer.build(model.trainable_variables)
+    slots = [v for v in optimizer.variables if len(v.shape) == 2]
+    @tf.function(**options)
+    def step(a, b, struck):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients[2] = gradients[2] + struck[0]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        if slots:
+            slots[0].assign_add(tf.ones(slots[0].shape) * struck[1])
+        model.trainable_variables[0].assign_add(tf.ones((5, 8)) * struck[2])
+        return loss
+    return step
+
+def show(*variables):
+    print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in variables)).hexdigest(), np.random.rand().hex())
+
+x = np.random.default_rng(0).normal(size=(60, 5)).astype("float32")
+y = np.random.default_rng(1).normal(size=(60, 3)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24).batch(5)
+"""
+
+OPTIMIZERS = """
+def train(name, optimizer, **options):
+    model, losses, seen = net(), [], {"best": 1e9}
+    step = step_of(model, optimizer, **options)
+    for epoch in range(2):
+        for i, (a, b) in enumerate(data):
+            loss = step(a, b, strike())
+            losses.append(float(loss) * random.random())
+            if losses[-1] < seen["best"]:
+                seen["best"], seen["at"] = losses[-1], (epoch, i)
+        print(name, epoch, sum(losses).hex(), len(losses), seen, np.random.rand().hex())
+    show(*model.variables, *optimizer.variables)
+
+train("adam", keras.optimizers.Adam(1e-2))
+train("momentum", keras.optimizers.SGD(1e-2, momentum=0.9))
+train("rmsprop", keras.optimizers.RMSprop(1e-3))
+train("lamb", keras.optimizers.Lamb(1e-3))
+train("adamw, compiled by XLA", keras.optimizers.AdamW(1e-2, weight_decay=1e-2, global_clipnorm=1.0), jit_compile=True)
+"""
+"""Five phases of 24 batches: 12 an epoch."""
+
+EVERYWHERE = ",".join(
+    f"{24 * phase + step}:{kind}"
+    for phase, kinds in enumerate(
+        (
+            ("gradient", "nan", "slot", "weight"),
+            ("slot", "gradient", "weight", "nan"),
+            ("gradient", "slot", "weight", "nan"),
+            ("gradient", "nan", "slot", "weight"),
+            ("slot", "weight", "nan", "slot"),
+        )
+    )
+    for step, kind in zip((9, 12, 17, 23), kinds, strict=True)
+)
+"""Faults near the window's end, at the first step of an epoch, inside of it, and at its last step."""
+
+PYTHON_LOADER = """
+class Loader:
+    '''Draws from the stream that the bodies draw from, counts, and reuses its buffer.'''
+    def __init__(self):
+        self.served, self.buffer = 0, np.zeros((5, 5), "float32")
+    def __iter__(self):
+        for _ in range(12):
+            chosen = np.random.randint(0, len(x), 5)
+            self.served += 1
+            self.buffer[...] = x[chosen]
+            yield self.buffer, y[chosen]
+
+model, optimizer, loader, history = net(), keras.optimizers.Adam(1e-2), Loader(), []
+step = step_of(model, optimizer)
+stream = np.random.default_rng(3)
+log = open("log.txt", "a")
+for epoch in range(2):
+    for i, (a, b) in enumerate(loader):
+        a += np.float32(0.1 * stream.normal())
+        history.append(float(step(tf.constant(a), tf.constant(b), strike())))
+        log.write(f"{epoch} {i} {history[-1].hex()}\\n")
+    print(epoch, loader.served, sum(history).hex(), loader.buffer.sum())
+log.close()
+print(open("log.txt").read())
+show(*model.variables, *optimizer.variables)
+"""
+
+WHILE = """
+model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []
+step = step_of(model, optimizer)
+epoch = 0
+while epoch < 2:
+    order, i = np.random.permutation(len(x)), 0
+    while i < len(x):
+        a, b = x[order[i:i + 5]], y[order[i:i + 5]]
+        history.append(float(step(tf.constant(a), tf.constant(b), strike())))
+        i += 5
+    epoch += 1
+    print(epoch, sum(history).hex())
+show(*model.variables, *optimizer.variables)
+"""
+
+
+def _run(tmp_path: Path, source: str, *options: str, **changes: str) -> tuple[list[str], list[dict[str, object]], str, int]:
+    """Run a program with the guard; return its lines, the alarms' log, what detrain said, and the status."""
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + source)
+    home = tmp_path / "home"
+    run = detrain("run", "--ckpt", home, *options, program, cwd=tmp_path, **changes)
+    logs = list(home.glob("*.alarms.jsonl"))
+    log = [json.loads(line) for line in logs[0].read_text().splitlines()] if logs else []
+    return run.out.splitlines(), log, run.err, run.status
+
+
+def _bare(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    (folder / "program.py").write_text(PRELUDE + source)
+    monkeypatch.chdir(folder)
+    result = bare(folder / "program.py")
+    assert result.status == 0, result.err
+    return result.out.splitlines()
+
+
+def test_faults_at_all_places_of_an_epoch_are_undone_to_the_bit_whatever_the_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _bare(tmp_path, OPTIMIZERS, monkeypatch)
+
+    lines, log, err, status = _run(tmp_path, OPTIMIZERS, "--guard", "recover", FAULTS=EVERYWHERE)
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 20
+    assert all(line["steps"] == 2 for line in log if line["action"] == "went back" and not str(line["at"]).endswith(":1"))
+
+
+def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = _bare(tmp_path, PYTHON_LOADER, monkeypatch)
+
+    lines, log, err, status = _run(tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
+
+
+def test_where_no_way_leads_back_in_memory_the_run_begins_again_at_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _bare(tmp_path, WHILE, monkeypatch)
+
+    lines, log, err, status = _run(tmp_path, WHILE, "--guard", "recover", "--every", "2b", FAULTS="20:gradient")
+
+    assert (status, lines[-2:]) == (0, expected[-2:]), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
+    assert list((tmp_path / "home").glob("*.suspect"))
+
+
+def test_an_alarm_that_comes_again_is_no_transient_fault(tmp_path: Path) -> None:
+    lines, log, err, status = _run(tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="16:gradient", again="1")
+
+    assert status == FaultPersists.exit_code, err
+    assert "no transient fault" in err
+    assert [line["action"] for line in log if line["action"] != "detected"][:2] == ["went back", "stopped"]
+    assert not any(line.startswith("weights") for line in lines)
+
+
+def test_detect_names_the_variable_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = _bare(tmp_path, PYTHON_LOADER, monkeypatch)
+
+    lines, log, err, status = _run(tmp_path, PYTHON_LOADER, "--guard", "detect", FAULTS="23:slot")
+
+    assert (status, lines[:26], lines[26:] == expected[26:]) == (0, expected[:26], False), err
+    assert [(line["action"], line["at"]) for line in log] == [("detected", "1:12")]
+    assert "Adam/sequential_dense_kernel_momentum has norm" in err
