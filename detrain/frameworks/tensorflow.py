@@ -449,7 +449,8 @@ def _read(variable: Any) -> Array | None:
     with tf.init_scope():
         if not gen_resource_variable_ops.var_is_initialized_op(variable.handle):
             return None
-        return np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype).numpy())
+        # Not .numpy(), which copies. TensorFlow changes no buffer in place that a tensor which was read still holds.
+        return np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))
 
 
 def _assign(key: str, variable: Any, array: Array) -> None:
