@@ -96,6 +96,36 @@ def test_a_home_that_goes_away_while_training(text: str, tmp_path: Path) -> None
     assert "training goes on without this checkpoint" in warned.err
 
 
+FULL = """
+            if os.environ.get("FULL") == f"{epoch}:{step}":
+                pwrite = os.pwrite
+                def refuse(*arguments):
+                    raise OSError(28, "No space left on device")
+                os.pwrite = refuse
+            if os.environ.get("FULL") and epoch == 2 and step == 7:
+                os.pwrite = pwrite
+"""
+
+
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
+    program = _program(tmp_path, FOR_LOOPS.replace('            die(f"{epoch}:{step}")\n', FULL))
+    whole = detrain("run", "--ckpt", "whole", program, cwd=tmp_path)
+    stopped = detrain("run", "--ckpt", "stopped", program, cwd=tmp_path, FULL="0:3")
+    resumed = detrain("run", "--ckpt", "stopped", program, cwd=tmp_path)
+    warned = detrain("run", "--ckpt", "warned", "--on-save-error", "warn", program, cwd=tmp_path, FULL="1:3")
+    kept = sorted(path.name for path in (tmp_path / "warned").glob("*.h5"))
+    again = detrain("run", "--ckpt", "warned", program, cwd=tmp_path)
+
+    assert stopped.status == StoreError.exit_code
+    assert "No space left on device" in stopped.err
+    assert stopped.err.count("detrain: error") == 1
+    assert (resumed.status, resumed.out) == (0, whole.out)  # nothing had been saved: it began anew
+    assert (warned.status, warned.out) == (0, whole.out)
+    assert warned.err.count("training goes on without this checkpoint") == 1
+    assert [name[-17:-11] for name in kept] == ["e00001", "e00003", "e00004"]
+    assert again.last_line() == whole.last_line()
+
+
 def test_sigterm_ends_with_a_checkpoint_at_the_next_cut(tmp_path: Path) -> None:
     run = started(tmp_path, SLOW, "--every", "100b")
     wait_for(tmp_path, "ckpt/*e00001-e*.h5")
