@@ -53,6 +53,7 @@ class EveryType(click.ParamType[Every]):
     help="How many checkpoints to keep.",
 )
 @click.option("--keep-every", type=click.IntRange(min=1), metavar="M", help="Keep those of each Mth epoch, too.")
+@click.option("--keep-best", default="", metavar="[max:]METRIC", help="Keep the one with the lowest (max: highest) METRIC, too.")
 @home_option("Folder of the checkpoints")
 @click.option(
     "--seed",
@@ -98,6 +99,7 @@ def command(
     every: Every,
     keep: int,
     keep_every: int | None,
+    keep_best: str,
     home: str,
     seed: int | None,
     fresh: bool,
@@ -149,6 +151,7 @@ def command(
         guard=guard or "",
         goes_on_after_repeat=on_repeat == "continue",
         is_restarted=restarted > 0,
+        keep_best=keep_best,
         is_strict=strict,
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",

@@ -61,6 +61,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     keep: int
     keep_every: int = 0
     """Checkpoints of each so manieth epoch stay, too."""
+    keep_best: str = ""
+    """The number of the program by which the best checkpoint is told, and stays: `NAME`, where lower is better, or `max:NAME`."""
     is_strict: bool = False
     stops_on_save_error: bool = True
     saves_on_sigterm: bool = True

@@ -31,6 +31,7 @@ from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
 from detrain.runtime.files import Files
 from detrain.runtime.journal import Address, Journal
+from detrain.runtime.metric import find_metric
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Pulls
 from detrain.runtime.ring import Ring
@@ -91,6 +92,7 @@ class Session:
         self._item = ""
         self._saved_at = self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
+        self._misses_metric = False
         self._confirmation = Confirmation(config)
         self._is_in_body = self._is_confirmed = False
         self._undigested: list[tuple[Address, object]] = []
@@ -459,6 +461,7 @@ class Session:
             files=self._files.state(),
             guard=self.recovery.guard.bounds.state() if self.recovery is not None else {},
             folders=self._files.folders(),
+            metric=self._metric(frame, cursor),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
         )
         is_large = sum(array.nbytes for array in (*tensors.values(), *encoded.arrays.values())) >= LARGE_BYTES
@@ -466,7 +469,7 @@ class Session:
             self._journal.flush()
             self._writer.drain()
             if is_large:
-                tensors = {key: array.copy() for key, array in tensors.items()}
+                tensors = self._writer.copy(tensors)
             snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays)
             with report.working("saving", cursor):
                 self._writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
@@ -479,7 +482,15 @@ class Session:
         program, run = self._config.program, self._config.run
         self._journal.sync()
         self._catalogue.save(program, run, cursor, snapshot)
-        self._catalogue.prune(program, run, self._config.keep, self._config.keep_every)
+        self._catalogue.prune(program, run, self._config.keep, self._config.keep_every, self._config.keep_best)
+
+    def _metric(self, frame: FrameType, cursor: Cursor) -> float | None:
+        name = self._config.keep_best.removeprefix("max:").removeprefix("min:")
+        found = find_metric(name, frame, self._to_array) if name else None
+        if name and found is None and not self._misses_metric:
+            self._misses_metric = True
+            report.warn(f"--keep-best: the program has no number {name!r} at {cursor}; checkpoints without it are not the best")
+        return found
 
     def _on_save_error(self, error: StoreError) -> None:
         if self._config.stops_on_save_error:

@@ -78,6 +78,7 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._metrics: dict[Path, float | None] = {}
 
     def create(self) -> None:
         """Make the folder, and make sure that it can be written. Raises StoreError."""
@@ -113,6 +114,7 @@ class Catalogue:
         """Write a checkpoint and commit it; return its digest. Raises StoreError; earlier checkpoints are as they were."""
         path, manifest = self.path(program, run, cursor), self.manifest(program, run)
         manifest.withdraw(path.name)
+        self._metrics.pop(path, None)
         digest = write(path, snapshot)
         manifest.commit(path.name, digest)
         return digest
@@ -192,22 +194,36 @@ class Catalogue:
         manifest.withdraw(path.name)
         path.replace(path.with_name(f"{path.name}.{kind}"))
 
-    def prune(self, program: str, run: int, keep: int, keep_every: int = 0) -> None:
+    def prune(self, program: str, run: int, keep: int, keep_every: int = 0, keep_best: str = "") -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
 
-        With `keep_every`, those at the start of each so manieth epoch, and at the end of a phase, stay too.
         That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases the
-        newest of each earlier phase.
+        newest of each earlier phase. With `keep_every`, those at the start of each so manieth epoch, and at the end of a phase,
+        stay too; with `keep_best`, the first of those with the lowest metric, or the highest if it begins with `max:`.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
         kept = mine[max(len(mine) - keep, 0) :]
         if keep_every:
             kept += [e for e in mine if e.cursor.cut == "end" or (e.cursor.cut == "epoch" and e.cursor.epoch % keep_every == 0)]
+        if keep_best:
+            known = {entry.path: metric for entry in mine if (metric := self._metric(entry.path)) is not None}
+            best = max if keep_best.startswith("max:") else min
+            kept += [entry for entry in mine if known and entry.path == best(known, key=known.__getitem__)]
         needed = {station.path for entry in kept for station in stations(mine, entry)}
         for entry in mine:
             if entry.path not in needed:
+                self._metrics.pop(entry.path, None)
                 with contextlib.suppress(OSError):
                     entry.path.unlink()
+
+    def _metric(self, path: Path) -> float | None:
+        """Return the metric of a checkpoint, which is read once."""
+        if path not in self._metrics:
+            try:
+                self._metrics[path] = read_meta(path).metric
+            except StoreError:
+                self._metrics[path] = None
+        return self._metrics[path]
 
     def remove_leftovers(self, program: str) -> None:
         """Delete the temporary files that a killed save of this program left."""

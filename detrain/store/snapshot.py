@@ -39,6 +39,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Folders that the program has made."""
     guard: dict[str, tuple[int, float]] = {}
     """What the guard has seen: steps, and the largest norm, by group of variables."""
+    metric: float | None = None
+    """The number by which `--keep-best` chooses."""
     outside: dict[str, list[str]] = {}
     """What the program has read of clock and randomness outside of its loops, by kind, in order."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,8 @@ import pytest
 
 from detrain import errors
 from detrain.errors import StoreError
+from detrain.store import read_meta
+from detrain.store.catalogue import parse_name
 from detrain.store.writer import Writer
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.runs import detrain, environment
@@ -94,6 +98,43 @@ def test_a_home_that_goes_away_while_training(text: str, tmp_path: Path) -> None
     assert "No such file or directory" in stopped.err
     assert warned.status == 0, warned.err
     assert "training goes on without this checkpoint" in warned.err
+
+
+@pytest.mark.parametrize("metric", ["total", "min:history.-1", "max:counts.batches", "max:optimizer.steps", "nothing"])
+def test_the_best_by_a_number_of_the_program_is_kept(metric: str, tmp_path: Path) -> None:
+    program = _program(tmp_path, FOR_LOOPS)
+    run = detrain("run", "--keep", "1", "--keep-best", metric, program, cwd=tmp_path)
+    metrics = {parse_name(path).cursor.epoch: read_meta(path).metric for path in (tmp_path / "ckpt").glob("*.h5")}  # type: ignore[union-attr]
+    printed = [(float(m[2]), int(m[1]) + 1) for m in re.finditer(r"epoch (\d) loss (\S+)", run.out)]
+
+    assert run.status == 0, run.err
+    if metric in ("total", "min:history.-1"):
+        loss, best = min(printed)
+        assert metrics == {best: loss, 4: printed[3][0]}
+    elif metric == "nothing":
+        assert metrics == {4: None}
+        assert run.err.count("the program has no number 'nothing' at 0:1".replace("0:1", "1:0")) == 1
+    else:
+        assert metrics == {4: 32.0}
+
+
+FIT = """
+import keras, numpy as np
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.random.normal(size=(64, 4))
+history = model.fit(x, x.sum(1), validation_split=0.25, epochs=3, verbose=0)
+print([value for value in history.history["val_loss"]])
+"""
+
+
+def test_a_metric_of_keras_by_its_name(tmp_path: Path) -> None:
+    run = detrain("run", "--keep-best", "val_loss", _program(tmp_path, FIT), cwd=tmp_path)
+    metrics = [read_meta(path).metric for path in sorted((tmp_path / "ckpt").glob("*.h5"))]
+
+    assert run.status == 0, run.err
+    assert metrics == ast.literal_eval(run.out)
 
 
 FULL = """

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from detrain.errors import StoreError
 from detrain.runtime.cursor import Cursor
 from detrain.store.catalogue import Catalogue, Entry, parse_name, stations
+from tests.store.homes import state
 
 cursors = st.builds(
     Cursor, st.integers(0, 30), st.integers(0, 10**7), st.integers(0, 10**8), st.sampled_from(["epoch", "load", "batch", "end"])
@@ -157,6 +158,34 @@ def test_pruning_keeps_each_second_epoch_if_asked(catalogue):
     catalogue.path("train", 1, Cursor(0, 8, 0, "end")).touch()
     catalogue.prune("train", 1, 1, keep_every=2)
     assert [entry.cursor.epoch for entry in catalogue.entries()] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("best", "metrics", "expected"),
+    [
+        ("loss", [5.0, 2.0, 3.0, 2.0, 4.0], [2, 5]),
+        ("min:loss", [5.0, 2.0, 3.0, 2.0, 4.0], [2, 5]),
+        ("max:accuracy", [0.1, 0.9, 0.9, 0.2, 0.3], [2, 5]),
+        ("max:accuracy", [0.1, 0.2, 0.3, 0.4, 0.5], [5]),
+        ("loss", [None, 3.0, None, 4.0, None], [2, 5]),
+        ("loss", [None] * 5, [5]),
+        ("", [1.0, 2.0, 3.0, 4.0, 5.0], [5]),
+    ],
+)
+def test_pruning_keeps_the_best_at_every_turn(catalogue, best, metrics, expected):
+    for number, metric in enumerate(metrics, 1):
+        catalogue.save("train", 1, epoch(number), state(epoch(number), metric=metric))
+        catalogue.prune("train", 1, 1, keep_best=best)
+    assert [cursor.epoch for cursor in held(catalogue)] == expected
+
+
+def test_a_damaged_checkpoint_is_not_the_best(catalogue):
+    catalogue.save("train", 1, epoch(1), state(epoch(1), metric=0.0))
+    catalogue.path("train", 1, epoch(1)).write_bytes(b"x")
+    for number in (2, 3):
+        catalogue.save("train", 1, epoch(number), state(epoch(number), metric=float(number)))
+    Catalogue(catalogue.folder).prune("train", 1, 1, keep_best="loss")
+    assert held(catalogue) == [epoch(2), epoch(3)]
 
 
 def test_pruning_keeps_what_the_newest_rest_on(catalogue):
