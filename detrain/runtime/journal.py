@@ -32,6 +32,13 @@ _AT_ONCE: Final = 8
 _MOST_WAITING_BYTES: Final = 1 << 14
 _LONGEST_WAIT_S: Final = 1.0
 
+_RECORDS: Final[dict[str, Any]] = {
+    "v": tuple[str, int],
+    "b": tuple[str, int, int, int, bytes],
+    "r": tuple[str, int, int, int, dict[str, bytes]],
+}
+"""What records are made of, by their kind."""
+
 Address = tuple[int, int, int]
 """(phase, epoch, batch)."""
 
@@ -68,7 +75,7 @@ class Journal:
         self._is_cut = self._is_named = False
         self._lock = threading.Lock()  # a large checkpoint is written by a thread, which has the records before it written, too
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise self._cannot_write(error) from error
 
@@ -164,7 +171,14 @@ def _records(path: Path) -> Iterator[tuple[int, list[Any]]]:
         if len(payload) != length or xxhash.xxh32_intdigest(payload) != checksum:
             return
         offset += _FRAME.size + length
-        record = msgspec.msgpack.decode(payload)
+        try:
+            record = msgspec.msgpack.decode(payload)
+            msgspec.convert(record, _RECORDS[record[0]])
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise CheckpointDamaged(
+                f"journal {str(path)!r} has a record before byte {offset} that is none",
+                "bring the file back, or start anew with --fresh (the old checkpoints stay)",
+            ) from error
         if record[0] == "v" and record[1] > JOURNAL_VERSION:
             raise CheckpointTooNew(
                 f"journal {str(path)!r} has format {record[1]}; this detrain reads up to {JOURNAL_VERSION}",

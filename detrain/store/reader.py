@@ -138,7 +138,7 @@ def _opened(path: Path) -> Iterator[_File]:
         raise StoreError(f"checkpoint {str(path)!r} cannot be read: {error.strerror}", "make the file readable") from error
     except OSError as error:
         raise _damaged(path, f"cannot be read: {error.strerror or error}") from error
-    except (CheckpointDamaged, ValueError, MemoryError, msgspec.MsgspecError) as error:
+    except (CheckpointDamaged, ValueError, MemoryError, RecursionError, msgspec.MsgspecError) as error:
         # Values that no array can have, behind digests that are right: somebody made the file.
         raise _damaged(path, error.what if isinstance(error, CheckpointDamaged) else f"is none: {error}") from error
 
