@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,13 +14,16 @@ Array = NDArray[np.float64]
 Compute = Callable[[Array, Array], Array]
 
 
-def taps(op: Convolution) -> list[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]]:
-    """Every (place of Y, tap, place of X) of a two-dimensional convolution, by its definition."""
+Place = tuple[int, ...]
+
+
+def taps(op: Convolution) -> list[tuple[Place, Place, Place]]:
+    """Every (place of Y, tap, place of X) of a convolution, by its definition."""
     found = []
-    for y in product(range(op.y[1]), range(op.y[2])):
-        for tap in product(range(op.kernel[0]), range(op.kernel[1])):
-            x = tuple(y[a] * op.strides[a] - op.before[a] + tap[a] * op.dilations[a] for a in (0, 1))
-            if all(0 <= x[a] < op.x[a + 1] for a in (0, 1)):
+    for y in np.ndindex(*op.y[1:-1]):
+        for tap in np.ndindex(*op.kernel[:-2]):
+            x = tuple(y[a] * op.strides[a] - op.before[a] + tap[a] * op.dilations[a] for a in range(len(y)))
+            if all(0 <= x[a] < op.x[a + 1] for a in range(len(y))):
                 found.append((y, tap, x))
     return found
 
@@ -31,23 +33,25 @@ def computed(op: Convolution) -> Compute:
 
     def compute(a: Array, b: Array) -> Array:
         out = np.zeros(op.output)
-        for (yh, yw), (kh, kw), (xh, xw) in taps(op):
+        for y, tap, x in taps(op):
             if op.stage is Stage.FORWARD:
-                out[:, yh, yw] += a[:, xh, xw] @ b[kh, kw]
+                out[:, *y] += a[:, *x] @ b[tap]
             elif op.stage is Stage.GRAD_IN:
-                out[:, xh, xw] += a[:, yh, yw] @ b[kh, kw].T
+                out[:, *x] += a[:, *y] @ b[tap].T
             else:
-                out[kh, kw] += a[:, xh, xw].T @ b[:, yh, yw]
+                out[tap] += a[:, *x].T @ b[:, *y]
         return out
 
     return compute
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> Convolution:
+def convolutions(draw: st.DrawFn, ranks: tuple[int, ...] = (1, 2, 3)) -> Convolution:
+    """Convolutions over so many spatial axes."""
+    rank = draw(st.sampled_from(ranks))
     batch, into, out = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 16, 20, 35]))
-    size, window = [draw(st.tuples(*[st.integers(1, top)] * 2)) for top in (7, 3)]
-    strides, dilations = (draw(st.tuples(*[st.integers(1, 2)] * 2)) for _ in "sd")
+    size, window = (draw(st.tuples(*[st.integers(1, top)] * rank)) for top in (7 if rank < 3 else 4, 3))
+    strides, dilations = (draw(st.tuples(*[st.integers(1, 2)] * rank)) for _ in "sd")
     extents = [(w - 1) * d + 1 for w, d in zip(window, dilations, strict=True)]
     padding = draw(st.sampled_from(["SAME", "VALID", "EXPLICIT"]))
     if padding == "SAME":

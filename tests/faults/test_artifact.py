@@ -107,7 +107,7 @@ def test_the_published_examples_find_their_elements_or_say_that_they_fall_on_pad
     assert plan.operands.view(np.float32).tolist() == [np.float32(3.5e12)]
 
 
-@given(op=convolutions())
+@given(op=convolutions(ranks=(2,)))
 def test_the_artifacts_layout_computes_the_same_gradient_and_holds_dy_where_it_is_mapped_back_to(op: Convolution) -> None:
     """Builds the padded dY and the turned kernel, convolves them with stride 1, and compares with the gradient by definition."""
     op = Convolution(Stage.GRAD_IN, op.x, op.kernel, op.y, op.strides, op.dilations, op.before)

@@ -116,6 +116,45 @@ def test_all_readers_of_an_input_and_no_others_can_be_drawn(op: Convolution, ele
     assert set(readers.tolist()) == {output // channels for output in changed(computed(op), shapes, Operand.INPUT, elements)}
 
 
+KINDS = [
+    (7, 3, 2, 1, "SAME"),
+    (8, 3, 2, 1, "SAME"),
+    (8, 7, 2, 1, "SAME"),
+    (6, 2, 1, 1, "SAME"),
+    (9, 3, 1, 2, "SAME"),
+    (9, 3, 2, 1, "VALID"),
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "size", "window", "stride", "dilation", "padding"),
+    [(stage, *kind) for stage in Stage for kind in KINDS if kind[3] == 1 or stage is Stage.FORWARD],  # no such gradients on the CPU
+)
+def test_the_oracle_of_these_tests_computes_what_tensorflow_computes(
+    stage: Stage, size: int, window: int, stride: int, dilation: int, padding: str
+) -> None:
+    import tensorflow as tf
+
+    x, kernel = np.zeros((2, size, size + 1, 3)), np.zeros((window, window, 3, 5))
+    shape = tuple(tf.nn.conv2d(x, kernel, stride, padding, dilations=dilation).shape)
+    strides, dilations = (stride, stride), (dilation, dilation)
+    op = Convolution.of(stage, x=x.shape, kernel=kernel.shape, y=shape, strides=strides, dilations=dilations, padding=padding)
+    rng = np.random.Generator(np.random.PCG64(4))
+    a, b = rng.normal(size=op.shape_of(Operand.INPUT)), rng.normal(size=op.shape_of(Operand.WEIGHT))
+
+    x = tf.constant(a if stage is not Stage.GRAD_IN else np.zeros(op.x))
+    kernel = tf.constant(b if stage is not Stage.GRAD_WT else np.zeros(op.kernel))
+    with tf.GradientTape() as tape:
+        tape.watch([x, kernel])
+        y = tf.nn.conv2d(x, kernel, stride, padding, dilations=dilation)
+    if stage is Stage.FORWARD:
+        expected = y
+    else:  # a convolution is linear in each: its gradients do not depend on what they are taken at
+        dy, at = (a, x) if stage is Stage.GRAD_IN else (b, kernel)
+        expected = tape.gradient(y, at, output_gradients=tf.constant(dy))
+    np.testing.assert_allclose(computed(op)(a, b), expected.numpy(), rtol=1e-9)
+
+
 def test_the_place_and_the_channels_are_drawn_uniformly() -> None:
     op = Convolution.of(
         Stage.FORWARD,
