@@ -97,6 +97,15 @@ class Framework(Protocol):
     def is_container(self, value: object) -> bool:
         """Return whether an object is a list, dict or set of the framework's around what the program put there."""
 
+    def holds_variables(self, value: object) -> bool:
+        """Return whether an object holds variables: one that the loop has made cannot be put back."""
+
+    def is_spent(self, value: object) -> bool:
+        """Return whether an object has served its time, so that nothing can be read from it any more."""
+
+    def begin_phase(self) -> None:
+        """Called when a training loop is about to be entered: what changes from here on is the loop's."""
+
     def not_captured(self) -> list[str]:
         """Return what state there is that `tensors` does not hold, in words."""
 

@@ -59,6 +59,10 @@ class Births:
         entry = self._keys.get(id(value))
         return entry[1] if entry is not None and entry[0]() is value else None
 
+    def alive(self) -> list[tuple[str, object]]:
+        """Return every registered object that is alive, after its key."""
+        return [(key, value) for reference, key in list(self._keys.values()) if (value := reference()) is not None]
+
     def find(self, key: str) -> object | None:
         """Return the live object with a key."""
         for reference, known in self._keys.values():

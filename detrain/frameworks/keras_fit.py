@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrain.errors import FrameworkUnsupported
+from detrain.runtime import report
 from detrain.runtime.frames import adopt
 
 _NAME: Final = "_detrain"
@@ -83,6 +84,7 @@ class Fit:
 
         for adapter in (generator_data_adapter.GeneratorDataAdapter, py_dataset_adapter.PyDatasetAdapter):
             _fetch_in_turn(adapter)
+        _start_no_workers(py_dataset_adapter.PyDatasetAdapter)
         if self._probes is None:
             return
         probes = self._probes
@@ -259,6 +261,21 @@ def _fetch_in_turn(adapter: Any) -> None:
         return dataset._input_dataset if type(dataset).__name__ == "_PrefetchDataset" else dataset
 
     adapter.get_tf_dataset = get_tf_dataset
+
+
+def _start_no_workers(adapter: Any) -> None:
+    """Have a PyDataset's batches fetched one after another: what several workers draw, or count, has no order of its own."""
+    original = adapter.__init__
+
+    @functools.wraps(original)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.enqueuer is not None:
+            self.enqueuer = None
+            data = self.py_dataset
+            report.say(f"{type(data).__name__}: batches are fetched in turn, to be the same again, not by {data.workers} workers")
+
+    adapter.__init__ = made
 
 
 def _instrumented(function: Any) -> Any:

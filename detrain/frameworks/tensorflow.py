@@ -21,7 +21,7 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_i
 from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
-from tensorflow.python.ops import gen_resource_variable_ops, lookup_ops, resource_variable_ops, summary_ops_v2, variables
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops, summary_ops_v2, variables
 from tensorflow.python.trackable import data_structures
 
 from detrain.errors import Diverged, FrameworkUnsupported
@@ -29,9 +29,11 @@ from detrain.frameworks import Settings
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import Fit, is_of_fit
+from detrain.frameworks.keras_state import KerasState
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_random import RandomCounters
+from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.digest import Array
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
@@ -66,17 +68,19 @@ class TensorFlow:
         self._lost_orders: set[str] = set()
         """Keys of shuffled sets that an iterator which is gone has repeated: their order from there on cannot be had again."""
         self._fit = Fit(settings.probes)
-        self._callback_types: tuple[type, ...] = ()
+        self._keras: KerasState | None = None
+        self._holder_types: tuple[type, ...] = (tf.train.CheckpointManager,)
+        self._model_types: tuple[type, ...] = (tf.Module,)
         self._container_types: tuple[type, ...] = (data_structures.ListWrapper, data_structures._DictWrapper)
         self._settle(settings)
         self._watch_variables()
-        self._watch_class(tf.train.ExponentialMovingAverage)
+        for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint):
+            self._watch_class(cls)
         self._builder = Builder(self._births, self._building)
         self._watch_datasets()
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_writers()
-        self._tables: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._watch_tables()
+        self._tables = Tables(self._births)
         self._random = RandomCounters(self._births)
         self._moments = moments = Moments(self._births, self._building, self._alive, lambda: self._made)
         self.norms, self.hold, self.put_back, self.release = moments.norms, moments.hold, moments.put_back, moments.release
@@ -94,13 +98,17 @@ class TensorFlow:
             array = _read(variable)
             if array is not None:
                 values[key] = array
+        values.update(self._tables.arrays())
         return values
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set the variables; a value whose variable does not exist yet waits for it."""
         alive = self._alive()
         self._pending, self._strays, self._has_restored = {}, [], True
+        self._tables.restore(tensors)
         for key, array in tensors.items():
+            if is_of_table(key):
+                continue
             if key in alive:
                 _assign(key, alive[key], array)
             else:
@@ -123,6 +131,8 @@ class TensorFlow:
             "shuffles": self._made,
             "iterators": positions,
             "fit": self._fit.state(),
+            "keras": None if self._keras is None else self._keras.state(),
+            "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
         return json.dumps(state, sort_keys=True).encode()
 
@@ -139,6 +149,10 @@ class TensorFlow:
                 next(iterator)
         self._made = dict(state["shuffles"])
         self._births.set_top_counts(state["births"])
+        if self._keras is not None and state.get("keras") is not None:
+            self._keras.restore(state["keras"])
+        if state.get("step") is not None:
+            summary_ops_v2.set_step(state["step"])
 
     def _make_iterators(self, made: Mapping[str, int]) -> None:
         """Make as many iterators over each shuffled set as the first run had made."""
@@ -191,8 +205,21 @@ class TensorFlow:
         return found
 
     def is_holder(self, value: object) -> bool:
-        """Return whether an object is one of Keras's callbacks, which a loop of the program's own may call too."""
-        return self._callback_types != () and isinstance(value, self._callback_types)
+        """Return whether an object is one that only holds data: a callback (which any loop may call), a bar, a list of files."""
+        return isinstance(value, self._holder_types)
+
+    def holds_variables(self, value: object) -> bool:
+        """Return whether an object is a model, layer, optimizer, metric or module."""
+        return isinstance(value, self._model_types)
+
+    def is_spent(self, value: object) -> bool:
+        """Return whether an object is a tape that has given its gradients."""
+        return isinstance(value, tf.GradientTape) and value._tape is None and not value._recording
+
+    def begin_phase(self) -> None:
+        """Note what models consist of."""
+        if self._keras is not None:
+            self._keras.begin_phase()
 
     def is_loader(self, value: object) -> bool:
         """Return whether an object is a generator that `fit` trains on."""
@@ -203,14 +230,15 @@ class TensorFlow:
         return isinstance(value, self._container_types) and type(value) not in (list, dict, set)
 
     def not_captured(self) -> list[str]:
-        """Return variables that hold no numbers, and lookup tables that can change."""
+        """Return variables that hold no numbers, orders of sets that are lost, and models that have come to hold other things."""
         found = [
             f"{key} (a variable of {variable.dtype.name})"
             for key, variable in self._alive().items()
             if variable.dtype in _NO_NUMBERS
         ]
         found += [f"order of {key} (a shuffled set, repeated inside of one epoch's iterator)" for key in sorted(self._lost_orders)]
-        return found + [f"table {table.name} (tensorflow.lookup)" for table in self._tables]
+        found += self._keras.not_captured() if self._keras is not None else []
+        return found
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""
@@ -304,7 +332,9 @@ class TensorFlow:
 
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
-        self._callback_types = (keras.callbacks.Callback, keras.callbacks.CallbackList)
+        self._keras = KerasState(self._births, self._builder.keras_variables)
+        self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar)
+        self._model_types += (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         _make_monitors_repeatable()
         self._container_types += (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
         births = self._births
@@ -369,20 +399,6 @@ class TensorFlow:
             self._made[key] = self._made.get(key, 0) + 1
         for key in _upstream_shuffles(dataset, self._births, is_only_repeated=True):
             weakref.finalize(iterator, self._lost_orders.add, key).atexit = False
-
-    def _watch_tables(self) -> None:
-        for cls in (lookup_ops.MutableHashTable, lookup_ops.DenseHashTable):
-            self._watch_table(cls)
-
-    def _watch_table(self, cls: Any) -> None:
-        original = cls.__init__
-
-        @functools.wraps(original)
-        def table_made(table: Any, *args: Any, **kwargs: Any) -> None:
-            original(table, *args, **kwargs)
-            self._tables.add(table)
-
-        cls.__init__ = table_made
 
     def _watch_writers(self) -> None:
         original = summary_ops_v2._ResourceSummaryWriter.__init__

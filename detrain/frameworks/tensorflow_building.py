@@ -99,6 +99,10 @@ class Builder:
         inner = value._value if isinstance(value, self._keras_types) else value
         return self._births.key(inner) if isinstance(inner, tf.Variable) else None
 
+    def keras_variables(self) -> list[tuple[str, Any]]:
+        """Return Keras's variables that are alive, after their keys."""
+        return list(self._keras_variables.items())
+
     def keras_variable(self, key: str) -> Any:
         """Return Keras's variable around the variable with a key, or None."""
         return self._keras_variables.get(key)

@@ -43,12 +43,12 @@ class Capture:
     def encode(self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False) -> Encoded:
         """Return the state of the program, suspended in `frame`."""
         encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
-        return encoder.finish(_roots(encoder, frame))
+        return encoder.finish(_roots(encoder, frame, self._frameworks))
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
         encoder = LiveEncoder(self._hooks(), baseline)
-        return encoder.finish_live(_roots(encoder, frame))
+        return encoder.finish_live(_roots(encoder, frame, self._frameworks))
 
     def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
@@ -128,6 +128,9 @@ class Capture:
         def is_loader(value: object) -> bool:
             return any(framework.is_loader(value) for framework in self._frameworks)
 
+        def holds_variables(value: object) -> bool:
+            return any(framework.holds_variables(value) for framework in self._frameworks)
+
         files = [module.__file__ or "" for module in user_modules().values()]
         outside = frozenset().union(*map(stored_outside, files))
         return Hooks(
@@ -142,6 +145,7 @@ class Capture:
             self._pulls.follow,
             self._pulls.state,
             self._pulls.replay,
+            holds_variables,
             outside,
             lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
         )
@@ -185,10 +189,12 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
         )
 
 
-def _roots(encoder: Encoder, frame: FrameType) -> dict[str, Item]:
+def _roots(encoder: Encoder, frame: FrameType, frameworks: Iterable[Framework]) -> dict[str, Item]:
     roots: dict[str, Item] = {}
     for root, values in _namespaces(frame):
         for name, value in values.items():
+            if any(framework.is_spent(value) for framework in frameworks):
+                continue
             roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
     return roots
 

@@ -183,10 +183,11 @@ class Encoder(Leaves):
     def _note_classes(self, cls: type) -> None:
         """Encode what the classes of an object hold besides methods."""
         for base in cls.__mro__:
-            key = f"class|{class_name(base)}"
-            if key not in self._classes and is_own_class(base) and is_findable(base) and class_attributes(base):
-                self._classes[key] = None
-                self._classes[key] = self.encode(base, base.__qualname__)
+            if base not in self._noted and is_own_class(base):
+                self._noted.add(base)
+                if class_attributes(base):
+                    turn = "" if is_findable(base) else f" #{len(self._noted)}"  # made in a function, perhaps more than once
+                    self._classes[f"class|{class_name(base)}{turn}"] = self.encode(base, base.__qualname__)
 
     def _encode_user_object(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)

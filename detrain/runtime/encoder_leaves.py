@@ -19,6 +19,7 @@ from detrain.runtime.graph import (
     BIT_GENERATORS,
     LARGE_BYTES,
     NANS,
+    WITH_VARIABLES,
     Hooks,
     Item,
     shown,
@@ -50,6 +51,7 @@ class Leaves:
         self._lost_numbers: dict[int, str] = {}
         self._classes: dict[str, Item] = {}
         """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any more."""
+        self._noted: set[type] = set()
         self._far_views: list[tuple[int, Array, str]] = []
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
@@ -64,7 +66,8 @@ class Leaves:
         if not self._collects:
             self._lost.append(f"{shown(path)} ({why})")
             self._lost_numbers[number] = why
-        return ["opaque", why.partition(":")[0], None]
+        is_fatal = why.endswith(WITH_VARIABLES)  # not even an object of its class will do in its place
+        return ["opaque", why if is_fatal else why.partition(":")[0], None]
 
     def _node(self, value: object, node: list[Item]) -> Item:
         self._nodes.append(node)
@@ -154,9 +157,11 @@ class Leaves:
         elif (pulled := self._hooks.pulled(value)) is not None and self._baseline.address(value):
             return ["generator", type_name(value), self._baseline.address(value), pulled]
         elif not self._baseline.has(value):
-            return self._lose(number, path, type_name(value))
-        elif is_open_for_writing(value) and not self._hooks.is_known_file(value):
-            self._lose(number, path, f"{type_name(value)}: open for writing")
+            why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
+            return self._lose(number, path, f"{type_name(value)}{why}")
+        elif is_open_for_writing(value):
+            if not self._hooks.is_known_file(value):
+                self._lose(number, path, f"{type_name(value)}: open for writing")
         elif not self._are_loads_replayed and not self._hooks.is_loader(value) and not self._baseline.is_at(value, position(value)):
             self._lose(number, path, f"{type_name(value)}: it has moved on")
         return ["opaque", type_name(value), self._baseline.address(value)]

@@ -84,10 +84,16 @@ class Hooks:
     """Returns how far a generator of the program is, or None if that is not known."""
     replay: Callable[[object, list[Item]], bool] = lambda _value, _state: False
     """Brings a generator to where another was; returns whether it has yielded the same."""
+    holds_variables: Callable[[object], bool] = lambda _: False
+    """Says whether an object is a framework's with variables of its own: one that the loop has made cannot be put back."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
     is_constant: Callable[[object], bool] = lambda _: False
     """Says whether an object is a constant tensor, without reading it."""
+
+
+WITH_VARIABLES: Final = "with variables of its own"
+"""Why an object is not captured, where a run that resumes without it would go on wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""State of Keras's own objects besides their variables: what a loop sets on layers and optimizers, and Keras's settings.
+
+A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].trainable`), lets dropout grow (`layer.rate += 0.1`)
+or changes `keras.config` in its loop has state in attributes that are the library's. Numbers, texts and truths among the attributes
+of layers, optimizers and metrics are captured whole; those of a resumed process that differ are set. Which layers and which
+optimizer a model has cannot be set: where the loop has changed that, the run that resumes stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from detrain.errors import Diverged
+from detrain.frameworks.births import Births
+
+_SCALARS: Final = (bool, int, float, str, type(None))
+_BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network", "_jit_compile", "_run_eagerly"})
+"""Say how far an object is built, or compiled: so in a resumed process when it is."""
+_PARTS: Final = ("_layers", "_optimizer", "optimizer")
+"""Attributes that say what a model consists of."""
+
+
+class KerasState:
+    """Reads and sets the state. `trainable_variables` yields (key, variable) of all of Keras's variables alive."""
+
+    def __init__(self, births: Births, variables: Callable[[], Iterable[tuple[str, Any]]]) -> None:
+        import keras
+        from keras.src.ops.operation import Operation
+
+        self._config = keras.config
+        self._births = births
+        self._variables = variables
+        self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
+        self._at_phase: dict[str, dict[str, list[str]]] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return the state, as JSON can have it."""
+        objects = self._objects()
+        return {
+            "config": {
+                "floatx": self._config.floatx(),
+                "epsilon": self._config.epsilon(),
+                "image_data_format": self._config.image_data_format(),
+                "dtype_policy": self._config.dtype_policy().name,
+            },
+            "attributes": {key: _scalars(value) for key, value in objects.items()},
+            "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
+            "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set the state. Raises Diverged where a model consists of what this process does not have."""
+        config, objects = state["config"], self._objects()
+        self._config.set_floatx(config["floatx"])
+        self._config.set_epsilon(config["epsilon"])
+        self._config.set_image_data_format(config["image_data_format"])
+        if self._config.dtype_policy().name != config["dtype_policy"]:
+            self._config.set_dtype_policy(config["dtype_policy"])
+        for key, attributes in state["attributes"].items():
+            now = _scalars(objects[key]) if key in objects else {}
+            own = vars(objects[key]) if key in objects else {}
+            own.update({name: value for name, value in attributes.items() if name in now and not _is_same(now[name], value)})
+        frozen = set(state["frozen"])
+        for key, variable in self._variables():
+            if variable.trainable == (key in frozen):
+                variable.trainable = key not in frozen
+        for key, parts in state["parts"].items():
+            mine = self._parts(objects[key]) if key in objects else parts
+            for name, content in parts.items():
+                missing = [part for part in content if part not in objects and part not in mine.get(name, ())]
+                if mine.get(name) != content and (missing or name == "_layers"):
+                    what = name.strip("_")
+                    raise Diverged(
+                        f"the {what} of {key!r} was {_shown(content)} at the checkpoint, it is {_shown(mine.get(name))}",
+                        "the loop has changed what the model consists of: add layers, and compile, before the loop",
+                    )
+
+    def begin_phase(self) -> None:
+        """A training loop is about to be entered."""
+        built = {key: value for key, value in self._objects().items() if vars(value).get("built")}
+        self._at_phase = {key: self._parts(value) for key, value in built.items()}
+
+    def not_captured(self) -> list[str]:
+        """Return which models consist of other things than when the loop was entered."""
+        objects = self._objects()
+        return [
+            f"{name.strip('_')} of {key} (changed in the loop: {_shown(now)})"
+            for key, parts in self._at_phase.items()
+            if key in objects
+            for name, now in self._parts(objects[key]).items()
+            if name != "_optimizer" and name in parts and parts[name] != now
+        ]
+
+    def _objects(self) -> dict[str, Any]:
+        return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
+
+    def _parts(self, value: Any) -> dict[str, list[str]]:
+        """Return the keys of the registered objects that a model consists of."""
+        own, found = vars(value), {}
+        for name in _PARTS:
+            held = own.get(name)
+            items = list(held) if isinstance(held, list | tuple) else [held]
+            keys = [self._births.key(item) for item in items]
+            if held and None not in keys:
+                found[name] = [key for key in keys if key is not None]
+        return found
+
+
+def _scalars(value: Any) -> dict[str, Any]:
+    return {name: item for name, item in list(vars(value).items()) if type(item) in _SCALARS and name not in _BUILDING}
+
+
+def _is_same(one: object, other: object) -> bool:
+    return type(one) is type(other) and (one == other or one != one)  # noqa: PLR0124 - not a number is what it was
+
+
+def _shown(keys: list[str] | None) -> str:
+    return ", ".join(keys) if keys else "none"
