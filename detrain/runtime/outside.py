@@ -2,12 +2,15 @@
 
 Clock and randomness are recorded where the program itself asks for them (or Python's and NumPy's libraries for it) outside of its
 training loops: that code runs again when a run resumes, and must find what it found. What a loop asks for is state, or shows.
-`datetime.now` and unseeded C generators are out of reach; a generator's state is captured all the same.
 """
 
 from __future__ import annotations
 
 import base64
+import ctypes
+import datetime
+import functools
+import gc
 import os
 import random
 import sys
@@ -19,7 +22,7 @@ from typing import Any, Final
 
 from detrain.runtime.frames import is_user_file
 
-_PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time", __name__)
+_PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""
 _MOST_READINGS: Final = 20_000
 
@@ -42,6 +45,12 @@ class Outside:
         time.time_ns = self._replayed("time_ns", time.time_ns, repr, int)
         urandom = self._replayed("urandom", os.urandom, _to_text, base64.b64decode)
         os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
+        for name in ("localtime", "gmtime", "ctime"):
+            setattr(time, name, _of_now(getattr(time, name), lambda moment: moment))
+        time.asctime = _of_now(time.asctime, time.localtime)
+        time.strftime = _of_now(time.strftime, time.localtime, given=1)
+        _watch_datetime()
+        _watch_seeds(urandom)
 
     def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
         def read(*arguments: Any) -> Any:
@@ -61,6 +70,50 @@ class Outside:
         read.__name__ = read.__qualname__ = kind
         read.__doc__ = real.__doc__
         return read
+
+
+def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
+    """Return a function of `time` whose last argument, left out, is the moment (in a form) that `time.time` tells to its caller.
+
+    `given` is how many arguments come before that one.
+    """
+
+    @functools.wraps(real)
+    def read(*arguments: Any) -> Any:
+        if len(arguments) == given and _is_for_program(sys._getframe(1)):
+            arguments = (*arguments, form(time.time()))
+        return real(*arguments)
+
+    return read
+
+
+def _watch_datetime() -> None:
+    """Have `datetime.now` and `utcnow` ask `time.time`, as `today` does. Their class is of C: its dictionary is reached by `gc`."""
+    [methods] = gc.get_referents(vars(datetime.datetime))
+    real_now, real_utcnow = methods["now"], methods["utcnow"]
+
+    def now(cls: Any, tz: Any = None) -> Any:
+        asked = _is_for_program(sys._getframe(1))
+        return cls.fromtimestamp(time.time(), tz) if asked else real_now.__get__(None, cls)(tz)
+
+    def utcnow(cls: Any) -> Any:
+        asked = _is_for_program(sys._getframe(1))
+        return cls.fromtimestamp(time.time(), datetime.UTC).replace(tzinfo=None) if asked else real_utcnow.__get__(None, cls)()
+
+    methods["now"], methods["utcnow"] = classmethod(now), classmethod(utcnow)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))
+
+
+def _watch_seeds(urandom: Callable[[int], bytes]) -> None:
+    """Have generators of `random` without a seed take one where recorded randomness comes from: in C they ask the system."""
+    real = random.Random.seed
+
+    @functools.wraps(real)
+    def seed(self: Any, a: Any = None, version: int = 2) -> None:
+        real(self, int.from_bytes(urandom(32), "big") if a is None else a, version)
+
+    random.Random.seed = seed  # type: ignore[method-assign]
+    random.seed = seed.__get__(random._inst)  # type: ignore[attr-defined]
 
 
 def fix_listings() -> None:
@@ -104,7 +157,8 @@ def _to_text(data: bytes) -> str:
 def _is_for_program(frame: FrameType | None) -> bool:
     """Return whether the program asks, itself or through Python's own modules."""
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _PASSED:
+        name = frame.f_globals.get("__name__", "")
+        if name != __name__ and name.partition(".")[0] not in _PASSED:
             return is_user_file(frame.f_code.co_filename)
         frame = frame.f_back
     return False
