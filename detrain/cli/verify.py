@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import click
 import msgspec
 
 from detrain.cli.diff import Comparison, Run, compare_runs, described
+from detrain.cli.outputs import copy_folder, first_difference, timed_fields, written
 from detrain.cli.programs import program_arguments
 from detrain.errors import DetrainError, Diverged
 from detrain.runtime import report
@@ -41,13 +43,25 @@ class Done:
     kills: list[str] = field(default_factory=list)
     """Cursors at which it was killed."""
     states: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Digest of each variable, by its key, at the end of each phase."""
+    """Digest of each variable, by its key, at the end of each phase and of the program."""
+    cuts: dict[str, int] = field(default_factory=dict)
+    """How many bytes of output there were when a checkpoint was taken (`saved at CURSOR`)."""
+    resumed: tuple[str, int] = ("", 0)
+    """Where the last process resumed, and how much it had printed before that."""
+    output: str = ""
+    """What the last process printed."""
+    files: dict[str, str] | None = None
+    """Digests of the files written in the current folder, by name; None where that was not looked at."""
     warnings: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
     variables: int = 0
-    """Variables compared, at the ends of all phases."""
+    """Variables compared, at the ends of all phases and of the program."""
     differing: list[str] = field(default_factory=list)
     """Those that differ."""
+    lines: int | None = None
+    """Lines of output compared, from the last resume on; None where they are others in each run."""
+    differing_output: list[str] = field(default_factory=list)
+    """How the output differs, and the files that do."""
 
     @property
     def journal(self) -> Path:
@@ -70,11 +84,27 @@ class Done:
     def compare(self, other: Done) -> None:
         """Compare with another run. A variable that only one of them has was not in use any more."""
         self.comparison = compare_runs(Run.at(other.journal), Run.at(self.journal))
-        for phase, digests in other.states.items():
-            mine = self.states.get(phase, {})
+        for of, digests in other.states.items():
+            mine = self.states.get(of, {})
             common = [key for key in digests if key in mine]
             self.variables += len(common)
-            self.differing += [f"{key} at the end of phase {phase}" for key in common if mine[key] != digests[key]]
+            self.differing += [f"{key} at the end of {of}" for key in common if mine[key] != digests[key]]
+
+    def compare_outputs(self, whole: Done, again: Done) -> None:
+        """Compare what was printed from the last resume on, and the files; leave out what differs between two whole runs."""
+        timed = timed_fields(whole.output, again.output)
+        cut, place = self.resumed
+        start = whole.cuts.get(cut, 0) if cut else 0
+        if timed is not None and (not cut or cut in whole.cuts):
+            mine = self.output.encode()[place:].decode(errors="replace")
+            reference = whole.output.encode()[start:].decode(errors="replace")
+            self.lines = reference.count("\n")
+            difference = first_difference(reference, mine, timed)
+            self.differing_output += [f"output: {difference}"] if difference is not None else []
+        if self.files is not None and whole.files is not None and again.files is not None:
+            names = sorted({*self.files, *whole.files})
+            same = [name for name in names if whole.files.get(name) == again.files.get(name)]
+            self.differing_output += [f"file {name}" for name in same if self.files.get(name) != whole.files.get(name)]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -87,28 +117,33 @@ class Done:
 def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
     """Run PROGRAM three times, the third killed N times at random batches and resumed, and compare all bits.
 
-    The checkpoints go to a temporary folder. What the program writes itself it writes three times. Exit status 0: exact; 78: not.
+    What is compared: the digest of every batch, the checkpoints (variables, random streams, Python values), all variables at the
+    end, what is printed from the last resume on, and the files written in the current folder. The runs work in copies of that
+    folder; what the program writes elsewhere it writes three times. Exit status 0: exact; 78: not.
 
     \b
     Example:
       detrain verify --kills 3 train.py --epochs 5
     """
-    options = [*(["-m"] if is_module else []), "--every", every, "--keep", str(_KEEP)]
+    options = ["--every", every, "--keep", str(_KEEP), *(["-m"] if is_module else [])]
     with tempfile.TemporaryDirectory(prefix="detrain-verify-") as folder:
-        everything = [*options, program, *arguments]
-        whole = _run("whole", Path(folder) / "whole", everything, {}, {})
+        place = Place.around(Path.cwd(), Path(folder))
+        everything = [*options, program if is_module else place.program(program), *arguments]
+        whole = _run("whole", place, everything, {}, {})
         outside = _outside(whole.home)
-        again = _run("again", Path(folder) / "again", everything, {}, outside)
+        again = _run("again", place, everything, {}, outside)
         batches = list(Run.at(whole.journal).batches) if whole.journal.is_file() else []
         if whole.status or not batches:
             why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
             raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")
         chosen = random.Random(seed).sample(range(1, len(batches)), min(kills, len(batches) - 1))
         places = {count: str(Cursor(*batches[count])) for count in sorted(chosen)}
-        killed = _run("killed", Path(folder) / "killed", everything, places, outside)
+        killed = _run("killed", place, everything, places, outside)
         for run in (again, killed):
             if not run.status:
                 run.compare(whole)
+        if not killed.status:
+            killed.compare_outputs(whole, again)
     runs = [whole, again, killed]
     if as_json:
         click.echo(json.dumps(_as_json(runs, len(batches)), indent=2))
@@ -124,27 +159,88 @@ def _outside(home: Path) -> dict[str, list[str]]:
     return read_meta(entries[-1].path).outside if entries else {}
 
 
-def _run(name: str, home: Path, command: Sequence[str], kills: Mapping[int, str], outside: dict[str, list[str]]) -> Done:
+@dataclass(frozen=True)
+class Place:
+    """Where the runs work: in copies of the current folder, one after another under one path, or in the folder itself."""
+
+    source: Path
+    folder: Path
+    """Temporary, for everything that the runs leave."""
+    is_copied: bool
+
+    @classmethod
+    def around(cls, source: Path, folder: Path) -> Place:
+        """Return the place for a current folder. What lies beside that is found beside its copies, too."""
+        place = cls(source, folder, copy_folder(source, folder / "first"))
+        if place.is_copied:
+            (folder / "beside").mkdir()
+            for entry in source.parent.iterdir() if source.parent != source else ():
+                if entry != source:
+                    (folder / "beside" / entry.name).symlink_to(entry)
+        return place
+
+    @property
+    def work(self) -> Path:
+        """The folder in which runs work."""
+        return self.folder / "beside" / self.source.name if self.is_copied else self.source
+
+    def program(self, path: str) -> str:
+        """Return the path by which the runs find the program."""
+        whole = Path(path).resolve()
+        is_inside = self.source.resolve() in whole.parents
+        return os.path.relpath(whole, self.source.resolve()) if is_inside else str(whole)
+
+    def begin(self) -> dict[str, str]:
+        """Make the folder for a run; return the digests of what is in it."""
+        if not self.is_copied:
+            return {}
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(self.folder / "first", self.work, symlinks=True)
+        return written(self.work, {})
+
+
+def _run(name: str, place: Place, command: Sequence[str], kills: Mapping[int, str], outside: dict[str, list[str]]) -> Done:
     """Run the program to its end, through kills after so many batches (at these cursors)."""
-    done = Done(name, home)
+    done = Done(name, place.folder / name)
+    before = place.begin()
     began = time.monotonic()
     left = list(kills)
-    states = home.parent / f"{name}.states"
+    states = place.folder / f"{name}.states"
     while True:
+        output = place.folder / f"{name}.{len(left)}.output"
         with report.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
             trial = Trial(str(states), outside, left[0] if left else None)
             environment = {**os.environ, VARIABLE: msgspec.json.encode(trial).decode()}
-            whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(home), *command]
-            process = subprocess.run(whole, env=environment, capture_output=True, text=True, errors="replace", check=False)
+            whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
+            with output.open("wb") as stdout:
+                process = subprocess.run(
+                    whole,
+                    env=environment,
+                    stdout=stdout,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    check=False,
+                    cwd=place.work,
+                )
         done.warnings += [line for line in process.stderr.splitlines() if line.startswith("detrain: warning:")]
+        notes = dict(json.loads(line) for line in states.read_text().splitlines()) if states.is_file() else {}
         if not left or process.returncode != -signal.SIGKILL:
             break
         done.kills.append(kills[left.pop(0)])
     done.status, done.seconds = process.returncode, time.monotonic() - began
     if done.status:
         sys.stderr.write(process.stderr[-4000:])
-    if states.is_file():
-        done.states = dict(json.loads(line) for line in states.read_text().splitlines())
+    done.output = output.read_text(errors="replace")
+    done.files = written(place.work, before) if place.is_copied else None
+    for key, what in notes.items():
+        kind, _, cursor = key.rpartition(" at ")
+        if kind == "saved":
+            done.cuts[cursor] = what
+        elif kind == "resumed":
+            done.resumed = cursor, what
+        else:
+            done.states[key] = what
     return done
 
 
@@ -168,9 +264,9 @@ def _print(runs: list[Done], batches: int) -> None:
         table.add_row(*cells)
     Console().print(table)
     for run in runs:
-        if run.comparison is not None and not run.is_equal(but_for=runs[1].values):
+        if run.comparison is not None and (run.differing_output or not run.is_equal(but_for=runs[1].values)):
             click.echo(f"{run.name}:")
-            for line in [*described(run.comparison), *run.differing[:8]]:
+            for line in [*described(run.comparison), *run.differing[:8], *run.differing_output[:8]]:
                 click.echo(f"  {line}")
     if runs[1].values:
         click.echo(f"Python values that are others in each run, as those of a clock are: {', '.join(sorted(runs[1].values)[:8])}")
@@ -183,11 +279,17 @@ def _verdict(again: Done, killed: Done, batches: int) -> str:
         return "NOT DETERMINISTIC: two whole runs differ, no resume can be exact; see `detrain doctor`"
     if killed.status:
         return "REFUSED: the killed run did not go on, see above"
-    if not killed.is_equal(but_for=again.values):
+    if killed.differing_output or not killed.is_equal(but_for=again.values):
         return "NOT EXACT: the killed and resumed run differs from the whole one"
     if not killed.kills and batches > 1:
         return "NOTHING SHOWN: the program was not killed"
-    return f"{_EXACT}: {batches} batches, {len(killed.kills)} kills, {killed.variables} variables compared, 0 differing bits"
+    compared = [f"{batches} batches", f"{killed.variables} variables"]
+    left_out = ["output (other lines in each run)"] if killed.lines is None else []
+    compared += [f"{killed.lines} lines of output"] if killed.lines is not None else []
+    compared += [f"{len(killed.files)} files"] if killed.files is not None else []
+    left_out += ["files (too many in the current folder to work in copies of it)"] if killed.files is None else []
+    told = f"; not compared: {', '.join(left_out)}" if left_out else ""
+    return f"{_EXACT}: {len(killed.kills)} kills, 0 differing bits in {', '.join(compared)}{told}"
 
 
 def _as_json(runs: list[Done], batches: int) -> dict[str, Any]:
@@ -205,6 +307,9 @@ def _as_json(runs: list[Done], batches: int) -> dict[str, Any]:
                 "comparison": msgspec.to_builtins(run.comparison),
                 "variables": run.variables,
                 "differing_variables": run.differing,
+                "lines_of_output": run.lines,
+                "files": None if run.files is None else len(run.files),
+                "differing_output": run.differing_output,
                 "warnings": sorted(set(run.warnings)),
             }
             for run in runs

@@ -2,7 +2,9 @@
 
 A resumed process opens its files anew, before it comes to the cut. A file that was open at the cut, or that the program appends
 to, must then not be emptied, and at the cut it is set back to the length that it had there; what is cut off is kept beside the
-checkpoints. Files opened through Python's `open` are followed (`pathlib`, `logging`, pandas and Keras's CSVLogger open theirs so).
+checkpoints. A run that was killed before its first checkpoint starts anew: what it had appended is cut off as well, by a note of
+how long the files were, which is kept until there is a checkpoint. Files opened through Python's `open` are followed (`pathlib`,
+`logging`, pandas and Keras's CSVLogger open theirs so).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import builtins
 import contextlib
 import functools
 import io
+import json
 import os
 import time
 import weakref
@@ -40,12 +43,24 @@ class Files:
         self._started = time.time()
         self._written: set[str] = set()
         self._said: set[str] = set()
+        self._note: Path | None = None
+        self._home = ""
+        self._before: dict[str, int] = {}
+        """Lengths of files before this run appended to them."""
 
-    def watch(self, kept: Iterable[str], made: Iterable[str]) -> None:
+    def watch(self, kept: Iterable[str], made: Iterable[str], note: Path, *, is_new: bool) -> None:
         """Follow all calls of `open` and `os.mkdir` from here on.
 
-        `kept` are the files, and `made` the folders, of the checkpoint to be resumed: making these again is no error.
+        `kept` are the files, and `made` the folders, of the checkpoint to be resumed: making these again is no error. A run that
+        `is_new` notes in `note` how long the files are that it appends to, and first undoes what one that left its note appended.
         """
+        self._home = str(note.parent)
+        if is_new:
+            with contextlib.suppress(OSError, ValueError):
+                for path, size in json.loads(note.read_bytes()).items():
+                    _set_back(path, size, note.parent, "before the run that was killed")
+            self._note = note
+        note.unlink(missing_ok=True)
         self._kept = frozenset(map(os.path.abspath, kept))
         self._made = set(map(os.path.abspath, made))
         original = os.mkdir
@@ -73,6 +88,8 @@ class Files:
             written = os.stat(path).st_mtime
         except (OSError, TypeError, ValueError):
             return
+        if os.path.dirname(path) == self._home:
+            return
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
         if is_new and path not in self._written and path not in self._said and is_user_file(path):
             self._said.add(path)
@@ -82,8 +99,19 @@ class Files:
         """Note a file that has been opened for writing; it was `size` bytes long."""
         if "a" in mode:
             self._appended.setdefault(path, size)
+            if self._note is not None and path not in self._written:
+                self._before[path] = size
+                with io.FileIO(f"{self._note}.tmp", "w") as written:
+                    written.write(json.dumps(self._before).encode())
+                os.replace(f"{self._note}.tmp", self._note)
         self._written.add(path)
         self._open.setdefault(path, []).append(weakref.ref(file))
+
+    def forget(self) -> None:
+        """There is a checkpoint now, or the run has ended: nothing is to be undone when it starts anew."""
+        note, self._note = self._note, None
+        if note is not None:
+            note.unlink(missing_ok=True)
 
     def gentle_mode(self, path: str, mode: str) -> str:
         """Return the mode to open a file with: one that leaves what is in it, if a checkpoint counts on that."""
@@ -127,7 +155,7 @@ class Files:
             for file in live:
                 file.flush()
             if kept_in is not None:
-                _set_back(path, state.size, kept_in)
+                _set_back(path, state.size, kept_in, "at the checkpoint")
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
         if kept_in is not None:
@@ -177,7 +205,7 @@ def _tell(file: Any) -> int | None:
         return None
 
 
-def _set_back(path: str, size: int, kept_in: Path) -> None:
+def _set_back(path: str, size: int, kept_in: Path, when: str) -> None:
     """Cut a file to the length it had; keep what is cut off."""
     try:
         now = os.path.getsize(path)
@@ -187,8 +215,8 @@ def _set_back(path: str, size: int, kept_in: Path) -> None:
                 file.seek(size)
                 kept.write_bytes(file.read())
                 file.truncate(size)
-            report.say(f"{path}: set back from {now} to {size} bytes, as at the checkpoint; the rest is in {kept}")
+            report.say(f"{path}: set back from {now} to {size} bytes, as {when}; the rest is in {kept}")
         elif now < size:
-            report.warn(f"{path} has {now} bytes; it had {size} at the checkpoint")
+            report.warn(f"{path} has {now} bytes; it had {size} {when}")
     except OSError as error:
         report.warn(f"{path} cannot be set back to {size} bytes: {error.strerror or error}")

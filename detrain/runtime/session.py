@@ -30,6 +30,7 @@ from detrain.runtime.config import Config
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
 from detrain.runtime.files import Files
+from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.journal import Address, Journal
 from detrain.runtime.metric import find_metric
 from detrain.runtime.outside import Outside
@@ -72,7 +73,9 @@ class Session:
             self.guard(recovers=config.guard == "recover", goes_on=config.goes_on_after_repeat)
         self._stations = [(path, cursor_of(read_meta(path))) for path in map(Path, config.stations)]
         last = read_meta(self._stations[-1][0]) if self._stations else None
-        self._files.watch(*((last.files, last.folders) if last is not None else ((), ())))
+        note = self._catalogue.folder / f"{config.program}-r{config.run}.appended"
+        kept, made = (last.files, last.folders) if last is not None else ((), ())
+        self._files.watch(kept, made, note, is_new=last is None)
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
         self._outside = Outside(known, lambda: self._is_in_phase)
         self._outside.watch()
@@ -81,6 +84,7 @@ class Session:
             journal.unlink(missing_ok=True)
         self._journal = Journal(journal, read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
+        self._variables_at_phase: dict[str, str] = {}
         self._batches_done = 0
         self._claims_from: int | None = None
         """Batches done when the state was restored, until a body has run on it."""
@@ -140,7 +144,9 @@ class Session:
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
         self._epoch_at = time.monotonic()
-        self._at_phase = self._capture.baseline(frame)
+        for framework in self.frameworks:
+            framework.begin_phase()
+        self._at_phase, self._variables_at_phase = self._capture.baseline(frame), dict(os.environ)
         if self._pulls:
             self.note_all_streams()
 
@@ -157,8 +163,7 @@ class Session:
         self._end_fetch()
         self._look("end")
         if self._trial is not None and self._is_in_phase and not self.is_forwarding:
-            tensors = {key: value for framework in self.frameworks for key, value in framework.tensors().items()}
-            self._trial.at_end_of_phase(self._phase, tensors)
+            self._trial.at_end(f"phase {self._phase}", self._tensors())
         self._is_in_phase = self._is_in_body = self._notes_all_streams = False
 
     def on_update(self, what: int) -> None:
@@ -397,8 +402,11 @@ class Session:
 
     def finish(self) -> None:
         """The program ends."""
+        self._files.forget()
         self._end_fetch()
         self._digest()
+        if self._trial is not None and not self._stations:
+            self._trial.at_end("the program", self._tensors())
         try:
             self._writer.drain()
             self._journal.flush()
@@ -437,11 +445,15 @@ class Session:
             framework.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
         encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch")
-        losses = [*encoded.not_captured, *(loss for framework in self.frameworks for loss in framework.not_captured())]
+        losses = [
+            *encoded.not_captured,
+            *self._changed_variables(),
+            *(loss for framework in self.frameworks for loss in framework.not_captured()),
+        ]
         self._name_losses(losses)
-        tensors: dict[str, Array] = {}
-        for framework in self.frameworks:
-            tensors.update(framework.tensors())
+        if self._trial is not None:
+            self._trial.at_cut("saved at", f"{cursor} {cut}")
+        tensors = self._tensors()
         meta = Meta(
             phase=cursor.phase,
             epoch=cursor.epoch,
@@ -482,6 +494,7 @@ class Session:
         program, run = self._config.program, self._config.run
         self._journal.sync()
         self._catalogue.save(program, run, cursor, snapshot)
+        self._files.forget()
         self._catalogue.prune(program, run, self._config.keep, self._config.keep_every, self._config.keep_best)
 
     def _metric(self, frame: FrameType, cursor: Cursor) -> float | None:
@@ -537,6 +550,8 @@ class Session:
         self._stations.pop(0)
         if not self._stations:
             self._files.resume(path)
+            if self._trial is not None:
+                self._trial.at_cut("resumed at", f"{cursor} {cut}")
         self._pass_until = 0
         return True
 
@@ -554,6 +569,7 @@ class Session:
                 f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
                 "restore what was changed, or start anew with --fresh",
             )
+        self._refuse_lost_models(missing, snapshot.meta.not_captured)
         is_last = len(self._stations) == 1
         self._files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self.streams.write(snapshot.rng)
@@ -566,6 +582,15 @@ class Session:
         if snapshot.meta.cut == "epoch":
             self._epoch_base = snapshot.meta.epoch
         self._saved_at = time.monotonic()
+
+    def _refuse_lost_models(self, missing: list[str], named: tuple[str, ...]) -> None:
+        """What the loop made, and held variables, was named when it was saved. Without it the run would go on wrong."""
+        for loss in missing:
+            if any(each.startswith(f"{loss} (") and each.endswith(f"{WITH_VARIABLES})") for each in named):
+                raise NotCapturable(
+                    f"{loss!r} was made in the loop, with variables that cannot be put back into another one",
+                    "make it before the loop, and start anew with --fresh",
+                )
 
     def _check_claims(self) -> None:
         """After the first body of a resumed run: see that what it has made took the values that were restored for it."""
@@ -587,6 +612,15 @@ class Session:
             if stream is not None and not stream.closed:
                 stream.flush()
         os.kill(os.getpid(), signal.SIGTERM)
+
+    def _changed_variables(self) -> list[str]:
+        """Return the variables of the environment that the loop has changed, in words."""
+        before = self._variables_at_phase
+        names = [name for name in {**before, **os.environ} if before.get(name) != os.environ.get(name)]
+        return [f"os.environ[{name!r}] (changed in the loop)" for name in sorted(names)]
+
+    def _tensors(self) -> dict[str, Array]:
+        return {key: value for framework in self.frameworks for key, value in framework.tensors().items()}
 
     def _environment(self) -> dict[str, str]:
         environment = dict(self._config.environment)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,7 +21,7 @@ class Trial(msgspec.Struct, frozen=True):
     """One process of a run that is being verified."""
 
     states: str
-    """File to which the digests of all variables go at the end of each phase, a line of JSON each."""
+    """File for the digests of all variables at the ends of phases and of the program, and for where the output is at cuts."""
     outside: dict[str, list[str]] = {}
     """What an earlier run has read of clock and randomness."""
     kill_at: int | None = None
@@ -37,8 +38,17 @@ class Trial(msgspec.Struct, frozen=True):
         if batches_done == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def at_end_of_phase(self, phase: int, tensors: Mapping[str, Array]) -> None:
-        """A training loop has been left."""
-        line = json.dumps([str(phase), {key: digest_array(array) for key, array in tensors.items()}])
+    def at_cut(self, what: str, cursor: str) -> None:
+        """A checkpoint has been taken, or the state of one set: note how much has been printed, if that goes to a file."""
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+        self._note(f"{what} {cursor}", os.fstat(1).st_size)
+
+    def at_end(self, of: str, tensors: Mapping[str, Array]) -> None:
+        """A training loop (`of` is its phase), or the program, has been left."""
+        self._note(of, {key: digest_array(array) for key, array in tensors.items()})
+
+    def _note(self, of: str, what: object) -> None:
+        line = json.dumps([of, what])
         with io.FileIO(self.states, "a") as file:  # not `open`, by which the program's own files are followed
             file.write(line.encode() + b"\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detrain.cli.outputs import copy_folder, first_difference, timed_fields, written
 from detrain.runtime.digest import Array
 from detrain.store import read, write
 from detrain.store.compare import compare, compare_arrays
@@ -162,3 +163,97 @@ def test_a_value_of_a_clock_is_no_difference(tmp_path: Path) -> None:
     status, said = verified(tmp_path, text.replace("{best!r} steps", "{best!r} {time.perf_counter() - began:.0f} steps"))
 
     assert (status, said["exact"]) == (0, True), said
+
+
+ENVIRONMENT = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.ones(3))
+os.environ["TURNS"] = "0"
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        os.environ["TURNS"] = str(int(os.environ["TURNS"]) + 1)
+    print(epoch, os.environ["TURNS"], flush=True)
+open("turns.txt", "w").write(os.environ["TURNS"])
+"""
+)
+
+
+def test_what_only_the_output_and_the_files_show_is_found(tmp_path: Path) -> None:
+    status, said = verified(tmp_path, ENVIRONMENT, "--every", "2b")
+
+    assert (status, said["exact"]) == (78, False)
+    found = said["runs"][2]["differing_output"]  # type: ignore[index]
+    assert [line.partition(":")[0] for line in found] == ["output", "file turns.txt"]
+    assert "os.environ['TURNS'] (changed in the loop)" in str(said["runs"][2]["warnings"])  # type: ignore[index]
+    assert not (tmp_path / "turns.txt").exists()
+
+
+LOGS = (
+    PRELUDE
+    + """
+import time
+optimizer, began = Optimizer(np.ones(3)), time.perf_counter()
+with open("log.csv", "w") as log:
+    for epoch in range(4):
+        for step in range(5):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            log.write(f"{epoch} {step} {optimizer.weights[0]!r}\\n")
+            with open("lines.txt", "a") as lines:
+                lines.write(f"{epoch}:{step}\\n")
+        took = time.perf_counter() - began
+        print(f"epoch {epoch} {3 + took:.1f}s after {took!r}: {optimizer.weights[0]!r}", flush=True)
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("seed", ["0", "4"])
+def test_output_and_files_are_compared_but_for_what_a_clock_says(seed: str, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("of the user\n")
+    status, said = verified(tmp_path, LOGS, "--seed", seed, "--kills", 3)
+
+    assert (status, said["exact"]) == (0, True), said
+    assert said["runs"][2]["files"] == 2  # type: ignore[index]
+    assert said["runs"][2]["lines_of_output"] >= 2  # type: ignore[index]
+    assert (tmp_path / "lines.txt").read_text() == "of the user\n"
+
+
+@pytest.mark.parametrize(("whole", "again", "resumed", "is_equal"), [
+    ("loss 0.5 in 3s", "loss 0.5 in 3s", "loss 0.5 in 4s", True),
+    ("loss 0.5 in 3s", "loss 0.5 in 3s", "loss 0.6 in 3s", False),
+    ("took 1.25 loss 2", "took 1.5 loss 2", "took 9.0 loss 2", True),
+    ("took 1.25 loss 2", "took 1.5 loss 2", "took 9.0 loss 3", False),
+    ("bar 1\rbar 2\rdone 7", "bar 2\rdone 7", "done 7", True),
+    ("a 1", "a 1", "b 1", False),
+    ("a 1\nb 2", "a 1\nb 2", "a 1", False),
+    ("x nan", "x nan", "x 1.0", False),
+])  # fmt: skip
+def test_numbers_of_a_clock_are_left_out_and_no_others(whole: str, again: str, resumed: str, is_equal: bool) -> None:
+    timed = timed_fields(whole, again)
+
+    assert timed is not None
+    assert (first_difference(whole, resumed, timed) is None) == is_equal
+
+
+def test_output_with_other_lines_in_each_run_cannot_be_compared() -> None:
+    assert timed_fields("a\nb", "a") is None
+    assert timed_fields("a 1", "b 1") is None
+
+
+def test_a_copied_folder_holds_what_the_folder_holds(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / ".git").mkdir(parents=True)
+    (source / "sub").mkdir()
+    (source / "sub" / "x.txt").write_text("x")
+    (source / "large").write_bytes(bytes(17 << 20))
+    assert copy_folder(source, tmp_path / "copy")
+    before = written(tmp_path / "copy", {})
+    (tmp_path / "copy" / "sub" / "x.txt").write_text("y")
+    (tmp_path / "copy" / "new").write_text("z")
+
+    assert (source / "sub" / "x.txt").read_text() == "x"
+    assert (tmp_path / "copy" / "large").is_symlink()
+    assert (tmp_path / "copy" / ".git").is_symlink()
+    assert written(tmp_path / "copy", before).keys() == {"sub/x.txt", "new"}
