@@ -1,0 +1,132 @@
+"""The process behind `tests/e2e/forkserver.py`: reads requests, a line of JSON each, forks a run for each, answers with its status.
+
+It imports nothing of the tests, and is run without a file name: a run must not take it for the user's program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    import libcst  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    import detrain.cli.run
+    import detrain.frameworks.tensorflow
+    import detrain.runtime.launch  # noqa: F401
+
+    requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
+    for line in requests:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            _become_a_run(request)
+        answers.write(f"{_wait(child)}\n")
+        answers.flush()
+
+
+def _wait(child: int) -> int:
+    deadline = time.monotonic() + float(sys.argv[2])
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return 124  # as `timeout` says it
+
+
+def _become_a_run(request: dict[str, Any]) -> NoReturn:
+    import atexit
+    import threading
+
+    status = 1
+    try:
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.chdir(request["cwd"])
+        os.environ.update(request["changes"])
+        _forget_frameworks()
+        status = _bare(request["code"], request["command"]) if request["code"] else _detrain(request["command"])
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(status)
+
+
+class _Become(BaseException):
+    """The command replaces itself by the program."""
+
+
+def _detrain(command: list[str]) -> int:
+    from detrain.cli import main
+    from detrain.runtime import launch
+
+    replaced = os.execve
+
+    def become(_path: str, _command: list[str], variables: dict[str, str]) -> NoReturn:
+        os.environ.update(variables)
+        raise _Become
+
+    os.execve = become
+    sys.argv = ["detrain", *command]
+    try:
+        return main()
+    except _Become:
+        os.execve = replaced
+        launch.main()
+    return 0
+
+
+def _bare(code: str, command: list[str]) -> int:
+    sys.argv = ["-c", *command]
+    exec(compile(code, "<oracle>", "exec"), {"__name__": "__main__"})
+    return 0
+
+
+def _forget_frameworks() -> None:
+    """Have the next imports of the frameworks be seen as their first, at no cost."""
+    import importlib.abc
+    import importlib.machinery
+
+    known = {name: sys.modules.pop(name) for name in ("tensorflow", "keras")}
+    find = importlib.machinery.PathFinder.find_spec
+
+    class Again(importlib.abc.Loader):
+        def create_module(self, spec: Any) -> Any:
+            return known[spec.name]
+
+        def exec_module(self, module: Any) -> None:
+            if module is known["tensorflow"]:  # imports Keras
+                sys.modules.setdefault("keras", known["keras"])
+            else:
+                import tensorflow  # noqa: F401
+
+    def found(name: str, *arguments: Any) -> Any:
+        spec = find(name, *arguments)
+        if name in known and spec is not None:
+            spec.loader = Again()
+        return spec
+
+    importlib.machinery.PathFinder.find_spec = found  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,63 @@
+"""Fresh processes at a second each: a server that has imported TensorFlow, and made nothing with it, forks one for every run.
+
+Each run is a process of its own with the environment, the folder and the output that it was asked to have; it is killed, and
+dies, as any process does. What it does not show is how an interpreter starts: `tests/e2e/runs.py` starts real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.runs import ORACLE, ROOT, TIMEOUT_S, Result, environment
+
+_SERVER: Final = Path(__file__).with_name("forking.py")
+_START: Final = "import sys; exec(compile(open(sys.argv[1]).read(), '<forking>', 'exec'))"
+"""Its frames are on the stack of each run: without a file, they are nobody's program."""
+
+
+class Server:
+    """Starts runs."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, str(_SERVER), str(TIMEOUT_S)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=environment(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))),
+        )
+
+    def detrain(self, *command: object, cwd: Path, **changes: str) -> Result:
+        """Run the command `detrain`."""
+        return self._run("", [*map(str, command)], cwd, changes)
+
+    def bare(self, *command: object, cwd: Path) -> Result:
+        """Run a program with the same determinism settings and without detrain."""
+        return self._run(ORACLE, [*map(str, command)], cwd, {})
+
+    def _run(self, code: str, command: Sequence[str], cwd: Path, changes: dict[str, str]) -> Result:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            request = {"code": code, "command": command, "cwd": str(cwd), "changes": changes, "out": str(out), "err": str(err)}
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+            assert answer, "the server has died"
+            return Result(int(answer), out.read_text(errors="replace"), err.read_text(errors="replace"))
+
+    def close(self) -> None:
+        """End the server."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()

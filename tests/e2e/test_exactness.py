@@ -1,0 +1,236 @@
+"""The adversarial programs of `tests/programs`: killed at random cuts, run again, and compared bit for bit with the whole run.
+
+Compared are what a program prints from the last resume on, the files that it writes, and every variable at the end of each
+training; the whole run is compared with the bare program, which knows nothing of detrain.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from detrain import errors
+from detrain.runtime.journal import read_batches
+from tests.e2e.forkserver import Server
+from tests.e2e.runs import Result
+from tests.programs_marks import PROGRAMS, command, programs
+
+PLAIN = [
+    "body_augmentation",
+    "csv_log",
+    "eval_from_loader_stream",
+    "files_listed",
+    "nonlocal_counters",
+    "pool_without_replacement",
+    "replay_buffer",
+    "set_iterated",
+    "time_seed",
+    "tqdm_bars",
+    "try_continue",
+    "while_counter",
+]
+"""Programs without a framework."""
+FRAMEWORK = [
+    "curriculum_batch_size",
+    "dropout_layers",
+    "eight_replicas",
+    "lazy_model",
+    "lookup_tables",
+    "mixed_precision",
+    "moving_averages",
+    "own_checkpoints",
+    "pydataset_workers",
+    "random_in_graph",
+    "random_maps",
+    "reused_iterators",
+    "several_fits",
+    "xla_step",
+    "dqn_replay",
+    "early_stopping",
+    "gan_two_optimizers",
+    "generator_loader",
+    "grad_accumulation",
+    "seq2seq_slide",
+    "trainer_class",
+    "validation_twin",
+    "warmup_lr",
+    "zip_two",
+]
+KILLS = 3
+DRAW_IN_GRAPHS = ("random_in_graph", "eight_replicas", "xla_step")
+"""Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
+OWN_INPUTS = ("time_seed", "files_listed")
+"""Programs that read a clock, or the order in which the file system has its files."""
+TIMED_FILES = ("board/", "own/")
+"""Files that hold times; the program itself says what else is in them."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left, over all its processes."""
+
+    last: Result
+    """Its last process."""
+    files: dict[str, bytes]
+    states: dict[str, dict[str, str]]
+    """Digest of each variable, by its key, at the end of each training loop."""
+    batches: int
+
+
+def run(server: Server, path: Path, folder: Path, every: str, kills: list[int], outside: str = "{}") -> Run:
+    folder.mkdir()
+    states = folder.with_suffix(".states")
+    last = None
+    for kill in [*kills, None]:
+        trial = json.dumps({"states": str(states), "kill_at": kill, "outside": json.loads(outside)})
+        options = ["--every", every, "--ckpt", f"{folder}.home"]
+        last = server.detrain("run", *options, *command(path), cwd=folder, DETRAIN_TRIAL=trial, PYTHONPATH=str(PROGRAMS))
+        assert last.status == (0 if kill is None else -9), last.err
+    assert last is not None
+    files = {
+        name: found.read_bytes()
+        for found in sorted(folder.rglob("*"))
+        if found.is_file() and not (name := found.relative_to(folder).as_posix()).startswith(TIMED_FILES)
+    }
+    [journal] = Path(f"{folder}.home").glob("*.journal")
+    notes = dict(json.loads(line) for line in states.read_text().splitlines())
+    digests = {of: what for of, what in notes.items() if isinstance(what, dict)}
+    return Run(last, files, digests, len(read_batches(journal)))
+
+
+def outside_of(home: Path) -> str:
+    """What a run has read of the clock, as the runs that are compared with it are given it."""
+    from detrain.store import Catalogue, read_meta
+
+    return json.dumps(read_meta(Catalogue(home).entries()[-1].path).outside)
+
+
+def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kills: int = KILLS) -> None:
+    whole = run(server, path, tmp_path / "whole", every, [])
+    outside = outside_of(tmp_path / "whole.home")
+    draw = random.Random(f"{path.name} {seed}")
+    half = whole.batches // 2
+    places = sorted([*draw.sample(range(1, half), min(kills, half) - 1), draw.randrange(half, whole.batches)])
+    killed = run(server, path, tmp_path / "killed", every, places, outside)
+
+    lines, expected = killed.last.out.splitlines(), whole.last.out.splitlines()
+    assert lines
+    assert lines == expected[-len(lines) :], places
+    for of, digests in killed.states.items():  # one may have variables of which Python has not freed the last holder yet
+        common = digests.keys() & whole.states[of].keys()
+        assert len(common) >= 0.5 * len(digests)
+        assert {key: digests[key] for key in common} == {key: whole.states[of][key] for key in common}, of
+    assert "the program" in killed.states
+    assert "resuming" in killed.last.err
+    assert killed.files == whole.files, places
+    assert killed.batches == whole.batches
+    assert "not captured" not in killed.last.err + whole.last.err
+    if path.stem not in (*DRAW_IN_GRAPHS, *OWN_INPUTS) and seed == 0:
+        (tmp_path / "bare").mkdir()
+        assert server.bare(*command(path), cwd=tmp_path / "bare").out == whole.last.out
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *FRAMEWORK])
+def test_killed_at_random_cuts_it_ends_as_if_never_killed(name: str, server: Server, tmp_path: Path) -> None:
+    every = "1" if len(name) % 3 == 0 else "2b"
+    check(server, PROGRAMS / f"{name}.py", tmp_path, every, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", ["1", "2b", "3b"])
+@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("path", programs(), ids=lambda path: path.stem)
+def test_killed_at_many_random_cuts(path: Path, seed: int, every: str, server: Server, tmp_path: Path) -> None:
+    check(server, path, tmp_path, every, seed, 5)
+
+
+KERAS = """
+import keras
+import numpy as np
+import tensorflow as tf
+x = np.random.normal(size=(24, 4)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).shuffle(24).batch(6)
+layers = [keras.layers.Dense(5, activation="tanh"), keras.layers.Dropout(0.1), keras.layers.Dense(1)]
+model = keras.Sequential([keras.Input((4,)), *layers])
+optimizer = keras.optimizers.Adam(1e-2)
+{before}
+
+def step(model, optimizer, a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+for epoch in range(4):
+    {inside}
+    for a, b in data:
+        loss = step(model, optimizer, a, b)
+    print(epoch, float(loss), {shown}, flush=True)
+print(b"".join(v.numpy().tobytes() for v in model.variables).hex()[-300:])
+"""
+SET_IN_LOOP = {
+    "layers are unfrozen": (
+        "optimizer.build(model.variables); model.layers[0].trainable = False",
+        "model.layers[0].trainable = epoch > 1",
+        "0",
+    ),
+    "dropout grows": ("", "model.layers[1].rate += 0.1 * (epoch > 0)", "model.layers[1].rate"),
+    "the optimizer's clipping": ("", "optimizer.clipnorm = 0.5 ** epoch if epoch else None", "optimizer.clipnorm"),
+    "settings of Keras and TensorFlow": (
+        "summary = tf.summary.experimental; summary.set_step(0)",
+        "keras.config.set_epsilon(keras.config.epsilon() / 2); summary.set_step(3 + summary.get_step())",
+        "keras.config.epsilon(), summary.get_step()",
+    ),
+    "a progress bar of Keras's": ("bar = keras.utils.Progbar(99, verbose=0)", "bar.add(1, [('x', epoch)])", "bar._values"),
+}
+MADE_IN_LOOP = {
+    "a model": (
+        "models = []",
+        "models.append(keras.Sequential([keras.layers.Dense(2)])); models[-1](x)",
+        "'models[0]' was made in the loop",
+    ),
+    "a model around the old one": (
+        "",
+        "model = keras.Sequential([*model.layers, keras.layers.Dense(1)]); optimizer = keras.optimizers.Adam(1e-2)",
+        "was made in the loop",
+    ),
+    "an optimizer, by compiling": (
+        "model.compile('adam', 'mse')",
+        "model.compile('rmsprop' if epoch == 1 else model.optimizer, 'mse')",
+        "the optimizer of 'Sequential' was",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SET_IN_LOOP)
+def test_what_the_loop_sets_on_objects_of_keras_comes_back(name: str, server: Server, tmp_path: Path) -> None:
+    before, inside, shown = SET_IN_LOOP[name]
+    path = tmp_path / "program.py"
+    path.write_text(KERAS.format(before=before, inside=inside, shown=shown))
+    check(server, path, tmp_path, "2b", 0, 2)
+
+
+@pytest.mark.parametrize("name", MADE_IN_LOOP)
+def test_what_the_loop_makes_with_variables_is_named_and_refused(name: str, server: Server, tmp_path: Path) -> None:
+    before, inside, said = MADE_IN_LOOP[name]
+    path = tmp_path / "program.py"
+    path.write_text(KERAS.format(before=before, inside=inside, shown="0"))
+    killed = server.detrain("run", path, cwd=tmp_path, DETRAIN_TRIAL='{"states": "states", "kill_at": 9}')
+    again = server.detrain("run", path, cwd=tmp_path)
+
+    assert killed.status == -9
+    assert "not captured" in killed.err
+    assert again.status in (errors.NotCapturable.exit_code, errors.Diverged.exit_code)
+    assert said in again.err
