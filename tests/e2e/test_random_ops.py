@@ -1,0 +1,163 @@
+"""The lifted random ops of traced functions draw from the distributions that TensorFlow's own draw from.
+
+Seeds are fixed, so that a test either always passes or never; at a significance of 1e-4, over some thirty tests, a right
+implementation would fail once in three hundred choices of the seed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.e2e.runs import bare, detrain
+
+PROGRAM = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+
+@tf.function
+def draw():
+    image = tf.ones([64, 64, 3]) * 0.5
+    gray = tf.stack([tf.zeros([40, 3]), tf.ones([40, 3])])
+    ramp = tf.reshape(tf.range(48.0), [4, 4, 3])
+    return {
+        "uniform": tf.random.uniform([2000], -1.0, 3.0),
+        "integers": tf.random.uniform([2000], 0, 7, tf.int32),
+        "normal": tf.random.normal([2000], 1.0, 2.0),
+        "half": tf.random.normal([2000], dtype=tf.float16),
+        "truncated": tf.random.truncated_normal([2000]),
+        "categorical": tf.random.categorical(tf.math.log([[0.1, 0.2, 0.7]]), 2000)[0],
+        "gamma": tf.random.gamma([2000], 2.0, 3.0),
+        "gammas": tf.random.gamma([1000], [0.5, 5.0]),
+        "poisson": tf.random.poisson([2000], 4.0),
+        "poissons": tf.random.poisson([1000], [1.0, 9.0]),
+        "shuffle": tf.random.shuffle(tf.range(6)),
+        "dropout": tf.nn.dropout(tf.ones([2000]), 0.3),
+        "flip": tf.reduce_sum(tf.image.random_flip_left_right(ramp) * ramp),
+        "brightness": tf.image.random_brightness(image, 0.25)[0, 0, 0],
+        "contrast": tf.image.random_contrast(gray, 0.5, 1.5)[1, 0, 0],
+        "crop": tf.image.random_crop(ramp, [2, 2, 3])[0, 0, 0],
+    }
+
+turns = [draw() for _ in range(400)]
+found = {name: np.stack([turn[name].numpy() for turn in turns[: 10 if turns[0][name].shape.rank and name != "shuffle" else 400]])
+         for name in turns[0]}
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"])
+
+@tf.function
+def in_replicas():
+    return strategy.run(lambda: tf.random.normal([2000]))
+
+pairs = [strategy.experimental_local_results(in_replicas()) for _ in range(3)]
+found["replicas"] = np.array([[part.numpy() for part in pair] for pair in pairs])
+np.savez(sys.argv[1], **found)
+"""
+P = 1e-4
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the lifted ops draw, and TensorFlow's own."""
+    folder = tmp_path_factory.mktemp("drawn")
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    lifted = detrain("run", "--bare", program, folder / "lifted.npz")
+    assert lifted.status == 0, lifted.err
+    stock = bare(program, folder / "stock.npz")
+    assert stock.status == 0, stock.err
+    return _read(folder / "lifted.npz"), _read(folder / "stock.npz")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with np.load(path) as file:
+        return dict(file)
+
+
+CONTINUOUS = {
+    "uniform": stats.uniform(-1, 4),
+    "normal": stats.norm(1, 2),
+    "truncated": stats.truncnorm(-2, 2),
+    "gamma": stats.gamma(2, scale=1 / 3),
+    "brightness": stats.uniform(0.25, 0.5),
+}
+COUNTED = {
+    "integers": (list(range(7)), [1 / 7] * 7),
+    "categorical": ([0, 1, 2], [0.1, 0.2, 0.7]),
+    "poisson": (list(range(12)), stats.poisson(4).pmf(range(12)).tolist()),
+    "dropout": ([0.0, 1.0], [0.3, 0.7]),
+    "flip": (None, [0.5, 0.5]),
+    "crop": (None, [1 / 9] * 9),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_continuous_draws_have_their_distribution(name: str, drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    lifted, stock = (each[name].astype(np.float64).ravel() for each in drawn)
+
+    assert stats.kstest(lifted, CONTINUOUS[name].cdf).pvalue > P
+    assert stats.ks_2samp(lifted, stock).pvalue > P
+    assert not np.array_equal(lifted, stock)
+    assert len(np.unique(lifted)) > 0.9 * len(lifted)
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counted_draws_have_their_frequencies(name: str, drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    kinds, shares = COUNTED[name]
+    counts = []
+    for each in drawn:
+        values = (each[name].ravel() > 0).astype(float) if name == "dropout" else each[name].ravel()
+        of = np.unique(values).tolist() if kinds is None else kinds
+        counts.append(np.array([(values == kind).sum() for kind in of]))
+    expected = np.array(shares) / sum(shares) * counts[0].sum()
+
+    assert len(counts[0]) == len(shares)
+    assert stats.chisquare(counts[0], expected).pvalue > P
+    assert stats.chi2_contingency(np.array(counts) + 1).pvalue > P
+
+
+def test_every_parameter_of_a_batch_is_used(drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    gammas, poissons = drawn[0]["gammas"], drawn[0]["poissons"]
+
+    assert gammas.shape == (10, 1000, 2)
+    for place, shape in enumerate((0.5, 5.0)):
+        assert stats.kstest(gammas[..., place].ravel(), stats.gamma(shape).cdf).pvalue > P
+    for place, rate in enumerate((1.0, 9.0)):
+        z = (poissons[..., place].mean() - rate) / np.sqrt(rate / poissons[..., place].size)
+        assert abs(z) < 4
+
+
+def test_halves_are_normal(drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    values = drawn[0]["half"]
+
+    assert values.dtype == np.float16
+    assert stats.ks_2samp(values.astype(float).ravel(), drawn[1]["half"].astype(float).ravel()).pvalue > P
+
+
+def test_permutations_are_all_as_likely(drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    permutations = drawn[0]["shuffle"]
+
+    assert (np.sort(permutations, axis=1) == np.arange(6)).all()
+    table = np.array([[(permutations[:, place] == item).sum() for item in range(6)] for place in range(6)])
+    assert stats.chisquare(table.ravel(), np.full(36, len(permutations) / 6), ddof=10).pvalue > P
+    assert len(np.unique(permutations, axis=0)) > 250
+
+
+def test_what_survives_a_dropout_is_scaled(drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert set(np.unique(drawn[0]["dropout"]).tolist()) == {0.0, float(np.float32(1) / np.float32(0.7))}
+
+
+def test_turns_and_replicas_are_independent(drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    replicas = drawn[0]["replicas"].reshape(9, -1)
+
+    for streams in (drawn[0]["normal"], replicas):  # ops of two functions may share a seed, as TensorFlow's own do
+        correlations = np.corrcoef(streams) - np.eye(len(streams))
+        assert np.abs(correlations).max() < 5 / np.sqrt(2000)
+    assert stats.kstest(replicas.ravel(), stats.norm.cdf).pvalue > P
