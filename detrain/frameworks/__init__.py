@@ -133,8 +133,11 @@ class Framework(Protocol):
     def begin_load(self) -> None:
         """The load of a batch loop begins, whose batch is kept elsewhere."""
 
-    def end_load(self) -> list[str]:
-        """The load is over. Returns what it did that cannot be left out when its batch is handed out again."""
+    def end_load(self) -> object:
+        """The load is over. Returns what it did, to be told when its batch is handed out again."""
+
+    def load_again(self, loaded: Any) -> list[str]:
+        """The batch of a load is about to be handed out again. Returns why that is not the same as the load was."""
 
     def is_pure(self, loader: object) -> bool:
         """Return whether an iterator of the framework runs no Python of the program."""

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrain.errors import FrameworkUnsupported
+from detrain.frameworks.tensorflow_hold import runs_python
 from detrain.runtime import report
 from detrain.runtime.frames import adopt
 
@@ -72,6 +73,8 @@ class Fit:
         self._steps: weakref.ref[Any] | None = None
         self._given: weakref.ref[Any] | None = None
         self._has_fetched = False
+        self._runs_python = False
+        """Whether fetching a batch runs Python of the program, or that is not known."""
         self._names: Mapping[str, Any] = {}
         """The locals of the `fit` that is running, as they were before its loops."""
 
@@ -110,6 +113,7 @@ class Fit:
         self._given = weakref.ref(given) if isinstance(given, GeneratorType) else None
         self._has_fetched = False
         self._names = dict(sys._getframe(1).f_locals)
+        self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
         if isinstance(steps._distributed_dataset, tf.data.Dataset):
             steps._distributed_dataset = self._digesting(steps._distributed_dataset)
         if _is_replayed(steps):
@@ -128,8 +132,25 @@ class Fit:
         _pull(iterator, self._running().steps_per_execution)
 
     def refetch(self, item: object, fetched: Sequence[list[np.ndarray[Any, Any]]]) -> object | None:
-        """Return a step of the running `fit` that fetches these batches again, or None if it is none of its steps."""
-        return None
+        """Return a step of the running `fit` that fetches these batches again, or None if that would not be the same."""
+        steps = None if self._steps is None else self._steps()
+        dataset = None if steps is None or self._runs_python else steps._distributed_dataset
+        spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else None
+        if not isinstance(item, tuple) or spec is None or not all(type(part) is tf.TensorSpec for part in tf.nest.flatten(spec)):
+            return None
+
+        def elements() -> Iterator[Any]:
+            for parts in fetched:
+                yield tf.nest.pack_sequence_as(spec, parts)
+
+        # Of the very signature of the real one: the compiled step is not traced anew.
+        first, last, _iterator = item
+        return first, last, iter(tf.data.Dataset.from_generator(elements, output_signature=spec))
+
+    def is_pure(self, loader: object) -> bool:
+        """Return whether a loader is what yields the steps of the running `fit`, and its data need no Python."""
+        is_ours = isinstance(loader, GeneratorType) and loader.gi_code is Fit.steps.__code__
+        return is_ours and not self._runs_python
 
     # State.
 

@@ -84,7 +84,7 @@ class TensorFlow:
         self._random = RandomCounters(self._births)
         self._moments = moments = Moments(self._births, self._building, self._alive, lambda: self._made)
         self.norms, self.hold, self.put_back, self.release = moments.norms, moments.hold, moments.put_back, moments.release
-        self.begin_load, self.end_load, self.is_pure = moments.begin_load, moments.end_load, moments.is_pure
+        self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         self._updates = Updates(settings.on_update, settings.on_assign)
 
     def streams(self) -> dict[str, Stream]:
@@ -248,7 +248,15 @@ class TensorFlow:
 
     def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
         """Return a step of `fit` that fetches these batches."""
-        return self._fit.refetch(item, fetched)
+        counts = self._births.top_counts()
+        try:
+            return self._fit.refetch(item, fetched)
+        finally:
+            self._births.set_top_counts(counts)  # what is made for it must not shift the names of what the program makes
+
+    def is_pure(self, loader: object) -> bool:
+        """Return whether a loader runs no Python of the program."""
+        return self._fit.is_pure(loader) or self._moments.is_pure(loader)
 
     def environment(self) -> dict[str, str]:
         """Return versions, devices and the settings that change bits."""

@@ -81,6 +81,19 @@ def _wide(value: Any) -> Any:
     return tf.cast(value, tf.float32) if value.dtype in (tf.float16, tf.bfloat16) else value
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one load of a batch loop made: how many of each label, and iterators over each shuffled set."""
+
+    births: dict[str, int]
+    made: dict[str, int]
+    has_changed_variables: bool
+
+
+def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    return {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)}
+
+
 @dataclass(slots=True, eq=False)
 class Held:
     """The variables, and what names and counts them, at a moment."""
@@ -97,6 +110,8 @@ class Held:
     pulls: list[tuple[weakref.ref[Any], Any]] = field(default_factory=list)
     """What iterators have handed out since, until the next moment that was held."""
     following: Held | None = None
+    loaded: Loaded | None = None
+    """What the load behind this moment made."""
 
 
 class Pulls:
@@ -198,7 +213,8 @@ class Moments:
             reasons.append("variables have been made or dropped since")
         if held.built != len(self._building.units()):
             reasons.append("functions have been traced or layers built since")
-        if held.made != self._made():
+        in_loads = [moment.loaded.made for moment in _chain(held) if moment.loaded is not None]
+        if any(count != held.made.get(key, 0) + sum(made.get(key, 0) for made in in_loads) for key, count in self._made().items()):
             reasons.append("iterators over shuffled sets have been made since")
         alive = self._alive()
         if any(_is_initialized(alive[key]) for key in held.uninitialized if key in alive):
@@ -221,18 +237,32 @@ class Moments:
         self.pulls.is_loading = True
         self._before_load = self._births.top_counts(), dict(self._made()), self._generation
 
-    def end_load(self) -> list[str]:
-        """Keep what iterators hand out again."""
+    def end_load(self) -> Loaded:
+        """Keep what iterators hand out again. Returns what the load made, which is there when its batch is handed out again."""
         self.pulls.is_loading = False
-        is_as_before = self._before_load == (self._births.top_counts(), self._made(), self._generation)
-        return [] if is_as_before else ["the loader makes variables or iterators of TensorFlow"]
+        births, made, generation = self._before_load
+        loaded = Loaded(_growth(births, self._births.top_counts()), _growth(made, self._made()), generation != self._generation)
+        if self.pulls.latest is not None:
+            self.pulls.latest.loaded = loaded
+        return loaded
+
+    def load_again(self, loaded: object) -> list[str]:
+        """Count what a load made, without the load; or return why that cannot be."""
+        assert isinstance(loaded, Loaded)
+        if loaded.has_changed_variables:
+            return ["the loader makes or drops variables"]
+        counts = self._births.top_counts()
+        self._births.set_top_counts(
+            {label: counts.get(label, 0) + loaded.births.get(label, 0) for label in {*counts, *loaded.births}}
+        )
+        return []
 
     def is_pure(self, loader: object) -> bool:
         """Return whether an iterator is of tf.data, and no stage of it runs Python."""
-        return isinstance(loader, iterator_ops.OwnedIterator) and not _runs_python(loader._dataset)
+        return isinstance(loader, iterator_ops.OwnedIterator) and not runs_python(loader._dataset)
 
 
-def _runs_python(dataset: Any) -> bool:
+def runs_python(dataset: Any) -> bool:
     """Return whether a stage of a pipeline calls Python (`py_function`, `from_generator`)."""
     waiting, seen = [dataset], set()
     while waiting:

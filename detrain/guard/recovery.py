@@ -99,7 +99,6 @@ class Recovery:
     def keep(self, item: object, loader: object, frame: FrameType) -> None:
         """Keep what the loader has returned."""
         if self._ring is not None:
-            self._ring.end_load()
             self._ring.keep(item, loader, frame, self._baseline())
 
     def note_fetched(self, parts: list[Any]) -> None:

@@ -60,6 +60,8 @@ class _Load:
     item: object
     content: Live
     after: _State | None
+    loaded: list[object]
+    """What each framework says of it."""
     fetched: list[list[Array]] = field(default_factory=list)
 
 
@@ -154,29 +156,28 @@ class Ring:
             framework.begin_load()
 
     def keep(self, item: object, loader: object, frame: FrameType, baseline: Baseline) -> None:
-        """Keep what a load has returned; `end_load` has been called before."""
+        """Keep what a load has returned."""
+        loaded = self.end_load()
         if self._next >= len(self._moments):
             return
         moment = self._moments[self._next]
         opaque = {id(value) for value, _path, _place in moment.state.places}
         after = None if self._is_pure(loader, opaque) else self._state(frame, baseline)
-        moment.load = _Load(item, self._capture.encode_value(item), after)
+        moment.load = _Load(item, self._capture.encode_value(item), after, loaded)
         for loss in moment.load.content.lost:
             self._note(loss)
         self._next += 1
 
-    def end_load(self) -> None:
-        """The loader has returned a batch, or has run out."""
-        for framework in self._frameworks:
-            for reason in framework.end_load():
-                self._note(reason)
+    def end_load(self) -> list[object]:
+        """The loader has returned a batch, or has run out. Returns what each framework says of the load."""
+        return [framework.end_load() for framework in self._frameworks]
 
     def note_fetched(self, fetched: list[Array]) -> None:
         """Keep a batch that the body has fetched itself."""
         if self._moments and self._next == len(self._moments):
             load = self._moments[-1].load
             if load is not None:
-                load.fetched.append(fetched)
+                load.fetched.append([part.copy() for part in fetched])
 
     # Going back.
 
@@ -218,6 +219,10 @@ class Ring:
                     "the loader is Python, and the step before its load left another state than in the first run"
                 )
             self._put_back(load.after, frame, baseline)
+        for framework, loaded in zip(self._frameworks, load.loaded, strict=True):
+            reasons = framework.load_again(loaded)
+            if reasons:
+                raise CannotGoBackError("; ".join(reasons))
         missing = self._capture.restore_value(load.content)
         if missing:
             raise CannotGoBackError("; ".join(missing[:4]))

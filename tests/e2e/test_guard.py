@@ -86,6 +86,32 @@ train("adamw, compiled by XLA", keras.optimizers.AdamW(1e-2, weight_decay=1e-2, 
 """
 """Five phases of 24 batches: 12 an epoch."""
 
+FIT = """
+class Strike(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        struck.assign(strike())
+    def on_train_batch_end(self, batch, logs=None):
+        losses.append(float(logs["loss"]) * np.random.rand())
+
+class Struck(keras.optimizers.Adam):
+    def apply(self, gradients, variables=None):
+        gradients = list(gradients)
+        gradients[0] = gradients[0] + struck[0]
+        super().apply(gradients, variables)
+        self.variables[3].assign_add(struck[1] * tf.ones(self.variables[3].shape))
+
+losses = []
+struck = tf.Variable(tf.zeros(3), trainable=False)
+model = net()
+model.compile(Struck(1e-2), "mse", metrics=["mae"])
+log = keras.callbacks.CSVLogger("log.csv", append=True)
+history = model.fit(x, y, batch_size=5, epochs=2, verbose=0, callbacks=[Strike(), log])
+print(sum(losses).hex(), len(losses), history.history)
+model.fit(data, epochs=2, verbose=0, callbacks=[Strike()], validation_data=data)
+print(open("log.csv").read())
+show(*model.variables, *model.optimizer.variables)
+"""
+
 EVERYWHERE = ",".join(
     f"{24 * phase + step}:{kind}"
     for phase, kinds in enumerate(
@@ -184,6 +210,15 @@ def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(tmp_path: Path,
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
+
+
+def test_fit_is_put_right_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = _bare(tmp_path, FIT, monkeypatch)
+
+    lines, log, err, status = _run(tmp_path, FIT, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan,36:gradient,47:slot")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 5
 
 
 def test_where_no_way_leads_back_in_memory_the_run_begins_again_at_a_checkpoint(
