@@ -55,6 +55,7 @@ def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
         click.echo(f"  epoch loop   {_line(epoch)}" if epoch else "  epoch loop   none: the batch loop counts as one epoch")
         click.echo(f"  batch loop   {_line(nest.batch_loop)}")
         load = f"line {nest.load_line}: {nest.loader}" if nest.load_line else f"the loop's header: {nest.loader}"
+        load = load if nest.loader else "none that the source shows: the header only counts"
         click.echo(f"  load         {load}")
         click.echo(f"  update       line {nest.update_line}" + (f" ({nest.evidence[0]})" if nest.evidence else ""))
     click.echo("captured")

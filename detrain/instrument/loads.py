@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection
 from typing import Final
 
@@ -13,6 +14,10 @@ _PASSING_ON: Final = frozenset(
     {"enumerate", "zip", "tqdm", "track", "iter", "list", "islice", "progress", "progressbar", "Progbar"}
 )
 _STAGES: Final = frozenset({"prefetch", "take", "skip", "batch", "shuffle", "repeat", "cache", "as_numpy_iterator", "with_options"})
+_NOISE: Final = frozenset(
+    {"normal", "uniform", "truncated_normal", "randn", "rand", "standard_normal", "stateless_normal", "stateless_uniform"}
+)
+_RANDOM: Final = re.compile(r"\b(random|rng|generator)\b")
 _LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
 
 
@@ -49,7 +54,8 @@ def _unwrapped(iterable: ast.expr) -> ast.expr:
 
 def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> ast.stmt | None:
     """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and takes
-    them from something other than what the loop has already loaded. None if the loop's header does it all."""
+    them from something other than what the loop has already loaded; drawn noise only if nothing else is. None if the loop's header
+    does it all."""
     before: list[ast.stmt] = []
     for statement in loop.body:
         if any(node is update for node in ast.walk(statement)):
@@ -63,6 +69,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
     accumulated = {name for inner in before if isinstance(inner, AnyLoop) for name in bound_names([inner])}
     loaded = set(header)
     found: ast.stmt | None = None
+    noise: ast.stmt | None = None
     for statement in before:
         bound = set(bound_names([statement]))
         is_from_loaded = bool(read_names(statement, with_index=False) & loaded)
@@ -71,13 +78,21 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
             loaded |= bound
         elif _loads(statement) and not bound <= accumulated:
             if bound & wanted and (not header & wanted or surely_loads(statement, loaded)):
-                found = statement
+                if _draws_noise(statement):
+                    noise = statement
+                else:
+                    found = statement
             loaded |= bound
-    return found
+    return found or noise
 
 
 def _loads(statement: ast.stmt) -> bool:
     return any(isinstance(node, ast.Call | ast.Subscript | ast.Await) for node in ast.walk(statement))
+
+
+def _draws_noise(statement: ast.stmt) -> bool:
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(called_name(call) in _NOISE and _RANDOM.search(ast.unparse(call.func)) for call in calls)
 
 
 def _takes_next(statement: ast.stmt) -> bool:

@@ -898,3 +898,27 @@ def test_the_arguments_of_fit_that_matter_are_named(call: str, arguments: dict[s
 
     assert fit.arguments == arguments
     assert fit.function == call.partition("(")[0]
+
+
+@pytest.mark.parametrize("noise", ["tf.random.uniform([32, 8])", "rng.standard_normal((32, 8)) * 0.1", "np.random.randn(32, 8)"])
+def test_noise_that_is_drawn_after_the_batch_was_loaded_is_no_load(noise: str, tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step(f"""
+        for step in range(100): #B1
+            x = next(source) #L1
+            y = {noise}
+            train_step(x, y) #U1
+        """),
+    )
+
+
+def test_noise_is_the_load_where_there_is_no_other(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        for step in range(100): #B1
+            x = tf.random.normal([32, 8]) #L1
+            train_step(x, x) #U1
+        """),
+    )
