@@ -2,11 +2,15 @@
 
     python benchmarks/overhead.py [--repeat N] [--json]
 
-Two measurements of the same three workloads, with a checkpoint an epoch, tracing left out:
+Measurements of the same workloads, with a checkpoint an epoch, tracing left out:
 
+- *inside*: processor time spent inside of what the probes call (batches and checkpoints; of the former what digests and the journal
+  take), in whatever thread, against that of the whole process in the same epochs. It does not see what the probes' memory traffic
+  costs the program; but it does not see other processes either: this is the figure to trust on a machine that others use too.
 - *in turn*: one process, in which probes are on and off in alternate epochs. Each epoch with probes (its checkpoint included) is
-  compared with its two neighbours without. This is the figure to trust on a machine that others use too.
-- *pairs*: `--repeat` pairs of processes, bare (`detrain run --bare`: the same settings, no probes) and under detrain.
+  compared with its two neighbours without, by processor time and by wall time. Not for `fit`, whose data pipeline keeps its stage.
+- *pairs*: `--repeat` pairs of processes, bare (`detrain run --bare`: the same settings, no probes) and under detrain, compared by
+  the median of their epochs' times.
 
 Given are the median and the range of the middle half. Fast-forward: batches a second that a resumed loop passes over (restoring
 the state included), against plain iteration over the same loader.
@@ -26,7 +30,7 @@ from pathlib import Path
 
 WORKLOADS = {
     "dense, 1024 steps an epoch": """
-import json, os, time, keras, numpy as np, tensorflow as tf
+import json, os, sys, time, keras, numpy as np, tensorflow as tf
 layers = keras.layers
 model = keras.Sequential([keras.Input((64,)), layers.Dense(512, activation="relu"), layers.Dropout(0.2), layers.Dense(10)])
 x, y = np.random.normal(size=(65536, 64)).astype("float32"), np.random.randint(0, 10, 65536)
@@ -34,7 +38,7 @@ data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64)
 EPOCHS = 4
 """,
     "convolution, 128 steps an epoch": """
-import json, os, time, keras, numpy as np, tensorflow as tf
+import json, os, sys, time, keras, numpy as np, tensorflow as tf
 layers = keras.layers
 model = keras.Sequential([keras.Input((32, 32, 3)), layers.Conv2D(32, 3, activation="relu"), layers.BatchNormalization(),
     layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(), layers.Flatten(), layers.Dropout(0.3), layers.Dense(10)])
@@ -43,27 +47,80 @@ data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(32)
 EPOCHS = 3
 """,
     "recurrent, 32 steps an epoch": """
-import json, os, time, keras, numpy as np, tensorflow as tf
+import json, os, sys, time, keras, numpy as np, tensorflow as tf
 layers = keras.layers
 model = keras.Sequential([keras.Input((96,)), layers.Embedding(5000, 96), layers.LSTM(128), layers.Dropout(0.3), layers.Dense(10)])
 x, y = np.random.randint(0, 5000, (2048, 96)), np.random.randint(0, 10, 2048)
 data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1024).batch(64)
 EPOCHS = 3
 """,
+    "fit, 128 steps an epoch": """
+import json, os, sys, time, keras, numpy as np, tensorflow as tf
+layers = keras.layers
+model = keras.Sequential([keras.Input((32, 32, 3)), layers.Conv2D(32, 3, activation="relu"), layers.BatchNormalization(),
+    layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(), layers.Flatten(), layers.Dropout(0.3), layers.Dense(10)])
+x, y = np.random.normal(size=(4096, 32, 32, 3)).astype("float32"), np.random.randint(0, 10, 4096)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(32)
+EPOCHS = 3
+""",
 }
+
+TIMED = """
+spent = {}
+def timed(owner, name, kind):
+    import functools, threading
+    act, inside = getattr(owner, name), timed.__dict__.setdefault("inside", threading.local())
+    @functools.wraps(act)
+    def measured(*args, **kwargs):
+        depth = inside.__dict__.setdefault("depth", 0)
+        if depth and kind != "journal":
+            return act(*args, **kwargs)
+        started, wall, inside.depth = time.thread_time_ns(), time.perf_counter_ns(), depth + (kind != "journal")
+        try:
+            return act(*args, **kwargs)
+        finally:
+            inside.depth = depth
+            total, count = spent.get(kind, (0, 0))
+            spent[kind] = total + time.thread_time_ns() - started, count + 1
+            if name == "at_epoch":
+                spent["stall"] = spent.get("stall", (0, 0))[0] + time.perf_counter_ns() - wall, 0
+    setattr(owner, name, measured)
+if "INSIDE" in os.environ:
+    probes = sys.modules["detrain.runtime.probes"]  # an import of detrain would say that the probes are there already
+    for kind, names in {
+        "batch": ("at_load", "end_load", "at_batch", "note_fetched", "on_update"),
+        "epoch": ("at_epoch", "at_end", "_write"),
+        "journal": ("_digest", "_note_streams"),
+    }.items():
+        for name in names:
+            timed(probes._session, name, kind)
+marks = []
+def mark():
+    marks.append((time.perf_counter(), time.process_time(), {kind: total for kind, (total, _count) in spent.items()}))
+"""
+
+FIT = """
+class Marks(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        mark()
+model.compile(keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(data, epochs=int(os.environ.get("EPOCHS", EPOCHS)) + 1, verbose=0, callbacks=[Marks()])
+print("MARKS", json.dumps(marks))
+"""
 
 LOOP = """
 def epochs():
     if "ALTERNATE" not in os.environ:
-        yield from range(EPOCHS)
+        yield from range(int(os.environ.get("EPOCHS", EPOCHS)) + 1)
         return
-    from detrain.runtime import probes
+    probes = sys.modules["detrain.runtime.probes"]  # an import of detrain would say that the probes are there already
     session, ends = probes._session, []
     for epoch in range(int(os.environ["ALTERNATE"])):
-        ends.append(time.perf_counter())
+        ends.append((time.perf_counter(), time.process_time()))
         probes._session, probes._loops.wrapped_epoch = (session if epoch % 2 else None), epoch
         yield epoch
-    print("ENDS", json.dumps([*ends, time.perf_counter()]), flush=True)
+    assert session.phase == 0, "there are no probes in the loops"
+    print("ENDS", json.dumps([*ends, (time.perf_counter(), time.process_time())]), flush=True)
     os._exit(0)
 
 optimizer = keras.optimizers.Adam(1e-3)
@@ -77,14 +134,12 @@ def step(x, y):
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss
 
-started = None
 for epoch in epochs():
-    if epoch == 1:
-        started = time.perf_counter()
+    mark()
     for x, y in data:
         loss = step(x, y)
     float(loss)
-print("SECONDS", time.perf_counter() - started)
+print("MARKS", json.dumps(marks))
 """
 
 FORWARD = """
@@ -110,44 +165,85 @@ for batch in data:
 """
 
 
-def seconds(program: Path, *options: str) -> float:
-    """Run a workload; return the seconds of its loop."""
+def source(name: str) -> str:
+    """Return the program of a workload."""
+    return WORKLOADS[name] + TIMED + (FIT if name.startswith("fit") else LOOP)
+
+
+Epochs = list[tuple[float, float, dict[str, int]]]
+"""Of each epoch but the first (which traces): wall seconds, processor seconds, nanoseconds inside by kind."""
+
+
+def epochs_of(program: Path, *options: str, **variables: str) -> Epochs:
+    """Run a workload; return what its epochs took."""
     done = subprocess.run(
         [sys.executable, "-m", "detrain", "run", *options, str(program)],
-        capture_output=True, text=True, check=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True, text=True, check=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
     )  # fmt: skip
-    return float(done.stdout.split("SECONDS")[1])
+    marks = json.loads(done.stdout.split("MARKS")[1])[1:]
+    return [
+        (end[0] - start[0], end[1] - start[1], {kind: total - start[2].get(kind, 0) for kind, total in end[2].items()})
+        for start, end in itertools.pairwise(marks)
+    ]
+
+
+def spread(values: list[float]) -> list[float]:
+    """Return quartile, median, quartile."""
+    return statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+
+
+def inside(name: str, epochs: int, folder: Path) -> dict[str, object]:
+    """Measure what share of a process's time is detrain's, epoch by epoch."""
+    program = folder / "workload.py"
+    program.write_text(source(name))
+    home = str(folder / "home")
+    took = epochs_of(program, "--fresh", "--ckpt", home, INSIDE="1", EPOCHS=str(epochs))
+    steps = int(name.split(", ")[1].split(maxsplit=1)[0])
+    assert all(spent.get("batch") for *_took, spent in took), "there are no probes in the loops"
+    own = [(spent.get("batch", 0) + spent.get("epoch", 0)) / 1e9 for _wall, _cpu, spent in took]
+    low, middle, high = spread([cpu / (cpu - ours) for (_wall, cpu, _spent), ours in zip(took, own, strict=True)])
+    return {
+        "workload": name,
+        "step_ms": statistics.median(wall for wall, _cpu, _spent in took) / steps * 1e3,
+        "batch_us": statistics.median(spent.get("batch", 0) for *_took, spent in took) / steps / 1e3,
+        "journal_us": statistics.median(spent.get("journal", 0) for *_took, spent in took) / steps / 1e3,
+        "stall_ms": statistics.median(spent.get("stall", 0) for *_took, spent in took) / 1e6,
+        "checkpoint_ms": statistics.median(spent.get("epoch", 0) for *_took, spent in took) / 1e6,
+        "ratio": middle,
+        "quartiles": [low, high],
+    }
 
 
 def in_turn(name: str, epochs: int, folder: Path) -> dict[str, object]:
     """Measure one workload in one process, probes on in every other epoch."""
     program = folder / "workload.py"
-    program.write_text(WORKLOADS[name] + LOOP)
+    program.write_text(source(name))
     done = subprocess.run(
         [sys.executable, "-m", "detrain", "run", "--fresh", "--ckpt", str(folder / "home"), str(program)],
         capture_output=True, text=True, check=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "ALTERNATE": str(epochs)},
     )  # fmt: skip
     ends = json.loads(done.stdout.split("ENDS")[1])
-    took = [end - start for start, end in itertools.pairwise(ends)]
-    ratios = [2 * took[at] / (took[at - 1] + took[at + 1]) for at in range(3, epochs - 1, 2)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return {"workload": name, "bare_s": statistics.median(took[2::2]), "ratio": middle, "quartiles": [low, high], "epochs": epochs}
+    row: dict[str, object] = {"workload": name, "epochs": epochs}
+    for index, kind in enumerate(("wall", "processor")):
+        took = [end[index] - start[index] for start, end in itertools.pairwise(ends)]
+        row[kind] = spread([2 * took[at] / (took[at - 1] + took[at + 1]) for at in range(3, epochs - 1, 2)])
+    return row
 
 
 def pairs(name: str, repeat: int, folder: Path) -> dict[str, object]:
-    """Measure one workload."""
+    """Measure one workload in pairs of processes, each first in turn."""
     program = folder / "workload.py"
-    program.write_text(WORKLOADS[name] + LOOP)
-    ratios, bares = [], []
+    program.write_text(source(name))
+    ratios: dict[str, list[float]] = {"wall": [], "processor": []}
     for number in range(repeat):
         pair = {}
         for kind in ("bare", "detrain") if number % 2 else ("detrain", "bare"):
             options = ["--bare"] if kind == "bare" else ["--fresh", "--ckpt", str(folder / "home")]
-            pair[kind] = seconds(program, *options)
-        ratios.append(pair["detrain"] / pair["bare"])
-        bares.append(pair["bare"])
-    low, middle, high = statistics.quantiles(ratios, n=4) if repeat > 1 else (ratios[0],) * 3
-    return {"workload": name, "bare_s": statistics.median(bares), "ratio": middle, "quartiles": [low, high], "runs": repeat}
+            pair[kind] = epochs_of(program, *options)
+        for index, what in enumerate(("wall", "processor")):
+            middles = {kind: statistics.median(epoch[index] for epoch in took) for kind, took in pair.items()}  # type: ignore[misc]
+            ratios[what].append(middles["detrain"] / middles["bare"])
+    return {"workload": name, "runs": repeat, **{what: spread(values) for what, values in ratios.items()}}
 
 
 def forward(folder: Path) -> dict[str, object]:
@@ -168,22 +264,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=7, help="pairs of processes (0 for none)")
     parser.add_argument("--epochs", type=int, default=42, help="epochs of the measurement in turn")
+    parser.add_argument("--only", default="", help="workloads with this in their names")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    names = [name for name in WORKLOADS if args.only in name]
     with tempfile.TemporaryDirectory() as name:
-        alternated = [in_turn(workload, args.epochs, Path(name)) for workload in WORKLOADS]
-        paired = [pairs(workload, args.repeat, Path(name)) for workload in WORKLOADS if args.repeat]
+        shares = [inside(workload, args.epochs, Path(name)) for workload in names]
+        alternated = [in_turn(workload, args.epochs, Path(name)) for workload in names if not workload.startswith("fit")]
+        paired = [pairs(workload, args.repeat, Path(name)) for workload in names if args.repeat]
         forwards = [forward(Path(tempfile.mkdtemp(dir=name))) for _ in range(max(args.repeat // 2, 3))]
     if args.json:
-        print(json.dumps({"in_turn": alternated, "pairs": paired, "forward": forwards}, indent=2))
+        print(json.dumps({"inside": shares, "in_turn": alternated, "pairs": paired, "forward": forwards}, indent=2))
         return
+    for row in shares:
+        low, high = row["quartiles"]  # type: ignore[misc]
+        print(
+            f"{row['workload']:32} inside   detrain/bare {row['ratio']:.4f} [{low:.4f}, {high:.4f}]; step {row['step_ms']:.1f} ms; "
+            f"a batch {row['batch_us']:.0f} us, {row['journal_us']:.0f} of them journal; "
+            f"a checkpoint {row['checkpoint_ms']:.1f} ms, stalls {row['stall_ms']:.1f} ms of wall time"
+        )
     for kind, rows in (("in turn", alternated), ("pairs", paired)):
         for row in rows:
-            low, high = row["quartiles"]  # type: ignore[misc]
-            print(
-                f"{row['workload']:32} {kind:8} bare {row['bare_s']:6.2f} s   "
-                f"detrain/bare {row['ratio']:.3f}  [{low:.3f}, {high:.3f}]"
-            )
+            spreads = {what: row[what] for what in ("processor", "wall")}
+            shown = ", ".join(f"{what} {mid:.3f} [{low:.3f}, {high:.3f}]" for what, (low, mid, high) in spreads.items())  # type: ignore[misc]
+            print(f"{row['workload']:32} {kind:8} detrain/bare by {shown}")
     ratios = [float(row["ratio"]) for row in forwards]  # type: ignore[arg-type]
     print(f"fast-forward / bare iteration {statistics.median(ratios):.2f}  [{min(ratios):.2f}, {max(ratios):.2f}]")
 
