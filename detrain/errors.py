@@ -128,8 +128,29 @@ class FrameworkUnsupported(DetrainError):
     exit_code = 80
 
 
+class SiteUnknown(DetrainError):
+    """No site of the program's step fits, or none at which a fault could matter."""
+
+    slug = "site"
+    exit_code = 90
+
+
 class FaultInvalid(DetrainError):
     """A fault that cannot be: an unknown model, a tensor that is too small for it, a value or bit that the dtype has not."""
 
     slug = "fault"
     exit_code = 82
+
+
+class FaultNotFired(DetrainError):
+    """An armed fault that the run has passed without executing its site."""
+
+    slug = "not-fired"
+    exit_code = 92
+
+
+class ReplayDiffers(DetrainError):
+    """A replayed fault did not do what its record says."""
+
+    slug = "replay"
+    exit_code = 93

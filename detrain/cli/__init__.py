@@ -13,7 +13,21 @@ from detrain.errors import DetrainError, UsageError
 class _Lazy(click.Group):
     """Loads a command's module when the command is asked for, so that `detrain run` starts fast."""
 
-    _COMMANDS = ("run", "verify", "diff", "doctor", "trace", "show", "instrument", "info", "ckpt")
+    _COMMANDS = (
+        "run",
+        "verify",
+        "diff",
+        "doctor",
+        "sites",
+        "inject",
+        "replay",
+        "random",
+        "trace",
+        "show",
+        "instrument",
+        "info",
+        "ckpt",
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -41,6 +55,9 @@ def detrain() -> None:
     detrain trace train.py      find its loops by watching it run
     detrain info train.py       what detrain sees in a program
     detrain ckpt ls             the checkpoints that there are
+    detrain sites train.py      where a fault can be put into its step
+    detrain inject … train.py   put one there, and see what comes of it
+    detrain random … train.py   many, drawn by chance
     """
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from detrain.runtime.digest import Array
+from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.rng import Stream, Streams
 
 
@@ -26,6 +27,8 @@ class Settings:
     """Called when weights are updated from eager code, with a number that tells one updater from another."""
     on_assign: Callable[[int], None] = lambda _what: None
     """Called when a trainable variable is set outside of updates."""
+    experiment: ExperimentRun | None = None
+    """The experiment that this run is, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)

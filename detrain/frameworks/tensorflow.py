@@ -31,7 +31,9 @@ from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import Fit, is_of_fit
 from detrain.frameworks.keras_state import KerasState
 from detrain.frameworks.tensorflow_building import Builder
+from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
+from detrain.frameworks.tensorflow_instruments import Instruments
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
@@ -86,6 +88,10 @@ class TensorFlow:
         self.norms, self.hold, self.put_back, self.release = moments.norms, moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         self._updates = Updates(settings.on_update, settings.on_assign)
+        self._instruments = None
+        if settings.experiment is not None:
+            self._instruments = Instruments(settings.experiment.plan)
+            settings.experiment.attach(self._instruments)
 
     def streams(self) -> dict[str, Stream]:
         """Return the eager context's generator, from which TensorFlow draws the seeds of eager random ops."""
@@ -308,6 +314,8 @@ class TensorFlow:
             return
         # Without its scopes: in a graph, where layers are built ahead, TensorFlow makes these unique (`dense_1_1`).
         label = str(variable.name).partition(":")[0].rpartition("/")[2]
+        if label == HIDDEN:
+            return
         key = self._births.register(variable, label, sys._getframe(2))
         self._handles[identity] = key
         weakref.finalize(variable.handle, self._handles.pop, identity, None)
@@ -358,6 +366,8 @@ class TensorFlow:
         self._builder.watch_keras()
         self._updates.on_keras()
         self._fit.watch()
+        if self._instruments is not None:
+            self._instruments.on_keras()
 
     def _watch_datasets(self) -> None:
         original_dataset = dataset_ops.DatasetV2.__init__

@@ -171,7 +171,8 @@ class _Finder:
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
             loops = probes if self._session is not None else None
-            settings = Settings(self._config.seed, self._config.threads, loops, self._on_update, self._on_assign)
+            experiment = self._session.experiment if self._session is not None else None
+            settings = Settings(self._config.seed, self._config.threads, loops, self._on_update, self._on_assign, experiment)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

@@ -29,6 +29,7 @@ from detrain.runtime.codec import Baseline
 from detrain.runtime.config import Config
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
+from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.journal import Address, Journal
@@ -64,6 +65,7 @@ class Session:
         if config.saves_on_sigterm:
             self._termination.watch()
         self._trial = Trial.of_environment()
+        self.experiment = ExperimentRun.of_environment(self._tensors, self._writer.drain)
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
@@ -202,8 +204,12 @@ class Session:
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
         self._end_fetch()
+        if self.experiment is not None:
+            self.experiment.end_body()
         self._check_claims()
         self._look("epoch")
+        if self.experiment is not None and self._epoch >= 0 and not self._stations:
+            self.experiment.end_epoch(self._phase, self._epoch)
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
         if not self._notes_all_streams:
             self._streams_at_batch = None
@@ -226,6 +232,8 @@ class Session:
     def at_end(self, epochs: int, frame: FrameType) -> None:
         """Cut: the epoch loop has run out after so many epochs."""
         self._look("end")
+        if self.experiment is not None and epochs > 0 and not self._stations:
+            self.experiment.end_epoch(self._phase, self._epoch)
         self._epoch, self._batch = epochs, 0
         if not self._arrive("end", frame) and not self._stations and epochs > 0:
             self._save("end", frame)
@@ -248,6 +256,8 @@ class Session:
     def at_load(self, frame: FrameType, source: object = None) -> int:
         """Cut: a batch is about to be loaded. Returns its number in the epoch. `source` is the loop's wrapper, if it has one."""
         self._end_fetch()
+        if self.experiment is not None:
+            self.experiment.end_body()
         self._check_claims()
         if not self._is_in_phase:
             self.begin_phase(frame)
@@ -313,7 +323,7 @@ class Session:
                 self.recovery.note_fetched(parts)
 
     def _end_fetch(self) -> None:
-        """The body that loaded its batch is over: record the digest of what it loaded."""
+        """The body of a batch is over: record the digest of what it has loaded itself."""
         fetched, self._fetched = self._fetched, []
         address, self._fetching = self._fetching, None
         if address is not None and fetched:
@@ -356,6 +366,9 @@ class Session:
             return False
         if self._trial is not None:
             self._trial.at_batch(self._batches_done)
+        if self.experiment is not None:
+            self.experiment.end_body()
+            self.experiment.begin(address)
         if loaded is FETCHED_IN_BODY:
             self._fetching = address
         else:
@@ -404,6 +417,8 @@ class Session:
         """The program ends."""
         self._files.forget()
         self._end_fetch()
+        if self.experiment is not None:
+            self.experiment.finish()
         self._digest()
         if self._trial is not None and not self._stations:
             self._trial.at_end("the program", self._tensors())
@@ -436,6 +451,8 @@ class Session:
             self._journal.add_streams(address, changed)
 
     def _save(self, cut: Cut, frame: FrameType) -> None:
+        if self.experiment is not None and not self.experiment.plan.has_checkpoints:
+            return
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
         self._digest()
         for stream in (sys.stdout, sys.stderr):

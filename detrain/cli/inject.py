@@ -1,0 +1,302 @@
+"""`detrain inject`: put one fault into a program's training step, and see what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+import numpy as np
+import xxhash
+
+from detrain.cli.outcomes import outcome_of
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.trial_plot import check_plot, plot_trial
+from detrain.cli.trials import Done, Subject, same_before, unarmed
+from detrain.errors import FaultInvalid, FaultNotFired, UsageError
+from detrain.faults.artifact import ArtifactFault, read_fault
+from detrain.faults.bits import dtype_named
+from detrain.faults.drawing import artifact_injection, draw_injection
+from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
+from detrain.faults.models import model_named
+from detrain.faults.plan import trial_rng
+from detrain.faults.record import Element, FaultRecord, Step, read_record, write_record
+from detrain.faults.sites import STAGES, Site, select, site_named
+from detrain.runtime import report
+
+_SHOWN = 4096
+"""So many elements are written into the record; of longer faults a digest."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault that has been done, and the golden run it is compared with."""
+
+    model: str
+    seed: int | None
+    experiment: Experiment
+    golden: Done
+    done: Done
+    is_unarmed_equal: bool
+    """Whether the run with the site in place, before the fault, was bit for bit the run without it."""
+
+    @property
+    def injection(self) -> Injection:
+        """What was put in."""
+        assert self.experiment.injection is not None
+        return self.experiment.injection
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@home_option("Folder of the checkpoints")
+@click.option("--model", metavar="MODEL", help="Fault model: RD, N16_RD, WT, FLIP:2, BIT:30, SET:1e18 …; instead of FAULT.")
+@click.option("--site", metavar="PATTERN", help="Where: name, layer or label of a site; one of those that fit is drawn.")
+@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
+@click.option("--at", metavar="EPOCH:BATCH", help="The step that is hit, both from 0.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
+@click.option("--worker", type=click.IntRange(0), default=None, help="The replica that is hit [0].")
+@click.option("--steps", type=click.IntRange(1), default=1, show_default=True, help="How many steps in a row are hit.")
+@click.option("--permanent", is_flag=True, help="All steps from there on are hit.")
+@click.option("--occurrence", type=click.IntRange(0), default=0, help="Which run of the site in the step is hit [0].")
+@click.option("--until", metavar="EPOCH:BATCH|+N", help="The last step, or how many from the fault on [the program's end].")
+@click.option("--nearest", is_flag=True, help="A position of the artifact that falls on padding: hit the nearest element.")
+@click.option("--out", type=click.Path(path_type=Path), help="The fault record to write [in the folder of the checkpoints].")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw loss and accuracy: a .png, .svg or .html.")
+@click.option("--text", type=click.Path(path_type=Path), help="Write the artifact's replay_*.txt, too.")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="SECONDS", help="After that the run hangs [3600]."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the record.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@program_arguments
+def command(
+    home: str,
+    model: str | None,
+    site: str | None,
+    stage: str | None,
+    at: str | None,
+    seed: int,
+    worker: int | None,
+    steps: int,
+    permanent: bool,
+    occurrence: int,
+    until: str | None,
+    nearest: bool,
+    out: Path | None,
+    plot: Path | None,
+    text: Path | None,
+    time_limit: float,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> int:
+    """Put one fault into the training step of PROGRAM and compare with the run without it.
+
+    The fault is FAULT, a CSV of the ISCA 2023 artifact or a record of this command's, given before PROGRAM; or --model, --site
+    and --at say it. The run starts at the checkpoint nearest before the fault, which is made where there is none.
+
+    \b
+    Examples:
+      detrain inject --model RD --site 'conv2d*' --stage backward --at 3:17 --seed 7 train.py
+      detrain inject resnet18.csv --at 0:5 examples/workloads/train.py --model resnet18
+    """
+    check_plot(plot)
+    fault: Path | None = None
+    drawn: int | None
+    if model is None:
+        if not arguments:
+            raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
+        fault, program, arguments = Path(program), arguments[0], arguments[1:]
+        if not fault.is_file():
+            raise FaultInvalid(f"no fault at {str(fault)!r}", "give a CSV of the artifact, a record, or --model")
+    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, is_quiet=as_json)
+    count, last = _end(until)
+    cursor = parse_cursor(at) if at is not None else None
+    if fault is None:
+        if site is None or cursor is None:
+            raise UsageError("--model needs --site and --at", "for example --site 'conv2d*' --at 3:17")
+        rng = trial_rng(seed, 0)
+        known = model_named(str(model))
+        candidates = select(subject.sites(), site, stage=stage, operand=known.operand.value)
+        chosen = candidates[int(rng.integers(len(candidates)))]
+        injection = draw_injection(chosen, known, worker or 0, rng)
+        name, drawn = known.name, seed
+    elif fault.suffix == ".json":
+        record = read_record(fault)
+        recorded = record.experiment.injection
+        if recorded is None:
+            raise FaultInvalid(f"{str(fault)!r} has no fault in it", "give another record")
+        _site_of(subject.sites(), recorded)
+        injection, name, drawn = recorded, record.model, record.seed
+        cursor = cursor or record.experiment.at
+    else:
+        artifact = read_fault(fault)
+        injection = artifact_injection(_artifact_site(subject.sites(), artifact, site), artifact, takes_nearest=nearest)
+        name, drawn = artifact.fmodel, None
+        cursor = cursor or (0, artifact.epoch, artifact.step)
+    experiment = Experiment(
+        log="",
+        injection=injection,
+        at=cursor,
+        steps=0 if permanent else steps,
+        occurrence=occurrence,
+        until=last,
+        count=count,
+    )
+    trial = run_trial(subject, name, drawn, experiment)
+    record = record_of(subject, trial)
+    path = out or subject.folder / f"{name}-{written(cursor).replace('/', '-').replace(':', '-')}-{seed}.json"
+    write_record(path, record)
+    if plot is not None:
+        plot_trial(plot, record, trial.golden, trial.done)
+    if text is not None:
+        from detrain.cli.trial_text import write_text
+
+        write_text(text, subject, trial)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
+    else:
+        show(record, trial)
+        report.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
+    return 0
+
+
+def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experiment, folder: Path | None = None) -> Trial:
+    """Run one fault beside its golden run. Raises FaultNotFired, FaultInvalid."""
+    golden = subject.golden(experiment)
+    done = subject.trial(experiment, folder)
+    is_equal = same_before(golden, done, experiment.at)
+    if not is_equal:  # putting the site in place has changed bits (a fusion that is not made): compare with a run that has it, too
+        assert experiment.injection is not None
+        golden = subject.trial(unarmed(experiment.injection, experiment))
+    if done.fired is None and not (done.is_armed and not done.is_whole and "detrain: error: " not in done.error):
+        _raise_unfired(done)  # else the faulty step has ended the process: an outcome
+    return Trial(model, seed, experiment, golden, done, is_equal)
+
+
+def _raise_unfired(done: Done) -> None:
+    """Say why a trial's fault was not done: an error, never an outcome."""
+    what, found, todo = done.error.rpartition("detrain: error: ")[2].partition("\n  ")
+    if found and "detrain: error: " in done.error:
+        raise FaultNotFired(what, todo.partition("\n")[0])
+    raise FaultNotFired(
+        f"the run ended (status {done.status}) before its fault: {(done.error.splitlines() or ['no message'])[-1]}",
+        "run the program with `detrain run` to see what it says",
+    )
+
+
+def record_of(subject: Subject, trial: Trial) -> FaultRecord:
+    """Return the record of a trial."""
+    firing = trial.done.fired
+    return FaultRecord(
+        program=subject.program.name,
+        arguments=subject.arguments,
+        sources=subject.sources(),
+        environment=subject.environment(),
+        model=trial.model,
+        seed=trial.seed,
+        experiment=msgspec.structs.replace(trial.experiment, log=""),
+        elements=elements_of(trial.injection, firing) if firing is not None else (),
+        elements_digest=digest_of(firing),
+        fired=firing.count if firing is not None else 0,
+        steps=steps_of(trial.done, trial.experiment.at),
+        end=trial.done.end or f"status {trial.done.status}",
+        outcome=outcome_of(trial.golden, trial.done, trial.experiment.at),
+    )
+
+
+def digest_of(firing: Firing | None) -> str:
+    """Return the digest of what a fault has met and made; empty if the process did not live to say."""
+    return "" if firing is None else xxhash.xxh3_128_hexdigest(firing.golden + firing.injected)
+
+
+def steps_of(done: Done, at: Cursor) -> tuple[Step, ...]:
+    """Return the steps of a run from a cursor on."""
+    return tuple(Step(cursor, step.state, step.series) for cursor, step in sorted(done.by_cursor().items()) if cursor >= at)
+
+
+def elements_of(injection: Injection, firing: Firing) -> tuple[Element, ...]:
+    """Return what was changed, the first elements of a long fault."""
+    unsigned = dtype_named(injection.dtype).unsigned.newbyteorder("<")
+    digits = unsigned.itemsize * 2
+    golden, injected = (np.frombuffer(data, unsigned)[:_SHOWN] for data in (firing.golden, firing.injected))
+    positions = np.unravel_index(injection.array("positions")[:_SHOWN], injection.shape) if injection.shape else ()
+    return tuple(
+        Element(tuple(int(axis[index]) for axis in positions), f"{int(old):0{digits}x}", f"{int(new):0{digits}x}")
+        for index, (old, new) in enumerate(zip(golden, injected, strict=True))
+    )
+
+
+def show(record: FaultRecord, trial: Trial) -> None:
+    """Print a trial for a person."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    injection, dtype = trial.injection, dtype_named(trial.injection.dtype)
+    where = f"replica {injection.worker}, " if injection.worker else ""
+    console.print(
+        f"[bold]{record.model}[/bold] in the {injection.operand} of {injection.site} ({where}step {written(record.experiment.at)})"
+    )
+    for element in record.elements[:4]:
+        old, new = (dtype.numbers(np.array([int(bits, 16)], dtype.unsigned))[0] for bits in (element.golden, element.injected))
+        console.print(f"  {list(element.position)}: {old:.8g} ({element.golden}) became {new:.8g} ({element.injected})")
+    rest = len(injection.array("positions")) - 4
+    if rest > 0:
+        console.print(f"  and {rest:,} more elements")
+    if not trial.is_unarmed_equal:
+        console.print("  with the site in place the program's bits are others: the golden run has it in place, too")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    names = ["loss", *sorted({name for step in record.steps for name in step.series} - {"loss"})]
+    for column in ("step", *(f"{name} {which}" for name in names for which in ("golden", "faulty")), "state"):
+        table.add_column(column, justify="right")
+    known = trial.golden.by_cursor()
+    for step in record.steps[:8]:
+        golden = known.get(step.at)
+        cells = [_number(run.series.get(name)) if run is not None else "" for name in names for run in (golden, step)]
+        same = "" if golden is None or not step.state else "equal" if golden.state == step.state else "differs"
+        table.add_row(written(step.at) if step.at[2] >= 0 else f"after {step.at[1]}", *cells, same)
+    console.print(table)
+    if len(record.steps) > 8:
+        console.print(f"  … {len(record.steps) - 8} more steps")
+    console.print(f"outcome: [bold]{record.outcome}[/bold] (ended: {record.end})")
+
+
+def _number(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _end(text: str | None) -> tuple[int | None, Cursor | None]:
+    if text is None:
+        return None, None
+    if text.startswith("+") and text[1:].isdigit() and int(text[1:]) > 0:
+        return int(text[1:]), None
+    return None, parse_cursor(text)
+
+
+def _site_of(sites: list[Site], injection: Injection) -> Site:
+    """Return the site of a recorded fault. Raises SiteUnknown, or FaultInvalid where its tensor has another shape now."""
+    site = site_named(sites, injection.site)
+    target = site.operands.get(injection.operand)
+    if target is None or (target.shape, target.dtype) != (injection.shape, injection.dtype):
+        raise FaultInvalid(
+            f"{site.name!r} has no {injection.operand} of {injection.dtype}{list(injection.shape)}, where the fault is",
+            "the record is of another program, or of other arguments",
+        )
+    return site
+
+
+def _artifact_site(sites: list[Site], fault: ArtifactFault, pattern: str | None) -> Site:
+    stage = "forward" if fault.target == fault.layer else "backward"
+    return select(sites, pattern or fault.target, stage=stage, operand=fault.operand.value)[0]
+
+
+def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Return what differs between two environments, in words."""
+    return [
+        f"{name} was {recorded.get(name)!r}, is {now.get(name)!r}"
+        for name in sorted({*recorded, *now})
+        if recorded.get(name) != now.get(name)
+    ]

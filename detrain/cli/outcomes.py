@@ -1,0 +1,58 @@
+"""What became of a trial, from what its process left: the series that the definitions of outcomes are about."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from detrain.cli.trials import HANG, Done
+from detrain.faults.experiment import Cursor
+from detrain.faults.outcomes import End, Outcome, Series, classify
+from detrain.runtime.experiment import Step
+
+UNKNOWN = "finite (no accuracy to classify by)"
+"""The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
+
+
+def outcome_of(golden: Done, trial: Done, at: Cursor) -> str:
+    """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared."""
+    order = {cursor: number for number, cursor in enumerate(sorted(key for key in golden.by_cursor() if key[2] >= 0))}
+    has_accuracy = any(not math.isnan(accuracy_of(step)) for step in golden.steps)
+    found = classify(_series(golden, order, has_accuracy=has_accuracy), _series(trial, order, has_accuracy=has_accuracy), order[at])
+    if has_accuracy or found not in (Outcome.MASKED, Outcome.OTHER):
+        return found.value
+    last = max((key for key in trial.by_cursor() if key[2] >= 0), default=at)
+    is_equal = trial.by_cursor()[last].state not in ("", None) and trial.by_cursor()[last].state == golden.by_cursor()[last].state
+    return Outcome.MASKED.value if is_equal else UNKNOWN
+
+
+def loss_of(step: Step) -> float:
+    """Return a step's loss; NaN where the program has none."""
+    return float(step.series.get("loss", math.nan))
+
+
+def accuracy_of(step: Step) -> float:
+    """Return a step's accuracy, from the metric that is named so; NaN where the program has none."""
+    names = sorted(name for name in step.series if "acc" in name.lower())
+    return float(step.series[names[0]]) if names else math.nan
+
+
+def _series(done: Done, order: dict[Cursor, int], *, has_accuracy: bool) -> Series:
+    """Return the series of a run; without a metric of accuracy it is taken to be 1, and only the losses count."""
+    known = done.by_cursor()
+    cursors = sorted(cursor for cursor in known if cursor in order)
+    end = End.HUNG if done.status == HANG else End.FINISHED if done.is_whole else End.CRASHED
+    validations = []
+    for cursor, step in known.items():
+        before = [order[key] for key in cursors if key[:2] == cursor[:2]]
+        if cursor[2] < 0 and before and has_accuracy and not math.isnan(accuracy_of(step)):
+            loss = next((float(value) for name, value in sorted(step.series.items()) if "loss" in name), 0.0)
+            validations.append((max(before) + 1, loss, accuracy_of(step)))
+    return Series(
+        np.array([loss_of(known[cursor]) for cursor in cursors], np.float64),
+        np.array([accuracy_of(known[cursor]) if has_accuracy else 1.0 for cursor in cursors], np.float64),
+        tuple(sorted(validations)),
+        order[cursors[0]] if cursors else 0,
+        end,
+    )

@@ -1,0 +1,195 @@
+"""`detrain random`: many faults, drawn by chance, one process each; what came of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from detrain.cli.inject import record_of, run_trial
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.trials import Subject
+from detrain.errors import FaultInvalid, FaultNotFired, UsageError
+from detrain.faults.drawing import draw_injection
+from detrain.faults.experiment import Cursor, Experiment, written
+from detrain.faults.models import PUBLISHED, FaultModel, model_named
+from detrain.faults.plan import trial_rng
+from detrain.faults.record import FaultRecord, read_record, write_record
+from detrain.faults.sampling import FIDELITY, draw_model
+from detrain.faults.sites import STAGES, Site, select
+from detrain.runtime import report
+
+_DRAWS = 100
+"""So often a trial is drawn again whose model does not fit its site (a tensor that is too small)."""
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@home_option("Folder of the checkpoints")
+@click.option("-n", "trials", type=click.IntRange(1), default=20, show_default=True, help="How many trials.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
+@click.option("--models", "names", metavar="A,B,…", help="Fault models to draw from [the 18 published ones].")
+@click.option("--shares", type=click.Choice(["uniform", "fidelity"]), default="uniform", show_default=True, help="Of the models.")
+@click.option("--site", "pattern", default="*", metavar="PATTERN", help="Sites to draw from [convolutions, matrix products].")
+@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
+@click.option("--epochs", metavar="A:B", help="Only steps of the epochs from A on, before B.")
+@click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
+@click.option("--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="S", help="A longer trial hangs [3600].")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the records [in the folder of the checkpoints].")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@program_arguments
+def command(
+    home: str,
+    trials: int,
+    seed: int,
+    names: str | None,
+    shares: str,
+    pattern: str,
+    stage: str | None,
+    epochs: str | None,
+    after: int | None,
+    time_limit: float,
+    out: Path | None,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> int:
+    """Put N faults into PROGRAM, each in a run of its own, and say what came of them.
+
+    Trial k of a seed is the same fault on every machine. Records that are there already are not made again, so a campaign that was
+    killed goes on where it was.
+
+    \b
+    Example:
+      detrain random -n 50 --seed 1 --after 100 train.py
+    """
+    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit)
+    models = [model_named(name) for name in names.split(",")] if names else list(PUBLISHED.values())
+    first, last = _epochs(epochs)
+    sites = _candidates(subject.sites(), pattern, stage)
+    golden = subject.golden(Experiment(log="", at=(0, first, 0)))
+    steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
+    if not steps:
+        raise UsageError(f"--epochs {epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
+    draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None)
+    folder = out or subject.folder / f"random-{seed}"
+    records: list[FaultRecord] = []
+    for number in range(trials):
+        model, experiment = draw.trial(number, after)
+        path = folder / f"trial-{number:06d}.json"
+        record = _known(path, experiment)
+        if record is None:
+            record = _run(subject, model, seed, experiment)
+            if record is None:
+                continue
+            write_record(path, record)
+        records.append(record)
+        if not as_json:
+            report.say(f"trial {number}: {_described(record)}")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(records), indent=1).decode())
+    else:
+        _show(records, trials - len(records), folder)
+    return 0
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What trials are drawn from. A trial is a pure function of this and its number."""
+
+    seed: int
+    sites: Sequence[Site]
+    models: Sequence[FaultModel]
+    steps: Sequence[Cursor]
+    shares: dict[str, float] | None
+
+    def trial(self, number: int, after: int | None) -> tuple[FaultModel, Experiment]:
+        """Return the model and the experiment of a trial: step, site, replica, positions and values. Raises FaultInvalid."""
+        rng = trial_rng(self.seed, number)
+        for _ in range(_DRAWS):
+            at = self.steps[int(rng.integers(len(self.steps)))]
+            model = draw_model(self.models, rng, self.shares)
+            fitting = [site for site in self.sites if model.operand.value in site.operands]
+            if not fitting:
+                continue
+            site = fitting[int(rng.integers(len(fitting)))]
+            worker = int(rng.integers(site.replicas))
+            try:
+                injection = draw_injection(site, model, worker, rng)
+            except FaultInvalid:
+                continue
+            return model, Experiment(log="", injection=injection, at=at, count=after, stops_on_nonfinite=True)
+        raise FaultInvalid(
+            f"no fault of {', '.join(model.name for model in self.models)} fits any site", "choose other --models, or a --site"
+        )
+
+
+def _candidates(sites: list[Site], pattern: str, stage: str | None) -> list[Site]:
+    chosen = select(sites, pattern, stage=stage)
+    return [site for site in chosen if site.is_contraction] if pattern == "*" else chosen
+
+
+def _epochs(text: str | None) -> tuple[int, float]:
+    if text is None:
+        return 0, math.inf
+    first, colon, last = text.partition(":")
+    if not colon or not (first or "0").isdigit() or not (last or "0").isdigit():
+        raise UsageError(f"--epochs {text!r} is not a range", "write it as A:B, for example 2:5 for the epochs 2, 3 and 4")
+    return int(first or 0), int(last) if last else math.inf
+
+
+def _known(path: Path, experiment: Experiment) -> FaultRecord | None:
+    """Return the record of a trial that has been run already. Raises FaultInvalid if it is of another campaign."""
+    if not path.is_file():
+        return None
+    record = read_record(path)
+    if record.experiment != experiment:
+        raise FaultInvalid(f"{str(path)!r} is of another campaign: its fault is another", "give another folder with --out")
+    return record
+
+
+def _run(subject: Subject, model: FaultModel, seed: int, experiment: Experiment) -> FaultRecord | None:
+    """Run a trial; None if its fault did not fire, which is no outcome."""
+    try:
+        return record_of(subject, run_trial(subject, model.name, seed, experiment))
+    except FaultNotFired as error:
+        report.warn(error.what)
+        return None
+
+
+def _described(record: FaultRecord) -> str:
+    injection = record.experiment.injection
+    assert injection is not None
+    return f"{record.model} in {injection.site} at {written(record.experiment.at)}: {record.outcome}"
+
+
+def wilson(count: int, total: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return the Wilson score interval (95 %) of a share, from 0 to 1 (Wilson 1927, eq. in the text; Brown et al. 2001, eq. 4)."""
+    share = count / total
+    middle = share + z * z / (2 * total)
+    spread = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return max((middle - spread) / scale, 0.0), min((middle + spread) / scale, 1.0)
+
+
+def _show(records: Sequence[FaultRecord], unfired: int, folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("outcome", "trials", "share", "95 % interval"):
+        table.add_column(column, justify="left" if column == "outcome" else "right")
+    for outcome in sorted({record.outcome for record in records}, key=lambda name: -sum(r.outcome == name for r in records)):
+        count = sum(record.outcome == outcome for record in records)
+        low, high = wilson(count, len(records))
+        table.add_row(outcome, str(count), f"{count / len(records):.1%}", f"{low:.1%} – {high:.1%}")
+    console = Console()
+    console.print(table)
+    if unfired:
+        console.print(f"{unfired} drawn faults did not fire and are not counted")
+    console.print(f"the records are in {folder}; `detrain replay RECORD PROGRAM` runs one again")

@@ -1,0 +1,75 @@
+"""`detrain replay`: do a recorded fault again, and prove that it comes out the same, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from detrain.cli.inject import digest_of, environment_difference, steps_of
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.trials import Done, Subject
+from detrain.errors import AnotherProgram, EnvironmentChanged, FaultNotFired, ReplayDiffers
+from detrain.faults.experiment import written
+from detrain.faults.record import FaultRecord, read_record
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@home_option("Folder of the checkpoints")
+@click.option("--allow-environment", is_flag=True, help="Replay although versions or the machine differ.")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="SECONDS", help="After that the run hangs [3600]."
+)
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@click.argument("record", type=click.Path(path_type=Path))
+@program_arguments
+def command(
+    home: str, allow_environment: bool, time_limit: float, is_module: bool, record: Path, program: str, arguments: tuple[str, ...]
+) -> int:
+    """Do the fault of RECORD again in PROGRAM: every digest must be the recorded one, or the first difference is named.
+
+    \b
+    Example:
+      detrain replay fault.json train.py
+    """
+    known = read_record(record)
+    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit)
+    _check(known, subject, allows_environment=allow_environment)
+    subject.golden(known.experiment)
+    done = subject.trial(known.experiment)
+    if (done.fired is None) != (known.fired == 0):
+        raise FaultNotFired(f"the fault of {record} was not done: {done.error or done.end}", "is the record of this program?")
+    _compare(known, done)
+    digests = sum(1 for step in known.steps if step.state)
+    click.echo(
+        f"IDENTICAL: the fault, {len(known.steps)} steps after it and {digests} digests of all variables are the recorded ones"
+    )
+    return 0
+
+
+def _check(known: FaultRecord, subject: Subject, *, allows_environment: bool) -> None:
+    if known.sources != subject.sources() or known.arguments != subject.arguments:
+        now = subject.sources()
+        changed = sorted(name for name in {*now, *known.sources} if now.get(name) != known.sources.get(name))
+        what = f"source {', '.join(changed)}" if changed else f"arguments {list(known.arguments)}, got {list(subject.arguments)}"
+        raise AnotherProgram(f"the record is of another program: {what}", "give the program as it was, with the same arguments")
+    differences = environment_difference(known.environment, subject.environment())
+    if differences and not allows_environment:
+        raise EnvironmentChanged(
+            f"the environment differs from the record's: {'; '.join(differences)}",
+            "replay where it is the same, or, perhaps with other bits, with --allow-environment",
+        )
+
+
+def _compare(known: FaultRecord, done: Done) -> None:
+    """Raise ReplayDiffers at the first difference."""
+    if digest_of(done.fired) != known.elements_digest:
+        raise ReplayDiffers("the values at the fault's positions, or what they became, are not the recorded ones", "")
+    steps = steps_of(done, known.experiment.at)
+    for before, now in zip(known.steps, steps, strict=False):
+        if before != now:
+            names = [name for name in sorted({*before.series, *now.series}) if before.series.get(name) != now.series.get(name)]
+            what = ", ".join([*names, *(["the variables"] if before.state != now.state else [])]) or f"the step, {written(now.at)}"
+            raise ReplayDiffers(f"step {written(before.at)} differs from the record: {what}", "")
+    if len(steps) != len(known.steps):
+        raise ReplayDiffers(f"the replay had {len(steps)} steps from the fault on, the record {len(known.steps)}", "")

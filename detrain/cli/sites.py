@@ -1,0 +1,76 @@
+"""`detrain sites`: the places in a program's compiled step where a fault can be put."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.trials import Subject
+from detrain.errors import SiteUnknown
+from detrain.faults.sites import STAGES, Site
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@home_option("Folder of the checkpoints")
+@click.option("--match", "pattern", default="*", metavar="PATTERN", help="Only sites whose name, layer or label fits.")
+@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
+@click.option("--all", "is_all", is_flag=True, help="All ops, not only convolutions and matrix products.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@program_arguments
+def command(
+    home: str,
+    pattern: str,
+    stage: str | None,
+    is_all: bool,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> int:
+    """List the sites of PROGRAM's training step: run its first step, and say of which ops it is made.
+
+    \b
+    Example:
+      detrain sites --match 'conv2d*' --stage backward train.py
+    """
+    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
+    found = subject.sites()
+    shown = [
+        site
+        for site in found
+        if site.fits(pattern) and (stage is None or site.stage == stage) and (is_all or pattern != "*" or site.is_contraction)
+    ]
+    if not shown:
+        raise SiteUnknown(f"none of {len(found)} sites fits {pattern!r}", "`detrain sites --all PROGRAM` lists them")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+        return 0
+    _print(shown, len(found))
+    return 0
+
+
+def _print(sites: list[Site], total: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("site", "label", "operands", "elements", "runs", ""):
+        table.add_column(column, justify="right" if column in ("elements", "runs") else "left", overflow="fold")
+    for site in sites:
+        operands = "\n".join(f"{name} {_shape(operand.shape)} {operand.dtype}" for name, operand in site.operands.items())
+        elements = "\n".join(f"{operand.elements:,}" for operand in site.operands.values())
+        table.add_row(site.name, site.label, operands, elements, str(site.executions), "" if site.is_alive else "dead")
+    console = Console()
+    console.print(table)
+    dead = sum(not site.is_alive for site in sites)
+    replicas = max(site.replicas for site in sites)
+    text = f"{len(sites)} of {total} sites" + (f", {dead} of them dead" if dead else "")
+    console.print(text + (f"; shapes are of one of {replicas} replicas" if replicas > 1 else ""))
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join("?" if size < 0 else str(size) for size in shape) or "scalar"

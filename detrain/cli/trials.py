@@ -1,0 +1,291 @@
+"""What the commands about faults share: they run the program in processes of their own, from checkpoints of its golden run.
+
+All of it lies in one folder of the checkpoint home, `PROGRAM.faults`: the golden run (its checkpoints and what each of its steps
+said), the sites of the step, and a folder for each trial. The run's own checkpoints are read, never written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from detrain.cli.programs import Program
+from detrain.errors import DetrainError, FaultInvalid
+from detrain.faults.experiment import VARIABLE, Cursor, Experiment, Firing, Injection, written
+from detrain.faults.sites import Site
+from detrain.runtime import report
+from detrain.runtime.environment import base_environment
+from detrain.runtime.experiment import Log, Step
+from detrain.store import Catalogue, Entry, read_meta
+from detrain.store.catalogue import stations
+
+_NEVER: Final = "1000000000"
+_ALL: Final = "1000000000"
+DEFAULT_LIMIT_S: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a process that ran an experiment left."""
+
+    status: int
+    """Exit status of the process; -9 if it was killed, `HANG` if it took too long."""
+    steps: tuple[Step, ...]
+    end: str
+    """Why it ended; empty if it did not come to say."""
+    is_armed: bool = False
+    """Whether the faulty step was begun."""
+    fired: Firing | None = None
+    sites: tuple[Site, ...] = ()
+    error: str = ""
+    """The end of what it wrote to stderr."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run came to its end."""
+        return self.status == 0 and self.end != "" and not self.end.startswith("crash")
+
+    def by_cursor(self) -> dict[Cursor, Step]:
+        """Return the steps by (phase, epoch, batch)."""
+        return {(step.phase, step.epoch, step.batch): step for step in self.steps}
+
+
+HANG: Final = 124
+
+
+@dataclass
+class Subject:
+    """The program that faults are put into, with its arguments, and the folder of its experiments."""
+
+    program: Program
+    arguments: tuple[str, ...]
+    home: Path
+    limit_s: float = DEFAULT_LIMIT_S
+    is_quiet: bool = True
+    """Whether what the program prints is kept back."""
+    _seed: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.home.absolute() / f"{self.program.name}.faults" / self.key[:16]
+        self._own = self._entries_of_run()
+        if self._own:
+            self._seed = read_meta(self._own[-1].path).seed
+
+    @property
+    def key(self) -> str:
+        """Digest of what the golden run depends on: sources, arguments, environment."""
+        digest = xxhash.xxh3_128()
+        for name, value in (*sorted(self.sources().items()), *sorted(self.environment().items())):
+            digest.update(f"{name}={value}\n".encode())
+        digest.update(msgspec.json.encode(self.arguments))
+        return digest.hexdigest()
+
+    def sources(self) -> dict[str, str]:
+        """Return the digests of the program's source files, by name."""
+        from detrain.instrument.sources import sources
+
+        return {Path(file).name: xxhash.xxh3_128(Path(file).read_bytes()).hexdigest() for file, _tree in sources(self.program.path)}
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides about bits outside of the program."""
+        return base_environment(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the program's step; it is run until its first step is over, unless that has been done."""
+        known = self.folder / "sites.json"
+        if known.is_file():
+            return msgspec.json.decode(known.read_bytes(), type=list[Site])
+        report.say(f"finding the sites of {self.program.name}: running its first step")
+        with self.scratch() as home:
+            done = self.run(Experiment(log=str(home / "log"), is_profile=True), home)
+        if not done.sites:
+            raise _failed("ended before a step of its training loop was over", done)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write(known, msgspec.json.encode(list(done.sites)))
+        return list(done.sites)
+
+    def golden(self, plan: Experiment) -> Done:
+        """Return the golden run, which goes at least as far as a trial does, with checkpoints at its epochs.
+
+        What has been run before is not run again. Raises FaultInvalid for a step after the program's end.
+        """
+        home = self.folder / "golden"
+        log = home / "log"
+        start = (plan.at[0], plan.at[1], 0)
+        done = read_log(log)
+        if min(done.by_cursor(), default=start) > start:
+            shutil.rmtree(home)
+            done = read_log(log)
+        if not _covers(done, plan):
+            home.mkdir(parents=True, exist_ok=True)
+            if not Catalogue(home).entries():
+                self._link(self._own, start, home)
+            report.say(f"golden run of {self.program.name}, without a fault")
+            golden = Experiment(log=str(log), at=plan.at, until=plan.until, count=plan.count, has_checkpoints=True)
+            done = self.run(golden, home, every="1")
+        if not done.is_whole:
+            raise _failed("failed without any fault", done)
+        if plan.at not in done.by_cursor():
+            last = max((key for key in done.by_cursor() if key[2] >= 0), default=(0, 0, 0))
+            raise FaultInvalid(
+                f"there is no step {written(plan.at)}: the program's last is {written(last)}",
+                "give an earlier one with --at",
+            )
+        return done
+
+    def trial(self, experiment: Experiment, folder: Path | None = None) -> Done:
+        """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
+        with self.scratch(folder) as home:
+            golden = [entry for entry in Catalogue(self.folder / "golden").entries() if entry.cursor.cut in ("epoch", "end")]
+            self._link(golden, (experiment.at[0], experiment.at[1], 0), home)
+            return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
+
+    def start_of(self, at: Cursor) -> Path | None:
+        """Return the checkpoint from which a trial at a cursor starts; None: it starts anew."""
+        golden = [entry for entry in Catalogue(self.folder / "golden").entries() if entry.cursor.cut in ("epoch", "end")]
+        before = _before(golden, (at[0], at[1], 0))
+        return before[-1].path if before else None
+
+    def run(self, experiment: Experiment, home: Path, *, every: str = _NEVER) -> Done:
+        """Run the program with an experiment in a checkpoint home."""
+        plan = home / "experiment.json"
+        _write(plan, msgspec.json.encode(experiment))
+        arguments = ["--ckpt", str(home), "--every", every, "--keep", _ALL, "--on-sigterm", "ignore"]
+        if not Catalogue(home).entries():
+            arguments += ["--seed", str(self._seed), "--fresh"]
+        command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
+        environment = {**os.environ, VARIABLE: str(plan)}
+        errors = home / "stderr"
+        with errors.open("wb") as stderr:
+            process = subprocess.Popen(
+                [*command, self.program.shown, *self.arguments],
+                env=environment,
+                stdout=subprocess.DEVNULL if self.is_quiet else None,
+                stderr=stderr,
+            )
+            try:
+                status = process.wait(self.limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                status = HANG
+            except BaseException:
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+                raise
+        tail = "\n".join(errors.read_text(errors="replace").splitlines()[-12:])
+        done = read_log(home / "log")
+        return replace(done, status=status, end=done.end if status == 0 else "", error=tail)
+
+    @contextlib.contextmanager
+    def scratch(self, folder: Path | None = None) -> Iterator[Path]:
+        """Return an empty checkpoint home: a folder that stays, or one that is gone afterwards."""
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            yield folder
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix="trial-") as name:
+            yield Path(name)
+
+    def _entries_of_run(self) -> list[Entry]:
+        """Return the checkpoints of the program's newest run with these arguments and this source, if there is one."""
+        entries = [entry for entry in Catalogue(self.home).entries() if entry.program == self.program.name]
+        mine = [entry for entry in entries if entry.run == entries[-1].run]
+        try:
+            meta = read_meta(mine[-1].path) if mine else None
+        except DetrainError:
+            return []
+        if meta is None or tuple(meta.arguments) != self.arguments or self.program.changed_sources(meta.sources):
+            return []
+        return mine
+
+    def _link(self, entries: Sequence[Entry], before: Cursor, home: Path) -> None:
+        """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
+        chosen = _before(entries, before)
+        if not chosen:
+            return
+        for entry in stations(chosen, chosen[-1]):
+            with contextlib.suppress(FileExistsError):
+                try:
+                    os.link(entry.path, home / entry.path.name)
+                except OSError:
+                    shutil.copyfile(entry.path, home / entry.path.name)
+        journal = f"{chosen[-1].program}-r{chosen[-1].run}.journal"
+        shutil.copyfile(chosen[-1].path.with_name(journal), home / journal)
+
+
+def _before(entries: Sequence[Entry], cursor: Cursor) -> list[Entry]:
+    """Return the checkpoints of earlier phases, and those at or before a cursor."""
+    return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]
+
+
+def read_log(path: Path) -> Done:
+    """Return what a log says; of a step that was run again, the last."""
+    steps: dict[Cursor, Step] = {}
+    end, fired, is_armed = "", None, False
+    sites: tuple[Site, ...] = ()
+    if path.is_file():
+        for line in path.read_bytes().splitlines():
+            try:
+                entry = msgspec.json.decode(line, type=Log)
+            except msgspec.DecodeError:  # the process was killed while it wrote
+                continue
+            if entry.step is not None:
+                steps[entry.step.phase, entry.step.epoch, entry.step.batch] = entry.step
+            fired = entry.fired or fired
+            is_armed = is_armed or entry.is_armed
+            sites = tuple(entry.sites or sites)
+            end = entry.end or end
+    return Done(0, tuple(steps.values()), end, is_armed, fired, sites)
+
+
+def _covers(done: Done, plan: Experiment) -> bool:
+    """Return whether a golden run goes as far as a trial."""
+    if not done.steps or done.end == "program":
+        return bool(done.steps)
+    steps = done.by_cursor()
+    after = sum(cursor >= plan.at and cursor[2] >= 0 for cursor in steps)
+    return plan.until in steps or (plan.until is None and plan.count is not None and after >= plan.count)
+
+
+def same_before(golden: Done, trial: Done, at: Cursor) -> bool:
+    """Return whether both runs say the same, bit for bit, of every step before a cursor."""
+    known = golden.by_cursor()
+    return all(
+        cursor not in known or known[cursor].series == step.series
+        for cursor, step in trial.by_cursor().items()
+        if cursor[2] >= 0 and cursor < at
+    )
+
+
+def unarmed(injection: Injection, experiment: Experiment) -> Experiment:
+    """Return the experiment with its fault in place, but never armed."""
+    return msgspec.structs.replace(experiment, injection=injection, is_armed=False)
+
+
+def _failed(what: str, done: Done) -> FaultInvalid:
+    known = [line for line in done.error.splitlines() if line.startswith("detrain: error: ")]
+    reason = known[-1].removeprefix("detrain: error: ") if known else (done.error.splitlines() or ["no message"])[-1]
+    return FaultInvalid(
+        f"the program {what} (exit status {done.status}): {reason}", "run it with `detrain run` to see what it says"
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)

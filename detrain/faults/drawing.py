@@ -1,0 +1,138 @@
+"""From a site and a model to the numbers that are put into the compiled step: drawn on the host, before the run."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detrain.errors import FaultInvalid
+from detrain.faults.artifact import ArtifactFault
+from detrain.faults.artifact_layout import plan_of
+from detrain.faults.bits import Positions, dtype_named
+from detrain.faults.experiment import Injection
+from detrain.faults.limits import Convolution, LinearOp, MatMul, Stage, limited_outputs
+from detrain.faults.models import FaultModel
+from detrain.faults.plan import Kind, Operand, Plan
+from detrain.faults.sites import Site
+
+_DRAWS: Final = 100
+"""So often a limited fault is drawn again that no output would see."""
+
+
+def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Generator) -> Injection:
+    """Draw a fault of a model at a site. Raises FaultInvalid where they do not go together."""
+    operand = _operand(site, model.operand)
+    for _ in range(_DRAWS if model.is_limited else 1):
+        plan = model.plan(operand.shape, dtype_named(operand.dtype), rng)
+        limited = limited_outputs(linear_op(site), model.operand, plan.positions, rng) if model.is_limited else None
+        if limited is None or len(limited):
+            return injection(site, plan, model.operand, worker, limited)
+    raise FaultInvalid(
+        f"no output of {site.name!r} reads what {model.name} has hit in {_DRAWS} draws",
+        "choose another site or a model without _16",
+    )
+
+
+def artifact_injection(site: Site, fault: ArtifactFault, *, takes_nearest: bool) -> Injection:
+    """Return the fault of a file of the artifact at the site that it names."""
+    op = linear_op(site)
+    if not isinstance(op, Convolution):
+        raise FaultInvalid(f"{site.name!r} is no convolution, as the artifact's targets are", "choose a site with --site")
+    plan = plan_of(fault, op, dtype_named(_operand(site, fault.operand).dtype), takes_nearest=takes_nearest)
+    return injection(site, plan, fault.operand, fault.worker)
+
+
+def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Positions | None = None) -> Injection:
+    """Return a plan in the form of the compiled step. Raises FaultInvalid for a position outside, or a replica that is none."""
+    target = _operand(site, operand)
+    if not 0 <= worker < site.replicas:
+        raise FaultInvalid(f"replica {worker} of {site.replicas}", "give a number from 0 with --worker")
+    plan.check(target.elements)
+    width = dtype_named(target.dtype).unsigned
+    everything = width.type(~width.type(0))
+    count = len(plan.positions)
+    keep, flip = np.full(count, everything), np.zeros(count, width)
+    match plan.kind:
+        case Kind.XOR:
+            flip = plan.operands.astype(width)
+        case Kind.SET:
+            keep, flip = np.zeros(count, width), plan.operands.astype(width)
+        case Kind.AND:
+            keep = plan.operands.astype(width)
+        case Kind.OR:
+            keep, flip = ~plan.operands.astype(width), plan.operands.astype(width)
+    return Injection(
+        site=site.name,
+        operand=operand.value,
+        worker=worker,
+        dtype=target.dtype,
+        shape=target.shape,
+        positions=_bytes(plan.positions),
+        sources=_bytes(plan.operands if plan.kind is Kind.COPY else plan.positions),
+        keep=_bytes(keep),
+        flip=_bytes(flip),
+        limited=b"" if limited is None else _bytes(limited),
+    )
+
+
+def linear_op(site: Site) -> LinearOp:
+    """Return a site as the linear operation that it is. Raises FaultInvalid for an op that is none, or of an unknown layout."""
+    shapes = {name: operand.shape for name, operand in site.operands.items()}
+    attributes = site.attributes
+    if site.op in _CONVOLUTIONS:
+        stage, place = _CONVOLUTIONS[site.op]
+        layout = str(attributes.get("data_format", "NHWC"))
+        if not layout.endswith("C"):
+            raise FaultInvalid(f"{site.name!r} has its channels first ({layout})", "only channels-last convolutions are known")
+        x, kernel, y = (shapes[name] for name in place)
+        padding = str(attributes["padding"])
+        pads = _numbers(attributes.get("explicit_paddings", []))
+        return Convolution.of(
+            stage,
+            x=x,
+            kernel=kernel,
+            y=y,
+            strides=_numbers(attributes["strides"])[1:-1],
+            dilations=_numbers(attributes["dilations"])[1:-1],
+            padding=list(zip(pads[2:-2:2], pads[3:-2:2], strict=True)) if padding == "EXPLICIT" else padding,
+        )
+    if site.op in ("MatMul", "BatchMatMulV2", "BatchMatMulV3"):
+        return MatMul(
+            shapes["input"],
+            shapes["weight"],
+            bool(attributes.get("transpose_a") or attributes.get("adj_x")),
+            bool(attributes.get("transpose_b") or attributes.get("adj_y")),
+        )
+    raise FaultInvalid(f"which outputs of {site.op} read an element is not known", "choose a convolution or matrix product")
+
+
+_CONVOLUTIONS: Final = {
+    "Conv2D": (Stage.FORWARD, ("input", "weight", "output")),
+    "Conv2DBackpropInput": (Stage.GRAD_IN, ("output", "weight", "input")),
+    "Conv2DBackpropFilter": (Stage.GRAD_WT, ("input", "output", "weight")),
+    "Conv3D": (Stage.FORWARD, ("input", "weight", "output")),
+    "Conv3DBackpropInputV2": (Stage.GRAD_IN, ("output", "weight", "input")),
+    "Conv3DBackpropFilterV2": (Stage.GRAD_WT, ("input", "output", "weight")),
+}
+"""The stage of each op, and which of its operands are X, the kernel and Y."""
+
+
+def _operand(site: Site, operand: Operand) -> Any:
+    target = site.operands.get(operand.value)
+    if target is None:
+        raise FaultInvalid(
+            f"{site.name!r} has no {operand.value}: it is no convolution or matrix product", "choose another model or site"
+        )
+    if min(target.shape, default=0) < 0:
+        raise FaultInvalid(f"the shape of the {operand.value} of {site.name!r} is not known", "choose another site")
+    return target
+
+
+def _numbers(value: object) -> tuple[int, ...]:
+    return tuple(int(number) for number in value) if isinstance(value, list) else ()
+
+
+def _bytes(array: NDArray[Any]) -> bytes:
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()

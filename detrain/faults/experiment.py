@@ -1,0 +1,132 @@
+"""What one trial does: the fault as numbers to be put at a site, when, and how long the run goes on. Drawn before the run starts.
+
+A value at a position becomes `(source & keep) ^ flip`, all on bit patterns, where `source` is the value at another position of the
+same tensor, or at the same one. Flips, stuck bits, values that are set and values that are copied are all of this form, so the
+compiled step knows one operation alone. Nothing is ever multiplied or added: other elements keep their bits, INF and NaN too.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from detrain.errors import FaultInvalid
+
+Cursor = tuple[int, int, int]
+"""(phase, epoch, batch)."""
+
+VARIABLE: Final = "DETRAIN_EXPERIMENT"
+
+BITS: Final[dict[str, type[np.signedinteger]]] = {
+    "float32": np.int32,
+    "float16": np.int16,
+    "bfloat16": np.int16,
+    "int32": np.int32,
+    "int8": np.int8,
+}
+"""The integer that holds a dtype's bit pattern; signed, because TensorFlow's kernels are."""
+
+
+class Injection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which elements of which operand of which site become what. Arrays are little-endian bytes."""
+
+    site: str
+    operand: str
+    worker: int
+    """The replica that is hit, from 0."""
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the operand, per replica."""
+    positions: bytes
+    """Flat row-major positions, int64."""
+    sources: bytes
+    """For each, the position whose value is taken, int64."""
+    keep: bytes
+    """For each, the bits of that value that stay: integers of the dtype's width."""
+    flip: bytes
+    """For each, the bits that are flipped then."""
+    limited: bytes = b""
+    """Flat positions of the outputs that see a fault of an operand, int64; empty: all do."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of the operand."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def array(self, name: str) -> NDArray[np.signedinteger]:
+        """Return one of the arrays."""
+        kind = np.int64 if name in ("positions", "sources", "limited") else BITS[self.dtype]
+        return np.frombuffer(getattr(self, name), np.dtype(kind).newbyteorder("<")).astype(kind)
+
+
+class Firing(msgspec.Struct, frozen=True):
+    """What a fault has done."""
+
+    count: int
+    """How often it was put in; below 0: its site has had another shape."""
+    golden: bytes
+    """Bit patterns at its positions before the last time, little-endian integers of the dtype's width."""
+    injected: bytes
+    """And after it."""
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial, or a golden run (no injection), or the first step alone (`is_profile`)."""
+
+    log: str
+    """Absolute path of the file that takes what is measured, a JSON object a line."""
+    is_profile: bool = False
+    """List the sites of the first step, then end."""
+    injection: Injection | None = None
+    at: Cursor = (0, 0, 0)
+    """The first step that is hit."""
+    steps: int = 1
+    """How many steps in a row are hit; 0: all from there on."""
+    occurrence: int = 0
+    """Which execution of the site in the step is hit."""
+    until: Cursor | None = None
+    """The last step; None: as `count` says."""
+    count: int | None = None
+    """How many steps are run from `at` on; None: to the program's end."""
+    has_checkpoints: bool = False
+    """Whether the run takes checkpoints: the golden run does."""
+    is_armed: bool = True
+    """Whether the fault is armed: a golden run may have its site in place without that."""
+    stops_on_nonfinite: bool = False
+    """End after a step whose loss is not finite, as the artifact does."""
+    has_digests: bool = True
+    """Note a digest of all variables after each step; where there is a fault, from it on."""
+
+    def hits(self, address: Cursor) -> bool:
+        """Return whether a step is hit. All steps are of one phase and in order."""
+        if self.injection is None or not self.is_armed or address[0] != self.at[0] or address < self.at:
+            return False
+        return self.steps == 0 or address == self.at
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Return `3:17`, or `1/3:17` where there are several phases, as (phase, epoch, batch). Raises FaultInvalid."""
+    match = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text)
+    if match is None:
+        raise FaultInvalid(f"{text!r} is not a step", "write it as EPOCH:BATCH, both from 0: 3:17 (or PHASE/EPOCH:BATCH)")
+    return int(match[1] or 0), int(match[2]), int(match[3])
+
+
+def written(cursor: Cursor) -> str:
+    """Return a cursor as `parse_cursor` reads it."""
+    return (f"{cursor[0]}/" if cursor[0] else "") + f"{cursor[1]}:{cursor[2]}"
+
+
+def of_environment() -> Experiment | None:
+    """Return the experiment of this process, if it is one."""
+    path = os.environ.get(VARIABLE, "")
+    if not path:
+        return None
+    with io.FileIO(path) as file:  # not `open`, by which the program's own files are followed
+        return msgspec.json.decode(file.readall(), type=Experiment)

@@ -1,0 +1,74 @@
+"""The record of one fault: what was done, where, on what, and what followed. JSON, with all that a replay needs but the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.errors import FaultInvalid
+from detrain.faults.experiment import Cursor, Experiment
+
+FORMAT: Final = 1
+_SHOWN: Final = 4096
+"""So many elements are written out; of longer faults the experiment has the positions and the firing has digests."""
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of the faulty run, from the fault on."""
+
+    at: Cursor
+    state: str
+    """Digest (xxh3-128, hex) of all variables after it."""
+    series: dict[str, float | str]
+    """Loss and metrics. What is not finite is text."""
+
+
+class Element(msgspec.Struct, frozen=True):
+    """One element that the fault has changed: index into the operand, bit patterns in hexadecimal."""
+
+    position: tuple[int, ...]
+    golden: str
+    injected: str
+
+
+class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that has been done."""
+
+    format: int = FORMAT
+    program: str
+    arguments: tuple[str, ...]
+    sources: dict[str, str]
+    """Digest of each source file, by name."""
+    environment: dict[str, str]
+    model: str
+    seed: int | None
+    """Of the drawing; None for a fault that was read from a file."""
+    experiment: Experiment
+    """What was put where and when; its log is not a part of the record."""
+    elements: tuple[Element, ...]
+    elements_digest: str
+    """Digest of the bit patterns of all elements, golden and injected."""
+    fired: int
+    """How often it was put in."""
+    steps: tuple[Step, ...]
+    end: str
+    outcome: str = ""
+
+
+def read_record(path: Path) -> FaultRecord:
+    """Read a record. Raises FaultInvalid for anything else."""
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=FaultRecord)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FaultInvalid(f"{str(path)!r} is no fault record: {error}", "give one that `detrain inject` has written") from error
+    if record.format > FORMAT:
+        raise FaultInvalid(f"{str(path)!r} has format {record.format}, this detrain reads {FORMAT}", "install a newer detrain")
+    return record
+
+
+def write_record(path: Path, record: FaultRecord) -> None:
+    """Write a record, for people to read as well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

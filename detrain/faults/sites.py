@@ -1,0 +1,145 @@
+"""Sites: the places in a program's compiled step where a value can be corrupted, and how a user points at them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+import msgspec
+
+from detrain.errors import SiteUnknown
+
+Stage = Literal["forward", "backward", "optimizer"]
+STAGES: Final[tuple[Stage, ...]] = ("forward", "backward", "optimizer")
+
+CONTRACTIONS: Final = frozenset(
+    {
+        "Conv2D",
+        "Conv2DBackpropInput",
+        "Conv2DBackpropFilter",
+        "Conv3D",
+        "Conv3DBackpropInputV2",
+        "Conv3DBackpropFilterV2",
+        "DepthwiseConv2dNative",
+        "DepthwiseConv2dNativeBackpropInput",
+        "DepthwiseConv2dNativeBackpropFilter",
+        "MatMul",
+        "BatchMatMulV2",
+        "BatchMatMulV3",
+        "Einsum",
+    }
+)
+"""Ops that multiply an input by a weight: what the arrays of an accelerator do, and the artifact's targets."""
+
+
+class OperandShape(msgspec.Struct, frozen=True):
+    """One tensor at a site."""
+
+    index: int
+    """Which of the op's inputs (or outputs) it is."""
+    shape: tuple[int, ...]
+    """Axes as in TensorFlow (NHWC, HWIO); per replica. A dimension that was not seen is -1."""
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has; 0 where a dimension is not known."""
+        count = 1
+        for size in self.shape:
+            count *= max(size, 0)
+        return count
+
+
+class Site(msgspec.Struct, frozen=True):
+    """An op of a compiled step. Its name is the same in every run and every trace of the program, and on every replica."""
+
+    name: str
+    """FUNCTION/STAGE/LAYER/OP, with #k for the k-th such op of that layer."""
+    layer: str
+    """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did."""
+    op: str
+    stage: Stage
+    role: Literal["", "grad_in", "grad_wt"]
+    """Of a backward op: the gradient of the layer's input, or of its weight."""
+    operands: dict[str, OperandShape]
+    """`output`, and where they can be told apart `input` and `weight`."""
+    executions: int
+    """How often it ran in the step that was watched."""
+    is_alive: bool
+    """Whether anything that the step returns or stores depends on it."""
+    replicas: int = 1
+    attributes: dict[str, list[int] | str | bool] = {}
+    """Strides, padding, dilations, data format, transpositions: what decides which outputs an operand reaches."""
+
+    @property
+    def label(self) -> str:
+        """The artifact's name for it: the layer's own, with `_grad_in` or `_grad_wt` in the backward pass."""
+        leaf = self.layer.rpartition("/")[2]
+        return f"{leaf}_{self.role}" if self.role else leaf
+
+    @property
+    def is_contraction(self) -> bool:
+        """Whether it is a convolution or a matrix product, forward or backward."""
+        return self.op in CONTRACTIONS
+
+    def fits(self, pattern: str) -> bool:
+        """Return whether a shell-style pattern fits the name, the layer's path or its last part, or the label."""
+        names = (self.name, self.layer, self.layer.rpartition("/")[2], self.label)
+        return any(fnmatchcase(name, pattern) for name in names)
+
+
+def select(
+    sites: Sequence[Site],
+    pattern: str,
+    *,
+    stage: str | None = None,
+    operand: str = "output",
+    role: str | None = None,
+) -> list[Site]:
+    """Return the live sites that a pattern names and that have an operand.
+
+    Where contractions fit, other ops of the same layers (its bias, its activation) are left out, unless the pattern names an op
+    (has a `/`). Raises SiteUnknown, with the nearest names, where nothing is left.
+    """
+    fitting = [site for site in sites if site.fits(pattern)]
+    if not fitting:
+        near = _nearest(pattern, sites)
+        raise SiteUnknown(
+            f"no site is named {pattern!r}" + (f"; the nearest are {', '.join(near)}" if near else ""),
+            "`detrain sites PROGRAM` lists the sites of the program's step",
+        )
+    chosen = [
+        site
+        for site in fitting
+        if (stage is None or site.stage == stage) and operand in site.operands and (role is None or site.role == role)
+    ]
+    if "/" not in pattern and any(site.is_contraction for site in chosen):
+        chosen = [site for site in chosen if site.is_contraction]
+    if not chosen:
+        have = sorted({f"{site.stage} {'/'.join(site.operands)}" for site in fitting})
+        raise SiteUnknown(
+            f"{pattern!r} names no site in the {stage or 'whole'} step with {operand!r}; it has {', '.join(have[:4])}",
+            "choose another --stage, or a model for another operand",
+        )
+    alive = [site for site in chosen if site.is_alive and site.executions]
+    if not alive:
+        raise SiteUnknown(
+            f"site {chosen[0].name!r} is dead: nothing that the step returns or stores depends on it",
+            "a fault there cannot matter; choose another site",
+        )
+    return alive
+
+
+def _nearest(pattern: str, sites: Iterable[Site]) -> list[str]:
+    names = sorted({name for site in sites for name in (site.label, site.name)})
+    return difflib.get_close_matches(pattern.strip("*"), names, 3, 0.4)
+
+
+def site_named(sites: Sequence[Site], name: str) -> Site:
+    """Return the site with a name. Raises SiteUnknown."""
+    for site in sites:
+        if site.name == name:
+            return site
+    raise SiteUnknown(f"there is no site {name!r}", "the fault is of another program, or of other arguments")

@@ -1,0 +1,121 @@
+"""Puts a fault into a compiled step: traced once, armed by variables, with no Python in the graph.
+
+At the site stands `If(countdown > 0)`. Unarmed, its other branch hands the value through, and the graph's other ops are as ever.
+Armed, the countdown goes down by one each time the op runs; when it reaches 0 the value is corrupted. A fault of an operand runs
+the op once more on the corrupted operand: that op alone sees it, neither the variable behind it nor the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from detrain.faults.experiment import BITS, Firing, Injection
+from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
+from detrain.frameworks.tensorflow_sites import operands_of
+
+_OTHER_SHAPE: Final = -1
+_INTERNAL: Final = ("_class", "_output_shapes")
+
+
+class Injector:
+    """The point at which one injection is put."""
+
+    def __init__(self, injection: Injection) -> None:
+        self._injection: Final = injection
+        self._bits: Final = BITS[injection.dtype]
+        self._variables: dict[str, Any] = {}
+        self._countdown = 0
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its site has been traced."""
+        return bool(self._variables)
+
+    def fits(self, name: str, replica: int) -> bool:
+        """Return whether an op is the one to be hit."""
+        return (name, replica) == (self._injection.site, self._injection.worker)
+
+    def arm(self, occurrence: int) -> None:
+        """Have the next run of the site, or one so many runs later, hit."""
+        self._set_countdown(occurrence + 1)
+
+    def disarm(self) -> None:
+        """Have no run hit."""
+        self._set_countdown(0)
+
+    def _set_countdown(self, value: int) -> None:
+        self._countdown = value
+        if self._variables:
+            self._variables["countdown"].assign(value)
+
+    def firing(self) -> Firing | None:
+        """Return what has been done so far; None: nothing."""
+        if not self._variables or int(self._variables["fired"].numpy()) == 0:
+            return None
+        kind = np.dtype(self._bits).newbyteorder("<")
+        golden, injected = (self._variables[name].numpy().astype(kind).tobytes() for name in ("golden", "injected"))
+        return Firing(int(self._variables["fired"].numpy()), golden, injected)
+
+    def replace(self, op: Any, outputs: list[Any]) -> list[Any]:
+        """Return the outputs with the fault's branch in place. Called in the op's graph, while no tape records."""
+        known = self._made()
+        _index, tensor = operands_of(op)[self._injection.operand]
+        golden = outputs[0]
+
+        def armed() -> Any:
+            remaining = known["countdown"].assign_sub(1, read_value=True)
+            has_shape = tf.equal(tf.size(tensor, out_type=tf.int64), self._injection.elements)
+            is_now = tf.equal(remaining, 0)
+            done = tf.where(has_shape, tf.constant(1, tf.int64), tf.constant(_OTHER_SHAPE, tf.int64))
+            known["fired"].assign_add(tf.where(is_now, done, tf.zeros_like(done)), read_value=False)
+            return tf.cond(is_now & has_shape, lambda: self._hit(op, tensor, golden), lambda: tf.identity(golden))
+
+        result = tf.cond(known["countdown"] > 0, armed, lambda: tf.identity(golden))
+        return [linked(golden, result), *outputs[1:]]
+
+    def _made(self) -> dict[str, Any]:
+        """Return the variables; they are made when the site is traced first."""
+        if not self._variables:
+            nothing = np.zeros_like(self._injection.array("keep"))
+            self._variables = {
+                "countdown": hidden_variable(self._countdown, tf.int64),
+                "fired": hidden_variable(0, tf.int64),
+                "golden": hidden_variable(nothing, nothing.dtype),
+                "injected": hidden_variable(nothing, nothing.dtype),
+            }
+            for name in ("positions", "sources", "keep", "flip", "limited"):
+                array = self._injection.array(name)
+                self._variables[name] = hidden_variable(array, array.dtype)
+        return self._variables
+
+    def _hit(self, op: Any, tensor: Any, golden: Any) -> Any:
+        known = self._variables
+        flat = tf.reshape(tensor, [-1])
+        bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, self._bits)
+        value = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_and(tf.gather(bits, known["sources"]), known["keep"]), known["flip"])
+        known["golden"].assign(tf.gather(bits, known["positions"]), read_value=False)
+        known["injected"].assign(value, read_value=False)
+        bits = tf.tensor_scatter_nd_update(bits, known["positions"][:, tf.newaxis], value)
+        faulty = tf.reshape(bits if tensor.dtype.is_integer else tf.bitcast(bits, tensor.dtype), tf.shape(tensor))
+        if self._injection.operand != "output":
+            faulty = _again(op, tensor, faulty)
+            if self._injection.limited:
+                flat = tf.reshape(faulty, [-1])
+                limited = known["limited"]
+                mixed = tf.tensor_scatter_nd_update(tf.reshape(golden, [-1]), limited[:, tf.newaxis], tf.gather(flat, limited))
+                faulty = tf.reshape(mixed, tf.shape(golden))
+        faulty.set_shape(golden.shape)
+        return faulty
+
+
+def _again(op: Any, tensor: Any, faulty: Any) -> Any:
+    """Return the first output of an op run once more, with one input exchanged."""
+    inputs = [faulty if each is tensor else each for each in op.inputs]
+    attributes = {name: value for name, value in op.node_def.attr.items() if name not in _INTERNAL}
+    graph = ops.get_default_graph()
+    again = graph._create_op_internal(op.type, inputs, [output.dtype for output in op.outputs], attrs=attributes, op_def=op.op_def)
+    return again.outputs[0]

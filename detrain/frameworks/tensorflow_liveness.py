@@ -1,0 +1,92 @@
+"""Which ops of a compiled function matter: those that its results, or what it stores, depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+_CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
+_BRANCHES: Final = ("then_branch", "else_branch", "cond", "body", "branches")
+"""Attributes of control flow that name functions."""
+
+
+def live_ops(graph: Any, own_scope: str) -> set[tuple[int, str]]:
+    """Return (id of the graph, name) of the live ops of a function and of the functions that it calls.
+
+    An op is live if an output of the function, or an op that stores or prints something, can be reached from it. Of a called
+    function only the outputs that are used count. Ops in `own_scope` are detrain's and keep nothing alive.
+    """
+    walk = _Walk(own_scope)
+    walk.function(graph, range(len(graph.outputs)))
+    return walk.live
+
+
+class _Walk:
+    def __init__(self, own_scope: str) -> None:
+        self.live: set[tuple[int, str]] = set()
+        self._own_scope = own_scope
+        self._outputs: set[tuple[int, str, int]] = set()
+        """(id of the graph, op, output) that are used."""
+        self._entered: set[int] = set()
+
+    def function(self, graph: Any, used: Iterable[int]) -> None:
+        """Mark what the used outputs of a function need, and once what has effects."""
+        waiting = [graph.outputs[index] for index in used if index < len(graph.outputs)]
+        effects: list[Any] = []
+        if id(graph) not in self._entered:
+            self._entered.add(id(graph))
+            effects = [op for op in graph.get_operations() if self._has_effect(graph, op)]
+        for op in effects:
+            self._op(graph, op, waiting)
+        while waiting:
+            tensor = waiting.pop()
+            key = (id(graph), tensor.op.name, tensor.value_index)
+            if tensor.graph is graph and key not in self._outputs:
+                self._outputs.add(key)
+                self._op(graph, tensor.op, waiting, tensor.value_index)
+
+    def _op(self, graph: Any, op: Any, waiting: list[Any], output: int | None = None) -> None:
+        is_new = (id(graph), op.name) not in self.live
+        self.live.add((id(graph), op.name))
+        for called in _called(graph, op):
+            if op.type in _CALLS:
+                self.function(called, [] if output is None else [output])
+            elif is_new:
+                self.function(called, range(len(called.outputs)))
+        if is_new:
+            waiting.extend(op.inputs)
+            for control in op.control_inputs:
+                if (id(graph), control.name) not in self.live and not control.name.startswith(self._own_scope):
+                    self._op(graph, control, waiting)
+
+    def _has_effect(self, graph: Any, op: Any) -> bool:
+        if op.name.startswith(self._own_scope):
+            return False
+        if op.type in _CALLS or _called(graph, op):
+            return bool(op._is_stateful)
+        return bool(op._is_stateful) and op.type not in ("ReadVariableOp", "Placeholder", "VarIsInitializedOp")
+
+
+def _called(graph: Any, op: Any) -> list[Any]:
+    """Return the graphs of the functions that an op runs."""
+    names: list[str] = []
+    attributes = op.node_def.attr
+    for key in ("f", *_BRANCHES):
+        if key in attributes:
+            value = attributes[key]
+            names += [value.func.name] if value.func.name else [each.name for each in value.list.func]
+    found = []
+    for name in names:
+        function = _function(graph, name)
+        if function is not None:
+            found.append(function.graph)
+    return found
+
+
+def _function(graph: Any, name: str) -> Any:
+    while graph is not None:
+        known = graph._get_function(name)
+        if known is not None:
+            return known
+        graph = getattr(graph, "outer_graph", None)
+    return None

@@ -1,0 +1,120 @@
+"""What a training step says of itself: the value whose gradient it takes (its loss), and Keras's metrics. No program is changed.
+
+In a compiled step the loss goes into a hidden variable, in eager code it is read. Metrics are read from their totals, so that each
+step has a value of its own, not the mean since the epoch began.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+
+from detrain.frameworks.tensorflow_hidden import hidden_variable
+from detrain.frameworks.tensorflow_sites import Sites, function_of, replica_of
+
+
+class Series:
+    """Notes losses and metrics."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._losses: dict[tuple[str, int], Any] = {}
+        """Hidden variables by (function and turn in it, replica)."""
+        self._eager: dict[str, float] = {}
+        self._turns: dict[tuple[int, int], int] = {}
+        """How many gradients have been taken in a graph, by its id, and a replica."""
+        self._graphs: list[Any] = []
+        self._metrics: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._resets: dict[int, int] = {}
+        self._seen: dict[int, tuple[int, float, float]] = {}
+        """By metric: how often it had been reset, its total and its count when it was read last."""
+        original = tf.GradientTape.gradient
+
+        @functools.wraps(original)
+        def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(target)
+            return original(tape, target, *args, **kwargs)
+
+        tf.GradientTape.gradient = gradient
+
+    def on_keras(self) -> None:
+        """Keras is there now."""
+        import keras
+
+        cls = keras.metrics.Metric
+        original_init, original_reset = cls.__init__, keras.metrics.Mean.reset_state
+
+        @functools.wraps(original_init)
+        def made(metric: Any, *args: Any, **kwargs: Any) -> None:
+            original_init(metric, *args, **kwargs)
+            self._metrics.add(metric)
+
+        @functools.wraps(original_reset)
+        def reset(metric: Any) -> None:
+            self._resets[id(metric)] = self._resets.get(id(metric), 0) + 1
+            original_reset(metric)
+
+        cls.__init__ = made
+        keras.metrics.Mean.reset_state = reset
+
+    def _note(self, target: Any) -> None:
+        tensors = [tensor for tensor in tf.nest.flatten(target) if tf.is_tensor(tensor) and tensor.dtype.is_floating]
+        if not tensors:
+            return
+        if context.executing_eagerly():
+            name = f"{sys._getframe(2).f_code.co_name} {sys._getframe(2).f_lineno}"
+            self._eager[name] = float(sum(tf.reduce_sum(tf.cast(tensor, tf.float64)).numpy() for tensor in tensors))
+            return
+        graph = ops.get_default_graph()
+        function = function_of(graph)
+        if function is None:
+            return
+        replica = replica_of(graph)
+        turn = self._turns[id(graph), replica] = self._turns.get((id(graph), replica), -1) + 1
+        self._graphs.append(graph)  # its id must stay its own
+        with self._sites.own_ops(graph):
+            key = (f"{function} {turn}", replica)
+            if key not in self._losses:
+                self._losses[key] = hidden_variable(0.0, tf.float64)
+            total = tf.add_n([tf.reduce_sum(tf.cast(tensor, tf.float64)) for tensor in tensors])
+            self._losses[key].assign(total, read_value=False)
+
+    def read(self) -> dict[str, float]:
+        """Return the loss of the step that has ended (summed over replicas and over the tapes of the step), and its metrics."""
+        values: dict[str, float] = {}
+        losses = [*(float(variable.numpy()) for variable in self._losses.values()), *self._eager.values()]
+        self._eager.clear()
+        if losses:
+            values["loss"] = float(sum(losses))
+        values.update(self._read_metrics())
+        return values
+
+    def _read_metrics(self) -> dict[str, float]:
+        """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out."""
+        values: dict[str, float] = {}
+        for metric in sorted(self._metrics, key=lambda each: str(each.name)):
+            total, count = _value(metric, "total"), _value(metric, "count")
+            if total is None or count is None:
+                continue
+            resets = self._resets.get(id(metric), 0)
+            before = self._seen.get(id(metric), (0, 0.0, 0.0))
+            self._seen[id(metric)] = (resets, total, count)
+            if before[0] != resets or count < before[2]:
+                before = (resets, 0.0, 0.0)
+            if count > before[2]:
+                values[str(metric.name)] = (total - before[1]) / (count - before[2])
+        return values
+
+
+def _value(metric: Any, name: str) -> float | None:
+    variable = getattr(metric, name, None)
+    value = getattr(variable, "_value", variable)
+    if not isinstance(value, tf.Variable) or value.shape.rank != 0:
+        return None
+    return float(value.numpy())

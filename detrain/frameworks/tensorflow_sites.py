@@ -1,0 +1,422 @@
+"""Sites in TensorFlow: which ops a program's compiled functions are made of, while they are traced.
+
+Every op of a graph is made by one function of TensorFlow's (`_apply_op_helper`); what it returns takes the op's place wherever its
+outputs are used, on the gradient tape too. So a site's outputs can be replaced there: the backward pass sees what was put in, the
+op's own inputs stay. Eager ops do not pass that way and cost nothing; they cannot be hit.
+
+Names do not use TensorFlow's own, which are made unique by counting what was traced before: a site is the k-th op of its type that
+a layer makes in a stage. The functions of tf.data are left out (they belong to the loader), and ops that do no arithmetic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import backprop, context, record
+from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework import func_graph, op_def_library, ops
+from tensorflow.python.ops import gradients_util, while_v2
+
+from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage
+from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
+from detrain.frameworks.tensorflow_liveness import live_ops
+
+OWN_SCOPE: Final = "detrain_fault"
+"""Name scope of the ops that detrain itself puts into a graph."""
+
+_NO_ARITHMETIC: Final = frozenset(
+    {
+        *("Assert", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge", "NextIteration"),
+        *(
+            "NoOp",
+            "PartitionedCall",
+            "Placeholder",
+            "PlaceholderWithDefault",
+            "PreventGradient",
+            "Rank",
+            "ReadVariableOp",
+            "Reshape",
+        ),
+        *(
+            "Shape",
+            "ShapeN",
+            "Size",
+            "Squeeze",
+            "StatefulPartitionedCall",
+            "StatelessIf",
+            "StatelessWhile",
+            "StopGradient",
+            "Switch",
+        ),
+        *("ReadVariableOp", "Size", "VarHandleOp", "VarIsInitializedOp"),
+    }
+)
+_DTYPES: Final = (tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int8)
+_SECOND_INPUT: Final = {
+    "Conv2DBackpropInput": (2, 1),
+    "Conv2DBackpropFilter": (0, 2),
+    "Conv3DBackpropInputV2": (2, 1),
+    "Conv3DBackpropFilterV2": (0, 2),
+    "DepthwiseConv2dNativeBackpropInput": (2, 1),
+    "DepthwiseConv2dNativeBackpropFilter": (0, 2),
+}
+"""Which inputs of a contraction are its input and its weight, where that is not (0, 1)."""
+_ATTRIBUTES: Final = (
+    *("strides", "padding", "explicit_paddings", "dilations", "data_format"),
+    *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),
+)
+_LOADERS: Final = ("Dataset_", "_next_func", "_remote_next_func", "_init_func", "_remote_init_func", "_finalize_func")
+"""Names of the functions of tf.data begin so."""
+_NUMBER: Final = re.compile(r"(_\d+)+$")
+_REPLICA: Final = re.compile(r"\breplica_(\d+)/")
+
+
+@dataclass(slots=True)
+class Op:
+    """One op of one graph, as it was made."""
+
+    key: str
+    """The site's name."""
+    function: str
+    replica: int
+    layer: str
+    stage: Stage
+    op: Any
+    role: Literal["", "grad_in", "grad_wt"] = ""
+    shapes: dict[str, Any] = field(default_factory=dict)
+    """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
+
+
+class Point(Protocol):
+    """What replaces the outputs of a site."""
+
+    def replace(self, op: Any, outputs: list[Any]) -> list[Any]:
+        """Return what is to be used in place of an op's outputs. Called in the op's graph."""
+
+
+@dataclass  # without slots: those would be one for all threads
+class _Context(threading.local):
+    """Where in the program the thread is, while it traces."""
+
+    layers: list[str] = field(default_factory=list)
+    gradients: list[tuple[str, list[Op]]] = field(default_factory=list)
+    """For each gradient function being run: the layer of its op, and the ops that it has made."""
+    optimizers: list[str] = field(default_factory=list)
+    own: int = 0
+
+
+class Sites:
+    """Watches ops being made. `point(name, replica)` returns what is put at a site, or None; `counts` has runs measured, too."""
+
+    def __init__(self, point: Callable[[str, int], Point | None], *, counts: bool) -> None:
+        self._point = point
+        self._counts = counts
+        self._context = _Context()
+        self._ops: dict[tuple[int, str], Op] = {}
+        """Ops by (id of their graph, name)."""
+        self._scopes: dict[tuple[str, str], str] = {}
+        """The layer that made ops in a name scope of a function."""
+        self._turns: dict[tuple[int, int, str], int] = {}
+        self._runs: dict[int, Any] = {}
+        """Counters of the runs of graphs, by id."""
+        self._called: dict[int, Any] = {}
+        """Outermost graphs that eager code has run."""
+        self._watch_ops()
+        self._watch_gradients()
+        self._watch_calls()
+
+    def on_keras(self) -> None:
+        """Keras is there now: learn which layer makes an op, and which ops are of an optimizer."""
+        import keras
+        from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+        original_call = keras.Layer.__call__
+        here = self._context
+
+        @functools.wraps(original_call)
+        def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            here.layers.append(str(layer.name))
+            try:
+                return original_call(layer, *args, **kwargs)
+            finally:
+                here.layers.pop()
+
+        keras.Layer.__call__ = called
+        for name in ("apply", "_distributed_tf_update_step"):  # the second runs in a thread of its own under a strategy
+            for cls in (BaseOptimizer, keras.optimizers.Optimizer):
+                if name in vars(cls):
+                    self._watch_optimizer(cls, name)
+
+    def _watch_optimizer(self, cls: Any, name: str) -> None:
+        original = getattr(cls, name)
+        here = self._context
+
+        @functools.wraps(original)
+        def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            here.optimizers.append(str(optimizer.name))
+            try:
+                return original(optimizer, *args, **kwargs)
+            finally:
+                here.optimizers.pop()
+
+        setattr(cls, name, applied)
+
+    @contextlib.contextmanager
+    def own_ops(self, graph: Any) -> Iterator[None]:
+        """Make ops that are no sites, and that no tape records."""
+        self._context.own += 1
+        try:
+            with graph.as_default(), ops.name_scope(f"{OWN_SCOPE}/"), record.stop_recording():
+                yield
+        finally:
+            self._context.own -= 1
+
+    def _watch_ops(self) -> None:
+        original = op_def_library._apply_op_helper
+
+        @functools.wraps(original)
+        def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
+            result = original(op_type_name, *args, **kwargs)
+            if self._context.own or op_type_name in _NO_ARITHMETIC:
+                return result
+            structure, is_stateful, op, outputs = result
+            function = function_of(op.graph)
+            if function is None or not any(output.dtype in _DTYPES for output in outputs):
+                return result
+            return structure, is_stateful, op, self._on_op(function, op, list(outputs))
+
+        op_def_library._apply_op_helper = made
+
+    def _on_op(self, function: str, op: Any, outputs: list[Any]) -> list[Any]:
+        here = self._context
+        graph = op.graph
+        scope = graph.get_name_scope()
+        layer = "/".join(here.layers)
+        if here.gradients:
+            stage: Stage = "backward"
+            layer = here.gradients[-1][0]
+        elif here.optimizers:
+            stage, layer = "optimizer", here.optimizers[-1]
+        elif not record.could_possibly_record() and self._depends_on_gradient(op):
+            stage = "optimizer"
+        else:
+            stage = "forward"
+            self._scopes.setdefault((function, scope), layer)
+        replica = replica_of(graph)
+        layer = layer or _plain(scope)
+        base = "/".join(part for part in (function, stage, layer, op.type) if part)
+        place = (id(_trace_of(graph)), replica, base)
+        turn = self._turns[place] = self._turns.get(place, -1) + 1
+        found = Op(f"{base}#{turn}" if turn else base, function, replica, layer, stage, op)
+        self._ops[id(graph), op.name] = found
+        if here.gradients:
+            here.gradients[-1][1].append(found)
+        point = self._point(found.key, replica)
+        if point is not None:
+            with self.own_ops(graph):
+                outputs = point.replace(op, outputs)
+        if self._counts:
+            outputs = self._measure(found, outputs)
+        return outputs
+
+    def _depends_on_gradient(self, op: Any) -> bool:
+        made = (self._ops.get((id(tensor.graph), tensor.op.name)) for tensor in op.inputs)
+        return any(found is not None and found.stage != "forward" for found in made)
+
+    def _measure(self, found: Op, outputs: list[Any]) -> list[Any]:
+        """Have the runs of the op's graph counted, and its shapes noted when it runs, where tracing does not tell them."""
+        graph = found.op.graph
+        with self.own_ops(graph):
+            notes = []
+            if id(graph) not in self._runs:
+                self._runs[id(graph)] = hidden_variable(0, tf.int64)
+                notes.append(self._runs[id(graph)].assign_add(1, read_value=False))
+            for name, (_index, tensor) in operands_of(found.op).items():
+                if not tensor.shape.is_fully_defined():
+                    found.shapes[name] = hidden_variable(np.zeros(0, np.int64), tf.int64, [None])
+                    notes.append(found.shapes[name].assign(tf.shape(tensor, out_type=tf.int64), read_value=False))
+            if notes:
+                with tf.control_dependencies(notes):
+                    outputs = [linked(outputs[0], tf.identity(outputs[0])), *outputs[1:]]
+        return outputs
+
+    def _watch_gradients(self) -> None:
+        original_tape = backprop._gradient_function
+        original_symbolic = gradients_util._MaybeCompile
+
+        def of_tape(op_name: str, *rest: Any) -> Any:
+            graph = ops.get_default_graph() if not context.executing_eagerly() else None
+            function = function_of(graph) if graph is not None else None
+            layer = self._scopes.get((function or "", str(rest[-1] or "")), "")
+            with self._in_gradient(op_name, layer) as finish:
+                return finish(original_tape(op_name, *rest))
+
+        def of_graph(scope: Any, op: Any, func: Any, gradient: Any) -> Any:
+            known = self._ops.get((id(op.graph), op.name))
+            with self._in_gradient(op.type, known.layer if known is not None else "") as finish:
+                return finish(original_symbolic(scope, op, func, gradient))
+
+        backprop._gradient_function = of_tape
+        backprop.pywrap_tfe.TFE_Py_RegisterGradientFunction(of_tape)
+        gradients_util._MaybeCompile = of_graph
+
+    @contextlib.contextmanager
+    def _in_gradient(self, op_type: str, layer: str) -> Iterator[Callable[[Any], Any]]:
+        """Run a gradient function; what it returns says which of its ops is the gradient of the input, and which of the weight."""
+        made: list[Op] = []
+        self._context.gradients.append((layer, made))
+
+        def finish(grads: Any) -> Any:
+            for index, grad in enumerate(grads if isinstance(grads, list | tuple) else [grads]):
+                if isinstance(grad, tf.Tensor) and op_type not in ("PartitionedCall", "StatefulPartitionedCall"):
+                    _mark(grad, made, "grad_wt" if index == 1 else "grad_in")
+            return grads
+
+        try:
+            yield finish
+        finally:
+            self._context.gradients.pop()
+
+    def begin_step(self) -> None:
+        """Count runs from here on."""
+        self._called.clear()
+        for counter in self._runs.values():
+            counter.assign(0)
+
+    def _watch_calls(self) -> None:
+        original = concrete_function.ConcreteFunction._call_flat
+
+        @functools.wraps(original)
+        def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if context.executing_eagerly():
+                self._called[id(function._func_graph)] = function._func_graph
+            return original(function, *args, **kwargs)
+
+        concrete_function.ConcreteFunction._call_flat = called
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the functions that have run since `begin_step`, in the order in which they were traced."""
+        alive: set[tuple[int, str]] = set()
+        for graph in self._called.values():
+            alive |= live_ops(graph, OWN_SCOPE)
+        runs: dict[str, int] = {}
+        replicas: dict[str, int] = {}
+        found: dict[str, Site] = {}
+        for known in self._ops.values():
+            replicas[known.key] = max(replicas.get(known.key, 1), known.replica + 1)
+            count = int(self._runs[id(known.op.graph)].numpy())
+            if known.replica or count == 0:
+                continue
+            runs[known.key] = runs.get(known.key, 0) + count
+            is_alive = (id(known.op.graph), known.op.name) in alive
+            if known.key not in found or (is_alive and not found[known.key].is_alive):
+                found[known.key] = self._site(known, is_alive=is_alive)
+        return [msgspec.structs.replace(site, replicas=replicas[name], executions=runs[name]) for name, site in found.items()]
+
+    def _site(self, known: Op, *, is_alive: bool) -> Site:
+        return Site(
+            name=known.key,
+            layer=known.layer,
+            op=known.op.type,
+            stage=known.stage,
+            role=known.role,
+            operands={
+                name: OperandShape(index, _shape(tensor, known.shapes.get(name)), tensor.dtype.name)
+                for name, (index, tensor) in operands_of(known.op).items()
+            },
+            executions=0,
+            is_alive=is_alive,
+            attributes=_attributes(known.op),
+        )
+
+
+def operands_of(op: Any) -> dict[str, tuple[int, Any]]:
+    """Return the operands of an op, by name, with their place among its inputs or outputs."""
+    operands = {}
+    if op.type in CONTRACTIONS:
+        for name, index in zip(("input", "weight"), _SECOND_INPUT.get(op.type, (0, 1)), strict=True):
+            if index < len(op.inputs):
+                operands[name] = (index, op.inputs[index])
+    operands["output"] = (0, op.outputs[0])
+    return operands
+
+
+def _shape(tensor: Any, noted: Any) -> tuple[int, ...]:
+    if noted is not None and noted.shape != [0]:
+        return tuple(int(size) for size in noted.numpy())
+    return tuple(-1 if size is None else int(size) for size in tensor.shape) if tensor.shape.rank is not None else (-1,)
+
+
+def _attributes(op: Any) -> dict[str, list[int] | str | bool]:
+    """Return those of an op's attributes that say which outputs an operand reaches."""
+    found: dict[str, list[int] | str | bool] = {}
+    for name in _ATTRIBUTES if op.type in CONTRACTIONS else ():
+        if name in op.node_def.attr:
+            value = op.get_attr(name)
+            found[name] = value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, list | tuple) else value
+    return found
+
+
+def _mark(grad: Any, made: list[Op], role: Literal["grad_in", "grad_wt"]) -> None:
+    """Say which op of a gradient function a gradient comes from: the last contraction on its way, or the op itself."""
+    by_name = {each.op.name: each for each in made}
+    tensor, last = grad, None
+    while tensor.op.name in by_name or tensor.op.type in ("Reshape", "Identity", "IdentityN", "Sum", "Cast"):
+        found = by_name.get(tensor.op.name)
+        if found is not None and (last is None or found.op.type in CONTRACTIONS):
+            last = found
+        if (found is not None and found.op.type in CONTRACTIONS) or not tensor.op.inputs:
+            break
+        tensor = tensor.op.inputs[-1 if tensor.op.type == "IdentityN" else 0]
+    if last is not None:
+        last.role = role
+
+
+def _plain(scope: str) -> str:
+    """Return a name scope without what TensorFlow adds to make it unique, which depends on what was traced before."""
+    parts = _REPLICA.sub("", f"{scope}/").removeprefix("gradient_tape/").split("/")
+    return "/".join(_NUMBER.sub("", part) for part in parts if part)
+
+
+def replica_of(graph: Any) -> int:
+    """Return the replica whose step is being traced in this thread, 0 where there are none."""
+    replica = getattr(tf.distribute.get_replica_context(), "_replica_id_in_sync_group", 0)
+    return replica if isinstance(replica, int) else _named_replica(f"{graph.get_name_scope()}/")
+
+
+def _named_replica(scope: str) -> int:
+    match = _REPLICA.search(scope)
+    return int(match[1]) if match else 0
+
+
+def _trace_of(graph: Any) -> Any:
+    """Return the graph of the function's trace that a graph (a branch, a loop's body) is a part of."""
+    while getattr(graph.outer_graph, "detrain_function", None) == graph.detrain_function:
+        graph = graph.outer_graph
+    return graph
+
+
+def function_of(graph: Any) -> str | None:
+    """Return the name of the function that a graph belongs to, the same in every run.
+
+    None outside of functions, in those of loaders, and in the gradients of loops: those take in nothing from outside.
+    """
+    outer = graph
+    while isinstance(outer, func_graph.FuncGraph):
+        if str(outer.name).startswith(_LOADERS) or isinstance(outer, while_v2._WhileBodyGradFuncGraph):
+            return None
+        outer = outer.outer_graph
+    if outer is graph:
+        return None
+    owner = str(graph.detrain_function).rpartition("/")[2].rpartition(" ")[2] or "function"
+    name = _NUMBER.sub("", str(graph.name))
+    return owner if name in (owner, owner.partition(".")[0]) else f"{owner}:{name}"

@@ -1,0 +1,202 @@
+"""An experiment in the process that trains: arms the fault at its cursor, notes what each step says, and ends the run in time."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+import xxhash
+
+from detrain.errors import FaultInvalid, FaultNotFired
+from detrain.faults.experiment import Cursor, Experiment, Firing, of_environment
+from detrain.faults.sites import Site
+from detrain.runtime.digest import Array, digest_array
+
+
+class Instruments(Protocol):
+    """A framework's side of an experiment."""
+
+    def begin_step(self) -> None:
+        """Count executions from here on."""
+
+    def arm(self, occurrence: int) -> None:
+        """Have the fault's site hit when it runs next, or so many runs later."""
+
+    def disarm(self) -> None:
+        """Have it hit no more."""
+
+    def is_placed(self) -> bool:
+        """Return whether the fault's site has been traced."""
+
+    def firing(self) -> Firing | None:
+        """Return what the fault has done so far."""
+
+    def series(self) -> dict[str, float]:
+        """Return the loss and metrics of what has run since the last call."""
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the step that has ended."""
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the log: one step, or what followed the last step of an epoch (`batch` is -1 then)."""
+
+    phase: int
+    epoch: int
+    batch: int
+    series: dict[str, float | str]
+    """Values that are not finite are written as text: JSON has none."""
+    state: str = ""
+    """Digest of all variables after the step, hex."""
+
+
+class Log(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the log."""
+
+    step: Step | None = None
+    is_armed: bool = False
+    """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
+    fired: Firing | None = None
+    sites: list[Site] | None = None
+    end: str = ""
+    """Why the run ended where it did: the last line."""
+
+
+class ExperimentRun:
+    """The experiment of this process. `tensors` returns the values of all variables, `drain` waits for what is being written."""
+
+    def __init__(self, plan: Experiment, tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
+        self.plan: Final = plan
+        self._tensors = tensors
+        self._drain = drain
+        self._done = 0
+        """Steps done from the experiment's cursor on."""
+        self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
+        self._instruments: Instruments | None = None
+        self._body: Cursor | None = None
+        self._is_armed = self._has_fired = self._is_ending = False
+
+    @classmethod
+    def of_environment(cls, tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> ExperimentRun | None:
+        """Return the experiment that the command has asked for, if it has."""
+        plan = of_environment()
+        return None if plan is None else cls(plan, tensors, drain)
+
+    def attach(self, instruments: Instruments) -> None:
+        """Take a framework's side."""
+        self._instruments = instruments
+
+    def begin(self, address: Cursor) -> None:
+        """The body of a batch is about to run."""
+        self._body = address
+        if self._instruments is None:
+            return
+        if self.plan.is_profile:
+            self._instruments.begin_step()
+        if self.plan.hits(address) and not (self._has_fired and self.plan.steps == 1):  # a transient, also if the step is run again
+            self._instruments.arm(self.plan.occurrence)
+            self._write(Log(is_armed=True))
+            self._is_armed = True
+
+    def end_body(self) -> None:
+        """The body of a batch, if there was one, is over."""
+        body, self._body = self._body, None
+        if body is None:
+            return
+        if self._instruments is None:
+            raise FaultInvalid("no framework that faults can be put into has been imported", "faults need a TensorFlow program")
+        if self.plan.is_profile:
+            self._write(Log(sites=self._instruments.sites()))
+            self.stop("profile")
+            return
+        if self._is_armed:
+            self._disarm(body)
+        series = self._instruments.series()
+        self._write(Log(step=Step(*body, _as_json(series), self._digest(body))))
+        if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)):
+            self.stop("non-finite loss")
+        self._done += body >= self.plan.at
+        if (self.plan.until is not None and body >= self.plan.until) or self._done == self.plan.count:
+            self.stop("until")
+
+    def end_epoch(self, phase: int, epoch: int) -> None:
+        """An epoch is over, what comes after its batches (validation) included."""
+        self.end_body()
+        if self._instruments is None or self.plan.is_profile:
+            return
+        series = self._instruments.series()
+        series.pop("loss", None)
+        if series:
+            self._write(Log(step=Step(phase, epoch, -1, _as_json(series))))
+        if self.plan.stops_on_nonfinite and not all(map(math.isfinite, series.values())):
+            self.stop("non-finite loss")
+
+    def finish(self) -> None:
+        """The program ends."""
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            self._write(Log(end=f"crash: {type(error).__name__}"))
+            return
+        self._is_ending = True
+        self.end_body()
+        if self.plan.injection is not None and self.plan.is_armed and not self._has_fired:
+            raise FaultNotFired(
+                f"the program ended before {self.plan.at[1]}:{self.plan.at[2]}, where the fault was to be",
+                "choose an earlier step with --at",
+            )
+        self._write(Log(end="program"))
+
+    def _disarm(self, body: Cursor) -> None:
+        assert self._instruments is not None
+        injection = self.plan.injection
+        assert injection is not None
+        self._instruments.disarm()
+        self._is_armed = False
+        firing = self._instruments.firing()
+        where = f"site {injection.site!r} (replica {injection.worker}) at {body[1]}:{body[2]}"
+        if not self._instruments.is_placed():
+            raise FaultNotFired(f"{where} is in no compiled function of this run", "list the sites again with `detrain sites`")
+        if firing is None:
+            raise FaultNotFired(
+                f"{where} did not run, or not {self.plan.occurrence + 1} times",
+                "TensorFlow has optimised it away, or this step does not use it; choose another site or step",
+            )
+        if firing.count < 0:
+            raise FaultInvalid(
+                f"{where} has another shape in this step than {list(injection.shape)}",
+                "the last batch of an epoch may be smaller; choose another step",
+            )
+        if not self._has_fired:
+            self._has_fired = True
+            self._write(Log(fired=firing))
+
+    def _digest(self, body: Cursor) -> str:
+        if not self.plan.has_digests or (self.plan.injection is not None and body < self.plan.at):
+            return ""
+        state = xxhash.xxh3_128()
+        for name, array in sorted(self._tensors().items()):
+            state.update(f"{name} {digest_array(array)}\n".encode())
+        return state.hexdigest()
+
+    def _write(self, line: Log) -> None:
+        self._log.write(msgspec.json.encode(line) + b"\n")
+
+    def stop(self, why: str) -> None:
+        """End the process at once, unless it ends anyway: what the program does after its training is not wanted."""
+        if self._is_ending:
+            return
+        self._drain()
+        self._write(Log(end=why))
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        os._exit(0)
+
+
+def _as_json(series: Mapping[str, float]) -> dict[str, float | str]:
+    return {name: value if math.isfinite(value) else str(value) for name, value in series.items()}

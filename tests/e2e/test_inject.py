@@ -1,0 +1,187 @@
+"""`detrain sites`, `inject`, `replay` and `random`: faults in whole programs, replayed to the bit, refused where they cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.runs import Result, detrain
+
+pytest.importorskip("tensorflow")
+
+PROGRAM = """
+import sys
+import numpy as np, keras, tensorflow as tf
+replicas, is_xla, kind = int(sys.argv[1]), sys.argv[2] == "xla", sys.argv[3]
+if replicas > 1:
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * replicas)
+    strategy = tf.distribute.MirroredStrategy()
+else:
+    strategy = tf.distribute.get_strategy()
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(64, 6, 6, 2)).astype("float32"), rng.integers(0, 3, 64)
+with strategy.scope():
+    model = keras.Sequential([
+        keras.Input((6, 6, 2)), keras.layers.Conv2D(4, 3, name="conv1"), keras.layers.BatchNormalization(), keras.layers.Flatten(),
+        keras.layers.Dropout(0.2), keras.layers.Dense(3, name="fc"), keras.layers.Dense(3, name="last")])
+    optimizer = keras.optimizers.Adam(1e-2)
+    loss = keras.losses.SparseCategoricalCrossentropy(True)
+if kind == "fit":
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    model.fit(x, y, batch_size=16, epochs=3, verbose=0)
+else:
+    @tf.function(jit_compile=is_xla)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables))
+        return value
+    for epoch in range(3):
+        for batch in range(4):
+            value = step(tf.constant(x[batch * 16:][:16]), tf.constant(y[batch * 16:][:16]))
+        print(epoch, float(value))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inject")
+    (folder / "program.py").write_text(PROGRAM)
+    return folder
+
+
+def _command(folder: Path, *command: object) -> Result:
+    return detrain(*command, cwd=folder)
+
+
+def _injected(folder: Path, kind: tuple[object, ...], *options: object) -> dict[str, object]:
+    run = _command(folder, "inject", "--json", *options, "program.py", *kind)
+    assert run.status == 0, run.err
+    record: dict[str, object] = json.loads(run.out)
+    return record
+
+
+def _number(pattern: str) -> np.float32:
+    return np.array([int(pattern, 16)], np.uint32).view(np.float32)[0]
+
+
+PLAIN, FIT, XLA, MANY = (1, "no", "loop"), (1, "no", "fit"), (1, "xla", "loop"), (4, "no", "fit")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (PLAIN, ("--model", "RD", "--site", "fc_grad_in", "--at", "1:2", "--seed", 3)),
+        (FIT, ("--model", "WT", "--site", "conv1", "--stage", "forward", "--at", "2:0", "--seed", 5)),
+        (XLA, ("--model", "N16_RD", "--site", "fc_grad_wt", "--at", "1:3")),
+        (MANY, ("--model", "N16_RD", "--site", "fc_grad_in", "--at", "1:2", "--worker", 3)),
+    ],
+)
+def test_a_fault_does_something_once_and_replays_to_the_bit(
+    folder: Path, kind: tuple[object, ...], options: tuple[object, ...]
+) -> None:
+    record = _injected(folder, kind, "--out", "record.json", *options)
+
+    assert record["fired"] == 1
+    element = record["elements"][0]
+    assert element["golden"] != element["injected"]
+    steps = record["steps"]
+    assert len(steps) == 12 - (4 * steps[0]["at"][1] + steps[0]["at"][2]) + sum(step["at"][2] < 0 for step in steps)
+    golden = next((folder / "ckpt").glob("program.faults/*/golden/log")).parent
+    assert golden.is_dir()
+
+    replay = _command(folder, "replay", "record.json", "program.py", *kind)
+
+    assert replay.status == 0, replay.err
+    assert replay.out.startswith("IDENTICAL")
+
+
+def test_the_golden_run_is_the_program_without_faults(folder: Path) -> None:
+    run = _command(folder, "run", "--bare", "program.py", *PLAIN)
+    record = _injected(folder, PLAIN, "--model", "ZERO", "--site", "last", "--stage", "forward", "--at", "2:1", "--until", "2:3")
+    logs = [json.loads(line) for path in (folder / "ckpt").glob("program.faults/*/golden/log") for line in path.open()]
+    losses = {
+        tuple(line["step"][key] for key in ("epoch", "batch")): line["step"]["series"]["loss"] for line in logs if "step" in line
+    }
+
+    assert record["elements"][0]["injected"] == "00000000"
+    for line in run.out.splitlines():
+        epoch, value = line.split()
+        assert np.float32(losses[int(epoch), 3]) == np.float32(value)
+
+
+def test_an_infinite_value_in_the_forward_pass_shows_in_the_same_step(folder: Path) -> None:
+    record = _injected(folder, PLAIN, "--model", "SET:inf", "--site", "fc", "--stage", "forward", "--at", "1:0", "--until", "+3")
+    first = record["steps"][0]
+
+    assert _number(record["elements"][0]["injected"]) == np.float32("inf")
+    assert first["series"]["loss"] in ("inf", "nan")
+    assert record["outcome"] == "immediate INF/NaN"
+    assert [step["at"] for step in record["steps"]] == [[0, 1, 0], [0, 1, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--model", "RD", "--site", "conv2", "--at", "1:0"), 90, ("no site is named 'conv2'", "conv1")),
+        (("--model", "RD", "--site", "conv1_grad_in", "--at", "1:0"), 90, ("dead",)),
+        (("--model", "RD", "--site", "fc", "--at", "7:0"), 82, ("no step 7:0", "2:3")),
+        (("--model", "RD", "--site", "fc", "--at", "early"), 82, ("'early' is not a step",)),
+        (("--model", "N64_WT", "--site", "last", "--stage", "forward", "--at", "1:0"), 82, ("64 consecutive", "9")),
+        (("--model", "RD", "--site", "fc", "--at", "1:0", "--worker", 1), 82, ("replica 1 of 1",)),
+        (("--model", "BIT:40", "--site", "fc", "--at", "1:0"), 82, ("no bit 40",)),
+        (
+            ("--model", "RD", "--site", "fc", "--stage", "forward", "--at", "1:0", "--occurrence", 1),
+            92,
+            ("did not run, or not 2 times",),
+        ),
+        (("--model", "NONE", "--site", "fc", "--at", "1:0"), 82, ("no fault model 'NONE'",)),
+        (("--model", "RD", "--at", "1:0"), 64, ("--site",)),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused_with_the_reason(
+    folder: Path, options: tuple[object, ...], code: int, words: tuple[str, ...]
+) -> None:
+    run = _command(folder, "inject", *options, "program.py", *PLAIN)
+
+    assert run.status == code, run.err
+    assert all(word in run.err for word in words), run.err
+    assert len([line for line in run.err.splitlines() if line.startswith("detrain: error")]) == 1
+
+
+def test_a_record_of_another_program_is_refused(folder: Path) -> None:
+    _injected(
+        folder, PLAIN, "--model", "RD", "--site", "fc", "--stage", "forward", "--at", "1:0", "--until", "+1", "--out", "r.json"
+    )
+    (folder / "other.py").write_text(PROGRAM + "# other\nprint()\n")
+
+    run = _command(folder, "replay", "r.json", "other.py", *PLAIN)
+    altered = json.loads((folder / "r.json").read_text())
+    altered["steps"][0]["state"] = "0" * 32
+    (folder / "r.json").write_text(json.dumps(altered))
+    differs = _command(folder, "replay", "r.json", "program.py", *PLAIN)
+
+    assert run.status == 76, run.err
+    assert (differs.status, "1:0" in differs.err, "variables" in differs.err) == (93, True, True), differs.err
+
+
+def test_sites_have_the_same_names_in_a_resumed_process(folder: Path) -> None:
+    """A trial that starts at a checkpoint builds its functions in another order than a fresh run; the site must be found."""
+    record = _injected(
+        folder,
+        FIT,
+        "--model",
+        "ZERO",
+        "--site",
+        "*optimizer*Sqrt*",
+        "--at",
+        "2:1",
+        "--until",
+        "+1",
+    )
+
+    assert record["fired"] == 1

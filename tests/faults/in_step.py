@@ -1,0 +1,99 @@
+"""Puts faults into compiled steps and writes what came of them: run by test_injector in a process of its own, which it changes.
+
+Arguments: the file (npz) to write, and the cases as JSON: [name, op, stride, site pattern, stage, model, seed, is XLA].
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrain.faults.drawing import draw_injection
+from detrain.faults.models import model_named
+from detrain.faults.plan import trial_rng
+from detrain.faults.sites import Site, select
+from detrain.frameworks import Settings
+from detrain.frameworks.tensorflow import TensorFlow
+from detrain.frameworks.tensorflow_injector import Injector
+from detrain.frameworks.tensorflow_sites import Point, Sites
+from detrain.runtime.rng import Streams
+
+PLACED: dict[str, Injector] = {}
+"""The fault of the case by its site, without the name of the function: each case has a function of its own."""
+
+
+def point(name: str, _replica: int) -> Point | None:
+    """The fault of the case, if it is for this op."""
+    return PLACED.get(name.partition("/")[2])
+
+
+def step_of(op: str, stride: int, *, is_xla: bool) -> Any:
+    """Return a new compiled function (x, w, c) -> (y, dx, dw) of the loss sum(y * c)."""
+
+    @tf.function(jit_compile=is_xla)
+    def step(x: Any, w: Any, c: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = x @ w if op == "dense" else tf.nn.conv2d(x, w, stride, "SAME")
+            loss = tf.reduce_sum(y * c)
+        return (y, *tape.gradient(loss, [x, w]))
+
+    return step
+
+
+def listed(sites: Sites, step: Any, tensors: list[Any]) -> list[Site]:
+    """Return the sites of a step."""
+    sites.begin_step()
+    step(*tensors)
+    return sites.sites()
+
+
+def main() -> None:
+    """Do all cases."""
+    TensorFlow(Settings(0, 1), Streams())
+    sites = Sites(point, counts=True)
+    results: dict[str, np.ndarray] = {}
+    for name, op, stride, pattern, stage, model, seed, is_xla in json.loads(sys.argv[2]):
+        rng = np.random.default_rng(int(seed))
+        shapes = {
+            "dense": ((4, 96), (96, 32), (4, 32)),
+            "conv": ((2, 6, 6, 8), (3, 3, 8, 32), (2, -(-6 // stride), -(-6 // stride), 32)),
+        }
+        tensors = [tf.constant(rng.integers(-4, 5, shape).astype(np.float32)) for shape in shapes[op]]
+        PLACED.clear()
+        kind = model_named(model)
+        found = listed(sites, step_of(op, stride, is_xla=is_xla), tensors)
+        is_forward = stage == "forward"
+        site = select(
+            found,
+            pattern,
+            stage="forward" if is_forward else "backward",
+            operand=kind.operand.value,
+            role=None if is_forward else stage,
+        )[0]
+        injection = draw_injection(site, kind, 0, trial_rng(int(seed), 0))
+        injector = PLACED[site.name.partition("/")[2]] = Injector(injection)
+        step = step_of(op, stride, is_xla=is_xla)
+        unarmed = step(*tensors)
+        injector.arm(0)
+        faulty = step(*tensors)
+        injector.disarm()
+        after = step(*tensors)
+        firing = injector.firing()
+        assert firing is not None
+        for label, values in (("unarmed", unarmed), ("faulty", faulty), ("after", after), ("given", tensors)):
+            for which, value in zip("yxw" if label != "given" else "xwc", values, strict=True):
+                results[f"{name}/{label}/{which}"] = value.numpy()
+        for part in ("positions", "sources", "keep", "flip", "limited"):
+            results[f"{name}/{part}"] = injection.array(part)
+        results[f"{name}/golden"] = np.frombuffer(firing.golden, np.uint32)
+        results[f"{name}/injected"] = np.frombuffer(firing.injected, np.uint32)
+        results[f"{name}/count"] = np.array(firing.count)
+    np.savez(sys.argv[1], **results)
+
+
+main()
