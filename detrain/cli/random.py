@@ -168,7 +168,7 @@ def _described(record: FaultRecord) -> str:
     return f"{record.model} in {injection.site} at {written(record.experiment.at)}: {record.outcome}"
 
 
-def wilson(count: int, total: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(count: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
     """Return the Wilson score interval (95 %) of a share, from 0 to 1 (Wilson 1927, eq. in the text; Brown et al. 2001, eq. 4)."""
     share = count / total
     middle = share + z * z / (2 * total)

@@ -1,0 +1,122 @@
+"""Sites are chosen as named, and what goes into the step does what the plan says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from detrain.cli.random import Drawing, wilson
+from detrain.errors import FaultInvalid, SiteUnknown
+from detrain.faults.bits import dtype_named
+from detrain.faults.drawing import draw_injection, injection
+from detrain.faults.experiment import Injection, parse_cursor, written
+from detrain.faults.models import PUBLISHED, model_named
+from detrain.faults.plan import Operand, apply, trial_rng
+from detrain.faults.sites import OperandShape, Site, Stage, select
+
+OWN = ("FLIP:2", "BIT:3,7", "STUCK0:1", "STUCK1:5", "SET:3", "FLIP@weight", "SET:2@input")
+
+
+def site(
+    layer: str, op: str = "MatMul", stage: Stage = "forward", *, is_alive: bool = True, dtype: str = "float32", replicas: int = 1
+) -> Site:
+    shapes = {"input": (4, 70), "weight": (70, 32), "output": (4, 32)}
+    names = [name for name in shapes if op == "MatMul" or name == "output"]
+    return Site(
+        name=f"step/{stage}/{layer}/{op}",
+        layer=layer,
+        op=op,
+        stage=stage,
+        role="grad_in" if stage == "backward" else "",
+        operands={name: OperandShape(0, shapes[name], dtype) for name in names},
+        executions=1,
+        is_alive=is_alive,
+        replicas=replicas,
+    )
+
+
+SITES = [
+    site("net/conv1"),
+    site("net/conv1", "BiasAdd"),
+    site("net/conv1", stage="backward"),
+    site("net/fc"),
+    site("net/dead", is_alive=False),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stage", "expected"),
+    [
+        ("conv1", None, [0, 2]),
+        ("conv1", "forward", [0]),
+        ("conv1_grad_in", None, [2]),
+        ("net/*", "forward", [0, 1, 3]),
+        ("step/forward/net/conv1/BiasAdd", None, [1]),
+        ("*", None, [0, 2, 3]),
+    ],
+)
+def test_a_pattern_names_the_contractions_of_its_layers_first(pattern: str, stage: str | None, expected: list[int]) -> None:
+    assert select(SITES, pattern, stage=stage) == [SITES[index] for index in expected]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "operand", "words"),
+    [("conv2", "output", "nearest are conv1"), ("dead", "output", "is dead"), ("step*BiasAdd", "weight", "with 'weight'")],
+)
+def test_a_site_that_is_not_there_is_refused(pattern: str, operand: str, words: str) -> None:
+    with pytest.raises(SiteUnknown, match=words):
+        select(SITES, pattern, operand=operand)
+
+
+def done(fault: Injection, bits: np.ndarray) -> np.ndarray:
+    """What the compiled step does, in NumPy."""
+    flat = bits.reshape(-1).copy()
+    source = bits.reshape(-1)[fault.array("sources")]
+    flat[fault.array("positions")] = (source & fault.array("keep").view(bits.dtype)) ^ fault.array("flip").view(bits.dtype)
+    return flat.reshape(bits.shape)
+
+
+@given(
+    st.sampled_from([*PUBLISHED, *OWN]), st.sampled_from(["float32", "float16", "bfloat16", "int32", "int8"]), st.integers(0, 2**32)
+)
+def test_what_goes_into_the_step_is_the_plan(name: str, dtype_name: str, seed: int) -> None:
+    dtype, model = dtype_named(dtype_name), model_named(name)
+    target = site("net/fc", dtype=dtype_name).operands[model.operand.value]
+    bits = np.random.default_rng(seed).integers(0, 1 << dtype.width, target.shape, dtype=dtype.unsigned)
+    plan = model.plan(target.shape, dtype, trial_rng(seed, 0))
+
+    fault = injection(site("net/fc", dtype=dtype_name), plan, model.operand, 0)
+
+    assert np.array_equal(done(fault, bits), apply(plan, bits))
+
+
+def test_a_trial_is_the_same_fault_whichever_ran_before() -> None:
+    drawing = Drawing(5, SITES[:1], list(PUBLISHED.values()), [(0, epoch, batch) for epoch in range(3) for batch in range(9)], None)
+    trials = [drawing.trial(number, None)[1] for number in range(8)]
+
+    assert [drawing.trial(number, None)[1] for number in reversed(range(8))] == trials[::-1]
+    assert len({trial.at for trial in trials}) > 1
+
+
+def test_replicas_and_operands_that_are_not_there_are_refused() -> None:
+    with pytest.raises(FaultInvalid, match="replica 2 of 2"):
+        draw_injection(site("net/fc", replicas=2), model_named("RD"), 2, trial_rng(0, 0))
+    with pytest.raises(FaultInvalid, match="has no weight"):
+        draw_injection(SITES[1], model_named("WT"), 0, trial_rng(0, 0))
+    assert draw_injection(site("net/fc", replicas=2), model_named("RD"), 1, trial_rng(0, 0)).operand == Operand.OUTPUT
+
+
+@given(st.tuples(*[st.integers(0, 10**6)] * 3))
+def test_a_cursor_is_read_as_it_is_written(cursor: tuple[int, int, int]) -> None:
+    assert parse_cursor(written(cursor)) == cursor
+
+
+@given(st.integers(1, 500), st.data())
+def test_intervals_are_those_of_scipy(total: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, total))
+    expected = binomtest(count, total).proportion_ci(0.95, method="wilson")
+
+    assert wilson(count, total) == pytest.approx((expected.low, expected.high), abs=1e-9)
