@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from detrain.runtime.digest import Array, digest_array, raw_bytes
+from detrain.runtime.graph import CONTAINERS
 from detrain.store.snapshot import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same")
@@ -22,6 +23,10 @@ _LISTS: Final = {
 """Where a node holds a list of items."""
 _PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,)}
 """Where a node holds numbers that are no items: shapes, strides, counts."""
+_NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (6,)}
+"""Where a node holds attributes, pairs of a name and an item."""
+_MAPPINGS: Final = frozenset(CONTAINERS) - _LISTS.keys()
+"""Nodes that hold pairs of a key and an item."""
 _KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator")
 _ADDRESS: Final = 2
 """Where the node of what stays as it is says by which path it was met first."""
@@ -111,8 +116,9 @@ def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
         name = key.rpartition("|")[2]
         if key not in roots[0] or key not in roots[1]:
             yield Difference(name, "value", f"only in the {'first' if key in roots[0] else 'second'}")
-        elif not walk.is_equal(roots[0][key], roots[1][key]):
-            yield Difference(name, "value")
+        else:
+            for path in dict.fromkeys(walk.differences(roots[0][key], roots[1][key], name)):
+                yield Difference(path, "value")
 
 
 class _Walk:
@@ -124,29 +130,29 @@ class _Walk:
         self._pairs: dict[int, int] = {}
         self._seen: set[int] = set()
 
-    def is_equal(self, item: Any, other: Any) -> bool:
-        """Return whether two items, and all that they lead to, are equal."""
-        waiting = [(item, other)]
+    def differences(self, item: Any, other: Any, path: str) -> Iterator[str]:
+        """Yield the paths below `path` at which two items, and what they lead to, are not equal."""
+        waiting = [(item, other, path)]
         while waiting:
-            one, two = waiting.pop()
+            one, two, path = waiting.pop()
             if _is_reference(one) and _is_reference(two):
                 known = self._pairs.setdefault(one[0], two[0])
                 if known != two[0]:
-                    return False
-                if one[0] not in self._seen:
+                    yield path
+                elif one[0] not in self._seen:
                     self._seen.add(one[0])
                     parts = self._parts(self._nodes[0][one[0]], self._nodes[1][two[0]])
                     if parts is None:
-                        return False
-                    waiting += parts
+                        yield path
+                    else:
+                        waiting += [(a, b, f"{path}{step}") for a, b, step in reversed(parts)]
             elif type(one) is list and type(two) is list and len(one) == len(two):
-                waiting += zip(one, two, strict=True)
+                waiting += [(a, b, path) for a, b in zip(one, two, strict=True)]
             elif type(one) is not type(two) or (one != two if type(one) is not float else _DOUBLE.pack(one) != _DOUBLE.pack(two)):
-                return False
-        return True
+                yield path
 
-    def _parts(self, one: list[Any], two: list[Any]) -> list[tuple[Any, Any]] | None:
-        """Return what is to be equal for two nodes to be, or None if they are not."""
+    def _parts(self, one: list[Any], two: list[Any]) -> list[tuple[Any, Any, str]] | None:
+        """Return what is to be equal for two nodes to be, with the step of the path that leads to it, or None if they are not."""
         if any(node[0] in _ARRAYS for node in (one, two)):
             return [] if self._array(0, one) == self._array(1, two) else None
         kind = one[0]
@@ -154,7 +160,7 @@ class _Walk:
             return None
         if kind in ("npscalar", "random") and digest_array(self._arrays[0][one[1]]) != digest_array(self._arrays[1][two[1]]):
             return None
-        found: list[tuple[Any, Any]] = []
+        found: list[tuple[Any, Any, str]] = []
         for place, pair in enumerate(zip(one, two, strict=True)):
             if place == _ADDRESS and kind in _KEPT:
                 continue
@@ -164,14 +170,20 @@ class _Walk:
             elif place == _LISTS.get(kind):  # of items: one that holds a single number looks like a reference
                 if len(pair[0]) != len(pair[1]):
                     return None
-                found += zip(*pair, strict=True)
+                found += [(a, b, f"[{index}]") for index, (a, b) in enumerate(zip(*pair, strict=True))]
+            elif (place in _NAMED.get(kind, ()) or (place == 1 and kind in _MAPPINGS)) and None not in pair:
+                if len(pair[0]) != len(pair[1]):
+                    return None
+                for (key, value), (other_key, other_value) in zip(*pair, strict=True):
+                    step = _step(key, is_key=kind in _MAPPINGS)
+                    found += [(key, other_key, step), (value, other_value, step)]
             elif kind == "object" and place == _CONTENT and None not in pair:
                 content = self._parts(*pair)
                 if content is None:
                     return None
                 found += content
             elif not (place == 1 and kind in ("npscalar", "random")):
-                found.append(pair)
+                found.append((*pair, ""))
         return found
 
     def _array(self, side: int, node: list[Any]) -> object:
@@ -183,6 +195,12 @@ class _Walk:
             return node
         stored, axes = self._arrays[side][content], node[2]
         return kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes)))
+
+
+def _step(key: Any, *, is_key: bool) -> str:
+    """Return how a program writes the way to an attribute or to what a mapping holds under a key."""
+    is_plain = key is None or type(key) in (bool, int, float, str, bytes)
+    return (f"[{key!r}]" if is_plain else "[…]") if is_key else f".{key}"
 
 
 def _is_reference(item: Any) -> bool:

@@ -30,7 +30,7 @@ def test_a_number_alone_in_a_list_is_no_reference() -> None:
     worlds: list[World] = [{"a": [n], "b": (n,), "c": {n}, "d": [[1], [n]], "e": np.array([n, None], object)} for n in (1, 2)]
 
     assert compare(snapshot(worlds[0]), snapshot(worlds[0])) == []
-    assert {each.name for each in compare(snapshot(worlds[0]), snapshot(worlds[1]))} == {"a", "b", "c", "d", "e"}
+    assert {each.name for each in compare(snapshot(worlds[0]), snapshot(worlds[1]))} == {"a[0]", "b[0]", "c[0]", "d[1][0]", "e[0]"}
 
 
 def test_whether_two_places_share_an_object_counts() -> None:
@@ -40,3 +40,23 @@ def test_whether_two_places_share_an_object_counts() -> None:
 
     assert compare(snapshot(shared), snapshot(shared)) == []
     assert compare(snapshot(shared), snapshot(apart)) != []
+
+
+class Trainer:
+    def __init__(self, loss: float) -> None:
+        self.log = {"loss": [0.5, loss], "epoch": 1}
+        self.best = loss
+
+
+def test_a_value_that_differs_is_named_by_its_path() -> None:
+    def step(loss: float) -> World:
+        def run() -> float:
+            return loss
+
+        run.calls = int(loss)  # type: ignore[attr-defined]
+        return {"trainer": Trainer(loss), "run": run, "same": [1, 2]}
+
+    found = [each.name for each in compare(snapshot(step(1.0)), snapshot(step(2.0)))]
+
+    assert {name for name in found if name.startswith("trainer")} == {"trainer.log['loss'][1]", "trainer.best"}
+    assert all(not name.startswith("same") for name in found)
