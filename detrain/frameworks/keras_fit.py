@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
 from detrain.errors import FrameworkUnsupported
 from detrain.frameworks.tensorflow_hold import runs_python
@@ -31,6 +32,8 @@ from detrain.runtime.frames import adopt
 _NAME: Final = "_detrain"
 """The name of the probes in the globals of Keras's module."""
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
+_STEP: Final = "multi_step_on_iterator"
+"""Keras's function that fetches one batch and trains on it."""
 _HANDLES: Final = (tf.variant, tf.resource)
 
 
@@ -102,6 +105,7 @@ class Fit:
             return (original if probes.is_in_phase() else probed)(*args, **kwargs)
 
         trainer.TensorFlowTrainer.fit = fit
+        self._digest_distributed()
         self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
         self.record_epoch, self.record_batch = probes.record_epoch, probes.record_batch
 
@@ -217,18 +221,35 @@ class Fit:
         return self._steps()
 
     def _digesting(self, dataset: Any) -> Any:
+        def passed(*element: Any) -> Any:
+            self._note(element)
+            return element if isinstance(dataset.element_spec, tuple) else element[0]
+
+        return dataset.map(passed)
+
+    def _digest_distributed(self) -> None:
+        """Take the digests of batches of distributed sets where a step fetches them: their pipelines run ahead of the steps."""
+        original = DistributedIteratorBase.get_next
+
+        @functools.wraps(original)
+        def get_next(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            batch = original(iterator, *args, **kwargs)
+            if sys._getframe(1).f_code.co_name == _STEP:
+                self._note(batch)
+            return batch
+
+        DistributedIteratorBase.get_next = get_next
+
+    def _note(self, element: Any) -> None:
+        """Take the digest of a batch, now or whenever the function that is being traced runs."""
         assert self._probes is not None
         note = self._probes.note_fetched
 
         def noted(*parts: np.ndarray[Any, Any]) -> None:
             note(list(parts))
 
-        def passed(*element: Any) -> Any:
-            parts = tf.nest.flatten(element, expand_composites=True)
-            tf.numpy_function(noted, [part for part in parts if part.dtype not in _HANDLES], [], name="detrain_digest")
-            return element if isinstance(dataset.element_spec, tuple) else element[0]
-
-        return dataset.map(passed)
+        parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in _HANDLES]
+        tf.numpy_function(noted, parts, [], name="detrain_digest")
 
 
 def _hold_back(backup: Any, probes: Probes) -> None:

@@ -250,9 +250,18 @@ show(model)
 """
 
 
-def test_other_data_are_noticed(tmp_path: Path) -> None:
+REPLICAS = """
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+scope.__enter__()
+"""
+
+
+@pytest.mark.parametrize("before", ["", REPLICAS], ids=["one device", "two replicas"])
+def test_other_data_are_noticed(before: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PRELUDE + CHANGED)
+    program.write_text(PRELUDE + before + CHANGED)
     detrain("run", program, cwd=tmp_path, DIE_AT="9")
     run = detrain("run", program, cwd=tmp_path, CHANGED="1")
 
