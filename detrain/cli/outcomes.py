@@ -13,11 +13,15 @@ from detrain.runtime.experiment import Step
 
 UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
+NO_LOSS = "unclassified (the program's loss was not seen)"
+"""The outcome of a trial of a program that takes no gradient by a tape."""
 
 
 def outcome_of(golden: Done, trial: Done, at: Cursor) -> str:
     """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared."""
     order = {cursor: number for number, cursor in enumerate(sorted(key for key in golden.by_cursor() if key[2] >= 0))}
+    if all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps):
+        return NO_LOSS
     has_accuracy = any(not math.isnan(accuracy_of(step)) for step in golden.steps)
     found = classify(_series(golden, order, has_accuracy=has_accuracy), _series(trial, order, has_accuracy=has_accuracy), order[at])
     if has_accuracy or found not in (Outcome.MASKED, Outcome.OTHER):

@@ -103,11 +103,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     has_digests: bool = True
     """Note a digest of all variables after each step; where there is a fault, from it on."""
 
-    def hits(self, address: Cursor) -> bool:
-        """Return whether a step is hit. All steps are of one phase and in order."""
-        if self.injection is None or not self.is_armed or address[0] != self.at[0] or address < self.at:
-            return False
-        return self.steps == 0 or address == self.at
+    def may_hit(self, address: Cursor) -> bool:
+        """Return whether a step is one of those from the fault on, and of its phase."""
+        return self.injection is not None and self.is_armed and address[0] == self.at[0] and address >= self.at
 
 
 def parse_cursor(text: str) -> Cursor:

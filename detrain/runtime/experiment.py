@@ -74,6 +74,7 @@ class ExperimentRun:
         self.plan: Final = plan
         self._tensors = tensors
         self._drain = drain
+        self._hits = 0
         self._done = 0
         """Steps done from the experiment's cursor on."""
         self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
@@ -98,7 +99,8 @@ class ExperimentRun:
             return
         if self.plan.is_profile:
             self._instruments.begin_step()
-        if self.plan.hits(address) and not (self._has_fired and self.plan.steps == 1):  # a transient, also if the step is run again
+        if self.plan.may_hit(address) and (self.plan.steps == 0 or self._hits < self.plan.steps):
+            self._hits += 1  # a step that is run again is not hit again: its fault was a transient
             self._instruments.arm(self.plan.occurrence)
             self._write(Log(is_armed=True))
             self._is_armed = True

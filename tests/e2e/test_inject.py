@@ -75,7 +75,6 @@ PLAIN, FIT, XLA, MANY = (1, "no", "loop"), (1, "no", "fit"), (1, "xla", "loop"),
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (PLAIN, ("--model", "RD", "--site", "fc_grad_in", "--at", "1:2", "--seed", 3)),
         (FIT, ("--model", "WT", "--site", "conv1", "--stage", "forward", "--at", "2:0", "--seed", 5)),
         (XLA, ("--model", "N16_RD", "--site", "fc_grad_wt", "--at", "1:3")),
         (MANY, ("--model", "N16_RD", "--site", "fc_grad_in", "--at", "1:2", "--worker", 1)),

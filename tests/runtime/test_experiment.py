@@ -1,0 +1,134 @@
+"""An experiment arms its fault for the steps it is for, ends where it should, and takes nothing for done that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detrain.cli.trials import read_log
+from detrain.errors import FaultInvalid, FaultNotFired
+from detrain.faults.experiment import Cursor, Experiment, Firing, Injection
+from detrain.faults.sites import Site
+from detrain.runtime import experiment as module
+from detrain.runtime.experiment import ExperimentRun
+
+INJECTION = Injection(
+    site="step/forward/fc/MatMul",
+    operand="output",
+    worker=0,
+    dtype="float32",
+    shape=(2,),
+    positions=bytes(8),
+    sources=bytes(8),
+    keep=bytes(4),
+    flip=bytes(4),
+)
+STEPS = [(0, epoch, batch) for epoch in range(3) for batch in range(4)]
+
+
+class Instruments:
+    """A step whose loss is its number, and whose site does what `count` says."""
+
+    def __init__(self, count: int | None = 1) -> None:
+        self.count = count
+        self.armed: list[Cursor] = []
+        self.now: Cursor = (0, 0, 0)
+
+    def begin_step(self) -> None:
+        """Nothing to count."""
+
+    def arm(self, occurrence: int) -> None:
+        self.armed.append(self.now)
+
+    def disarm(self) -> None:
+        """Nothing to do."""
+
+    def is_placed(self) -> bool:
+        return True
+
+    def firing(self) -> Firing | None:
+        return None if self.count is None else Firing(self.count, b"\0\0\0\0", b"\1\0\0\0")
+
+    def series(self) -> dict[str, float]:
+        return {"loss": float(self.now[1] * 4 + self.now[2])}
+
+    def sites(self) -> list[Site]:
+        return []
+
+
+class EndedError(BaseException):
+    """The process would have ended."""
+
+
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instruments: Instruments, run_steps: list[Cursor], **options: object
+) -> bool:
+    """Run the steps; return whether the experiment ended the process."""
+
+    def end(_status: int) -> None:
+        raise EndedError
+
+    monkeypatch.setattr(module.os, "_exit", end)
+    plan = Experiment(log=str(tmp_path / "log"), injection=INJECTION, **options)  # type: ignore[arg-type]
+    experiment = ExperimentRun(plan, lambda: {"w": np.zeros(2)}, lambda: None)
+    experiment.attach(instruments)
+    try:
+        for step in run_steps:
+            instruments.now = step
+            experiment.begin(step)
+            experiment.end_body()
+        experiment.finish()
+    except EndedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(1, STEPS[5:6]), (3, STEPS[5:8]), (0, STEPS[5:])])
+def test_a_fault_is_armed_for_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, expected: list[Cursor]
+) -> None:
+    instruments = Instruments()
+
+    assert not run(tmp_path, monkeypatch, instruments, STEPS, at=(0, 1, 1), steps=steps)
+    assert instruments.armed == expected
+    assert read_log(tmp_path / "log").fired == Firing(1, b"\0\0\0\0", b"\1\0\0\0")
+
+
+def test_a_step_that_is_run_again_is_not_hit_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instruments = Instruments()
+    run(tmp_path, monkeypatch, instruments, [*STEPS[:6], *STEPS[4:]], at=(0, 1, 1))
+
+    assert instruments.armed == [(0, 1, 1)]
+
+
+@pytest.mark.parametrize(("options", "last"), [({"until": (0, 2, 1)}, (0, 2, 1)), ({"count": 2}, (0, 1, 2))])
+def test_a_run_ends_where_it_should(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], last: Cursor
+) -> None:
+    assert run(tmp_path, monkeypatch, Instruments(), STEPS, at=(0, 1, 1), **options)
+
+    done = read_log(tmp_path / "log")
+    assert (max(done.by_cursor()), done.end) == (last, "until")
+    assert [cursor for cursor, step in done.by_cursor().items() if step.state] == [
+        step for step in STEPS if (0, 1, 1) <= step <= last
+    ]
+
+
+def test_a_fault_that_did_not_fire_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FaultNotFired, match="did not run"):
+        run(tmp_path, monkeypatch, Instruments(None), STEPS, at=(0, 1, 1))
+    with pytest.raises(FaultNotFired, match="ended before 4:0"):
+        run(tmp_path, monkeypatch, Instruments(), STEPS, at=(0, 4, 0))
+    with pytest.raises(FaultInvalid, match="another shape"):
+        run(tmp_path, monkeypatch, Instruments(-1), STEPS, at=(0, 1, 1))
+
+
+def test_what_is_not_finite_survives_the_log_and_may_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instruments = Instruments()
+    monkeypatch.setattr(instruments, "series", lambda: {"loss": float("nan") if instruments.now == (0, 1, 2) else 1.0})
+
+    assert run(tmp_path, monkeypatch, instruments, STEPS, at=(0, 1, 1), stops_on_nonfinite=True)
+    assert read_log(tmp_path / "log").by_cursor()[0, 1, 2].series == {"loss": "nan"}
+    assert read_log(tmp_path / "log").end == "non-finite loss"
