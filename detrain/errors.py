@@ -154,3 +154,10 @@ class ReplayDiffers(DetrainError):
 
     slug = "replay"
     exit_code = 93
+
+
+class CannotSeek(DetrainError):
+    """A loader cannot be set to its position exactly, and `--loader seek` asks for nothing else."""
+
+    slug = "loader"
+    exit_code = 86

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from detrain.cli.programs import Program, find_structure
 from detrain.cli.show import show_fit
+from detrain.errors import StoreError
+from detrain.instrument.inputs import lifted_random_ops, outside_inputs, stateful_stages
+from detrain.instrument.sources import sources
+from detrain.runtime.cursor import Cursor
+from detrain.store import Catalogue, Meta, read_meta
 from detrain.structure import Loop, Structure
 
 _LOST = {
@@ -19,10 +23,16 @@ _LOST = {
     "Process": "a process",
     "Pool": "a pool of workers",
     "socket": "a socket",
-    "open": "an open file (its position is not set back)",
     "Lock": "a lock",
     "popen": "a process",
     "Popen": "a process",
+}
+
+
+_TITLES = {
+    "captured": "captured",
+    "loaders": "loaders on resume",
+    "outside": "taken from outside",
 }
 
 
@@ -40,7 +50,8 @@ def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
     """
     target = Program.find(program, is_module=is_module)
     structure = find_structure(target, Path(home))
-    state = _state(structure)
+    trees = dict(sources(target.path))
+    state = _state(structure, trees, _newest_meta(Path(home), target.name))
     if as_json:
         click.echo(json.dumps({"structure": msgspec.to_builtins(structure), "state": state}, indent=2))
         return 0
@@ -58,13 +69,24 @@ def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
         load = load if nest.loader else "none that the source shows: the header only counts"
         click.echo(f"  load         {load}")
         click.echo(f"  update       line {nest.update_line}" + (f" ({nest.evidence[0]})" if nest.evidence else ""))
-    click.echo("captured")
-    for line in state["captured"]:
-        click.echo(f"  {line}")
+    for title in ("captured", "loaders", "outside"):
+        click.echo(_TITLES[title])
+        for line in state[title] or ["nothing that static analysis can see"]:
+            click.echo(f"  {line}")
     click.echo("not captured")
     for line in state["not_captured"] or ["nothing that static analysis can see; the run names what it meets"]:
         click.echo(f"  {line}")
     return 0
+
+
+def _newest_meta(home: Path, program: str) -> Meta | None:
+    """Return what the newest checkpoint of the program says about itself, if there is a good one."""
+    for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
+        try:
+            return read_meta(entry.path)
+        except StoreError:
+            continue
+    return None
 
 
 def _line(loop: Loop) -> str:
@@ -73,13 +95,22 @@ def _line(loop: Loop) -> str:
     return f"{Path(loop.file).name}:{loop.line}{where}: {text}"
 
 
-def _state(structure: Structure) -> dict[str, Any]:
-    """Return what is captured and what is not, as far as the source shows it."""
+def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | None) -> dict[str, list[str]]:
+    """Return what is captured and what is not, as far as the source and the newest checkpoint show it."""
+    lifted = [f"  {each}" for each in lifted_random_ops(trees)]
     captured = [
         "every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators",
         "random streams: random, numpy.random, TensorFlow's eager seeds; stateful random ops in traced functions are lifted",
-        "the loader: whole epochs are skipped, in the epoch of the checkpoint batches are loaded and not executed",
+        *lifted,
+        "files that the program writes are set back to their length at the cut, those that it reads to their position",
     ]
+    loaders = [
+        "whole epochs are skipped; inside an epoch loaders are set to their positions where that is exact, else loaded from again",
+        *map(str, stateful_stages(trees)),
+    ]
+    if newest is not None:
+        what = f"loads again: {newest.forward}" if newest.forward else "sets loaders to their positions"
+        loaders.append(f"the newest checkpoint, {_cursor(newest)}, {what}")
     lost: list[str] = []
     changed: list[str] = []
     for nest in structure.nests:
@@ -95,7 +126,12 @@ def _state(structure: Structure) -> dict[str, Any]:
                 lost.append(f"{Path(loop.file).name}:{call.lineno}: {ast.unparse(call)[:60]} makes {_LOST[name]}")
     if changed:
         captured.append(f"Python state, among it what the loops assign: {', '.join(changed)}")
-    return {"captured": captured, "not_captured": lost}
+    outside = [str(each) for each in outside_inputs(trees)]
+    return {"captured": captured, "loaders": loaders, "outside": outside, "not_captured": lost}
+
+
+def _cursor(meta: Meta) -> Cursor:
+    return Cursor(meta.phase, meta.epoch, meta.batch)
 
 
 def _node(loop: Loop) -> ast.AST | None:

@@ -15,9 +15,10 @@ from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, find_stru
 from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
-from detrain.runtime.config import RESTARTED, VARIABLE, Config, Every
+from detrain.runtime.config import RESTARTED, VARIABLE, Config, Every, Mode
 from detrain.runtime.environment import base_environment, compare, variables
-from detrain.store import Catalogue, Choice, Meta, read_meta
+from detrain.runtime.loaders import cannot_seek
+from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 from detrain.store.lock import hold
 
 DEFAULT_SEED = 0
@@ -90,6 +91,13 @@ class EveryType(click.ParamType[Every]):
     show_default=True,
     help="When an alarm comes again in the steps that are run again: end the program, or go on.",
 )
+@click.option(
+    "--loader",
+    type=click.Choice(["auto", "seek", "forward"]),
+    default="auto",
+    show_default=True,
+    help="On resume: set loaders to their positions, or load the batches before the cut again (auto: seek where it is exact).",
+)
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
 @click.option("--bare", is_flag=True, help="Only the deterministic settings: no probes, no checkpoints.")
@@ -107,6 +115,7 @@ def command(
     on_sigterm: str,
     guard: str | None,
     on_repeat: str,
+    loader: Mode,
     strict: bool,
     allow_environment: bool,
     bare: bool,
@@ -156,6 +165,7 @@ def command(
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",
         allows_environment=allow_environment,
+        loader=loader,
         edits=_merged(target.edits(structure, "detrain"), target.edits_for_yields()),
         structure=structure,
         info=str(info) if is_own else "",
@@ -180,8 +190,22 @@ def command(
         )
         path = choice.entry.path
         report.say(f"resuming {target.name} at {choice.entry.cursor} ({_age(path)} old, digest {choice.digest[:12]}) from {path}")
+        _say_how_loaders_come_back(choice.entry, meta, loader)
         return become(config, meta)
     return become(config, None)
+
+
+def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
+    """Say whether batches are loaded again, and why. Raises CannotSeek where a seek was asked for and would not be exact."""
+    is_inside = entry.cursor.cut in ("load", "batch")
+    why = "--loader forward" if mode == "forward" else meta.forward
+    if mode == "seek" and meta.forward:
+        raise cannot_seek(meta.forward)
+    if why and (is_inside or meta.loaders):
+        what = f"the {entry.cursor.batch} batches of the epoch before it" if is_inside else "what loaders gave before it"
+        report.say(f"{what} are loaded again: {why}" if is_inside else f"{what} is loaded again: {why}")
+    elif is_inside or meta.loaders:
+        report.say("loaders are set to their positions, nothing is loaded again")
 
 
 def _merged(one: dict[str, list[Edit]], other: dict[str, list[Edit]]) -> dict[str, list[Edit]]:

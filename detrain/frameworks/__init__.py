@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.rng import Stream, Streams
@@ -71,10 +72,16 @@ class Framework(Protocol):
         """Return the variables that a resumed process has made for those of the first run, but without their values."""
 
     def counters(self) -> bytes:
-        """Return, as JSON, the counts that name things and the positions of loaders."""
+        """Return, as JSON, the counts that name things, and how often loaders were drawn from."""
 
-    def set_counters(self, counters: bytes) -> None:
-        """Set what `counters` returned; loaders are advanced to their positions."""
+    def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
+        """Return the positions of loaders alive, as data by their keys, and why others have none.
+
+        With `forward` only of those that cannot be drawn from again, with `seek` of any size.
+        """
+
+    def set_counters(self, counters: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
+        """Set what `counters` returned; loaders are set to their positions, those without one drawn from as often again."""
 
     def to_array(self, value: object) -> Array | None:
         """Return a tensor's or variable's value, or None for anything else."""

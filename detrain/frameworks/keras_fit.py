@@ -25,8 +25,10 @@ import tensorflow as tf
 from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
 from detrain.errors import FrameworkUnsupported
+from detrain.frameworks.tensorflow_datasets import NoPosition, allow, read_position, set_position, stages
 from detrain.frameworks.tensorflow_hold import runs_python
 from detrain.runtime import report
+from detrain.runtime.digest import Array
 from detrain.runtime.frames import adopt
 
 _NAME: Final = "_detrain"
@@ -35,6 +37,8 @@ _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
 _STEP: Final = "multi_step_on_iterator"
 """Keras's function that fetches one batch and trains on it."""
 _HANDLES: Final = (tf.variant, tf.resource)
+FIT: Final = "fit"
+"""The key of the position of the loader of the `fit` that is running."""
 
 
 class Probes(Protocol):
@@ -78,6 +82,13 @@ class Fit:
         self._has_fetched = False
         self._runs_python = False
         """Whether fetching a batch runs Python of the program, or that is not known."""
+        self._judged: Any = None
+        """What the loader's pipeline was before our stage came behind it; None if it is no such pipeline."""
+        self._iterator: weakref.ref[Any] | None = None
+        self._turn = 0
+        """Steps done in the epoch that is running."""
+        self._target: tuple[int, Array] | None = None
+        """Steps to pass over without fetching, and the position to set the iterator to."""
         self._names: Mapping[str, Any] = {}
         """The locals of the `fit` that is running, as they were before its loops."""
 
@@ -118,8 +129,11 @@ class Fit:
         self._has_fetched = False
         self._names = dict(sys._getframe(1).f_locals)
         self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
+        self._judged, self._iterator, self._turn, self._target = None, None, 0, None
         if isinstance(steps._distributed_dataset, tf.data.Dataset):
-            steps._distributed_dataset = self._digesting(steps._distributed_dataset)
+            self._judged = steps._distributed_dataset
+            _allow_permutation(steps.data_adapter, self._judged)
+            steps._distributed_dataset = self._digesting(self._judged)
         if _is_replayed(steps):
             assert self._probes is not None
             self._probes.note_all_streams()
@@ -127,9 +141,17 @@ class Fit:
 
     def steps(self, steps: Any, _given: object) -> Iterator[Any]:
         """Yield the steps of an epoch. `_given` is named so that what the program trains on counts as state."""
+        self._turn, passed = 0, 0
         for step in steps:
             self._has_fetched = True
-            yield step
+            self._iterator = weakref.ref(step[2])
+            if self._target is not None:  # the iterator was made as in the first run; what it gave there need not be fetched
+                (passed, position), self._target = self._target, None
+                set_position(step[2], position)
+            self._turn += 1
+            if self._turn > passed:
+                yield step
+        self._turn = 0
 
     def pull(self, iterator: Iterator[Any]) -> None:
         """Fetch what a step would have fetched, without the step."""
@@ -159,26 +181,41 @@ class Fit:
     # State.
 
     def state(self) -> dict[str, Any] | None:
-        """Return the position of the loader of the `fit` that is running, between epochs."""
+        """Return where the loader of the `fit` that is running is."""
         steps = None if self._steps is None else self._steps()
         if steps is None:
             return None
-        has_iterator = steps._current_iterator is not None and steps.steps_per_epoch is not None
         return {
             "num_batches": steps._num_batches,
             "steps_seen": steps._steps_seen,
-            "has_iterator": has_iterator,
+            "has_iterator": _lives_on(steps),
             "has_validated": getattr(self._names.get("self"), "_eval_epoch_iterator", None) is not None,
             "made": getattr(steps._current_iterator, "detrain_made", {}),
+            "turn": self._turn,
         }
 
-    def restore(self, state: dict[str, Any] | None, make_iterators: Callable[[Mapping[str, int]], None]) -> None:
-        """Bring the loader to its position, if no epoch has begun in this process.
+    def position(self, *, is_forced: bool) -> Array | None:
+        """Return the position of the iterator that is drawn from or kept between epochs, None without one. Raises NoPosition."""
+        steps = None if self._steps is None else self._steps()
+        if steps is None or not (self._turn or _lives_on(steps)):
+            return None
+        iterator = self._iterator() if self._iterator is not None else steps._current_iterator
+        if self._judged is None or iterator is None:
+            raise NoPosition("fit() trains on a distributed set")
+        return read_position(iterator, self._judged, is_forced=is_forced, is_judged=True)
+
+    def restore(
+        self, state: dict[str, Any] | None, make_iterators: Callable[[Mapping[str, int]], None], position: Array | None
+    ) -> None:
+        """Bring the loader to where it was, if no epoch has begun in this process.
 
         `make_iterators` makes as many iterators over shuffled sets, by key, as there were when the first run made this one.
         """
         steps = None if self._steps is None else self._steps()
         if steps is None or state is None or self._has_fetched:
+            return
+        if state["turn"]:
+            self._target = None if position is None else (state["turn"], position)
             return
         if state["has_validated"]:
             self._make_validation()
@@ -186,7 +223,10 @@ class Fit:
         if state["has_iterator"]:
             make_iterators(state["made"])
             steps._current_iterator = iter(steps._distributed_dataset)
-            self._replay(steps, steps._current_iterator, state["steps_seen"])
+            if position is None:
+                self._replay(steps, steps._current_iterator, state["steps_seen"])
+            else:
+                set_position(steps._current_iterator, position)
         elif state["num_batches"] is not None and _is_generator(steps):
             self._replay(steps, iter(steps._distributed_dataset), state["num_batches"])
 
@@ -265,11 +305,11 @@ def _hold_back(backup: Any, probes: Probes) -> None:
 
 
 def is_of_fit(frame: FrameType | None) -> bool:
-    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, who look after it."""
+    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `Fit`, who look after it."""
     for _ in range(3):
         if frame is None:
             return False
-        if frame.f_code.co_filename.endswith(_EPOCH_ITERATOR):
+        if frame.f_code.co_filename.endswith((_EPOCH_ITERATOR, __file__)):
             return True
         frame = frame.f_back
     return False
@@ -281,6 +321,19 @@ def _pull(iterator: Iterator[Any], count: int) -> None:
             next(iterator)
         except StopIteration:
             return
+
+
+def _lives_on(steps: Any) -> bool:
+    """Return whether an iterator is kept from epoch to epoch."""
+    return steps._current_iterator is not None and steps.steps_per_epoch is not None
+
+
+def _allow_permutation(adapter: Any, dataset: Any) -> None:
+    """Let arrays be shuffled: an iterator draws one permutation, whole, before its first batch, and then ends."""
+    if type(adapter).__name__ == "ArrayDataAdapter":
+        for stage in stages(dataset):
+            if [type(source).__name__ for source in stage._inputs()] == ["_RangeDataset"]:
+                allow(stage, "RandomShuffle")
 
 
 def _is_generator(steps: Any) -> bool:

@@ -1,8 +1,7 @@
 """The adapter for TensorFlow 2.21 and Keras 3.
 
 Variables are seen when they are made (weak references), named by `Births`, read without a copy, and set again, those that
-are made lazily at the moment of their creation. Iterators of tf.data are counted, because a reshuffled set's order depends
-on how many have been made. Private parts of TensorFlow are used: the version range is pinned and checked here.
+are made lazily at the moment of their creation. Private parts of TensorFlow are used: the version range is pinned and checked here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, repeat_op
 from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
@@ -28,15 +26,17 @@ from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
-from detrain.frameworks.keras_fit import Fit, is_of_fit
+from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
 from detrain.frameworks.keras_state import KerasState
 from detrain.frameworks.tensorflow_building import Builder
+from detrain.frameworks.tensorflow_datasets import Datasets, NoPosition
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
+from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 
@@ -64,11 +64,6 @@ class TensorFlow:
         self._pending: dict[str, Array] = {}
         self._has_restored = False
         self._strays: list[str] = []
-        self._iterators: dict[str, weakref.ref[Any]] = {}
-        self._shuffles: dict[str, weakref.ref[Any]] = {}
-        self._made: dict[str, int] = {}
-        self._lost_orders: set[str] = set()
-        """Keys of shuffled sets that an iterator which is gone has repeated: their order from there on cannot be had again."""
         self._fit = Fit(settings.probes)
         self._keras: KerasState | None = None
         self._holder_types: tuple[type, ...] = (tf.train.CheckpointManager,)
@@ -79,14 +74,15 @@ class TensorFlow:
         for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint):
             self._watch_class(cls)
         self._builder = Builder(self._births, self._building)
-        self._watch_datasets()
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_writers()
         self._tables = Tables(self._births)
         self._random = RandomCounters(self._births)
-        self._moments = moments = Moments(self._births, self._building, self._alive, lambda: self._made)
+        self._datasets = Datasets(self._births, is_of_fit)
+        self._moments = moments = Moments(self._births, self._building, self._alive, self._datasets.made)
         self.norms, self.hold, self.put_back, self.release = moments.norms, moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
+        self._datasets.watch(moments.iterators, moments.pulls)
         self._updates = Updates(settings.on_update, settings.on_assign)
         self._instruments = None
         if settings.experiment is not None:
@@ -126,46 +122,37 @@ class TensorFlow:
 
     def counters(self) -> bytes:
         """Return the counts of births at the top, of shuffled iterators, and the positions of iterators alive."""
-        positions = {}
-        for key, reference in self._iterators.items():
-            iterator = reference()
-            if iterator is not None:
-                positions[key] = iterator.detrain_pulled
         state = {
             "births": self._births.top_counts(),
             "built": msgspec.to_builtins(self._building.units()),
-            "shuffles": self._made,
-            "iterators": positions,
+            **self._datasets.counters(),
             "fit": self._fit.state(),
             "keras": None if self._keras is None else self._keras.state(),
             "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
         return json.dumps(state, sort_keys=True).encode()
 
-    def set_counters(self, counters: bytes) -> None:
-        """Set the counts; make the iterators that the first run made, and advance those that live on."""
+    def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
+        """Return the positions of loaders alive as data, and why others have none."""
+        found, reasons = self._datasets.positions(mode)
+        try:
+            fit = None if mode == "forward" else self._fit.position(is_forced=mode == "seek")
+        except NoPosition as reason:
+            return found, [*reasons, str(reason)]
+        return found if fit is None else found | {FIT: fit}, reasons
+
+    def set_counters(self, counters: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
+        """Set the counts; make the iterators that the first run made, and bring those that live on to their positions."""
         state = json.loads(counters)
         units = msgspec.convert(state["built"], list[Unit])
         self._builder.build_ahead(self._building.begin_restore(units))
-        self._fit.restore(state["fit"], self._make_iterators)
-        self._make_iterators(state["shuffles"])
-        for key, position in state["iterators"].items():
-            iterator = self._iterators[key]() if key in self._iterators else None
-            while iterator is not None and iterator.detrain_pulled < position:
-                next(iterator)
-        self._made = dict(state["shuffles"])
+        self._fit.restore(state["fit"], self._datasets.make_iterators, None if mode == "forward" else positions.get(FIT))
+        self._datasets.restore(state, positions, mode)
         self._births.set_top_counts(state["births"])
         if self._keras is not None and state.get("keras") is not None:
             self._keras.restore(state["keras"])
         if state.get("step") is not None:
             summary_ops_v2.set_step(state["step"])
-
-    def _make_iterators(self, made: Mapping[str, int]) -> None:
-        """Make as many iterators over each shuffled set as the first run had made."""
-        for key in reversed(list(self._shuffles)):  # a later set draws from an earlier one, never the other way
-            dataset = self._shuffles[key]()
-            while dataset is not None and self._made.get(key, 0) < made.get(key, 0):
-                iter(dataset)
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of an eager tensor, a variable, or the parts of a sparse, ragged or distributed one; else None.
@@ -228,8 +215,8 @@ class TensorFlow:
             self._keras.begin_phase()
 
     def is_loader(self, value: object) -> bool:
-        """Return whether an object is a generator that `fit` trains on."""
-        return self._fit.is_loader(value)
+        """Return whether an object is a tf.data iterator that is counted, or a generator that `fit` trains on."""
+        return self._datasets.is_counted(value) or self._fit.is_loader(value)
 
     def is_container(self, value: object) -> bool:
         """Return whether an object is what a model or module makes of a list, dict or set that is assigned to it."""
@@ -242,9 +229,8 @@ class TensorFlow:
             for key, variable in self._alive().items()
             if variable.dtype in _NO_NUMBERS
         ]
-        found += [f"order of {key} (a shuffled set, repeated inside of one epoch's iterator)" for key in sorted(self._lost_orders)]
         found += self._keras.not_captured() if self._keras is not None else []
-        return found
+        return found + self._datasets.not_captured()
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""
@@ -369,55 +355,6 @@ class TensorFlow:
         if self._instruments is not None:
             self._instruments.on_keras()
 
-    def _watch_datasets(self) -> None:
-        original_dataset = dataset_ops.DatasetV2.__init__
-        original_iterator = iterator_ops.OwnedIterator.__init__
-        original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
-        original_next = iterator_ops.OwnedIterator._next_internal
-        births = self._births
-
-        @functools.wraps(original_dataset)
-        def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
-            original_dataset(dataset, *args, **kwargs)
-            if type(dataset).__name__ == "_ShuffleDataset":
-                self._shuffles[births.register(dataset, "shuffle", sys._getframe(1))] = weakref.ref(dataset)
-
-        @functools.wraps(original_iterator)
-        def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
-            original_iterator(iterator, dataset, *args, **kwargs)
-            iterator.detrain_pulled = 0
-            self._moments.iterators.add(iterator)
-            if dataset is not None and context.executing_eagerly():
-                if not is_of_fit(sys._getframe(1)):
-                    self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
-                self._count_iterator(iterator, dataset)
-
-        @functools.wraps(original_many)
-        def many_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
-            original_many(iterator, dataset, *args, **kwargs)
-            if dataset is not None and context.executing_eagerly():
-                self._count_iterator(iterator, dataset)
-
-        @functools.wraps(original_next)
-        def advanced(iterator: Any) -> Any:
-            value = self._moments.pulls.next(iterator, original_next)
-            iterator.detrain_pulled += 1
-            return value
-
-        dataset_ops.DatasetV2.__init__ = dataset_made
-        iterator_ops.OwnedIterator.__init__ = iterator_made
-        multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
-        iterator_ops.OwnedIterator._next_internal = advanced
-
-    def _count_iterator(self, iterator: Any, dataset: Any) -> None:
-        """Count an iterator over the shuffled sets that it draws from."""
-        shuffles = _upstream_shuffles(dataset, self._births)
-        iterator.detrain_made = {key: self._made.get(key, 0) for key in shuffles}
-        for key in shuffles:
-            self._made[key] = self._made.get(key, 0) + 1
-        for key in _upstream_shuffles(dataset, self._births, is_only_repeated=True):
-            weakref.finalize(iterator, self._lost_orders.add, key).atexit = False
-
     def _watch_writers(self) -> None:
         original = summary_ops_v2._ResourceSummaryWriter.__init__
 
@@ -454,26 +391,6 @@ class _ContextStream:
 
     def set(self, state: RngState) -> None:
         PythonStream(context.context()._rng).set(state)
-
-
-def _upstream_shuffles(dataset: Any, births: Births, *, is_only_repeated: bool = False) -> set[str]:
-    """Return the keys of the shuffled sets that an iterator over a dataset draws from, or of those that it draws from again and
-    again, because they are repeated downstream: how often, nobody counts.
-    """
-    found: set[str] = set()
-    seen: set[tuple[int, bool]] = set()
-    waiting = [(dataset, not is_only_repeated)]
-    while waiting:
-        current, is_wanted = waiting.pop()
-        if (id(current), is_wanted) in seen:
-            continue
-        seen.add((id(current), is_wanted))
-        key = births.key(current)
-        if key is not None and is_wanted:
-            found.add(key)
-        is_wanted = is_wanted or isinstance(current, repeat_op._RepeatDataset)
-        waiting.extend((upstream, is_wanted) for upstream in current._inputs())
-    return found
 
 
 def _read(variable: Any) -> Array | None:

@@ -131,6 +131,10 @@ class Pulls:
             self.latest.pulls.append((weakref.ref(iterator), value))
         return value
 
+    def has_waiting(self, iterator: Any) -> bool:
+        """Return whether an iterator has elements to hand out again, so that it is further than what draws from it."""
+        return bool(self._again.get(iterator))
+
     def take_back(self, held: Held) -> None:
         """Take back what was handed out since a moment."""
         taken: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()

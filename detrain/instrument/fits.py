@@ -65,5 +65,5 @@ def way_back(fit: Fit) -> str:
     if fit.loader == "a generator":
         passed = "the generator is pulled again as often as it had been, and what it yields is not trained on"
     else:
-        passed = "epochs before the checkpoint are passed over, batches before it are fetched and not trained on"
+        passed = "epochs before the checkpoint are passed over, in its own the loader is set to its position, or fetched from again"
     return f"{passed}; then weights, optimizer, callbacks and random streams are set"

@@ -9,18 +9,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType, ModuleType
+from typing import Final
 
 from detrain.frameworks import Framework
+from detrain.runtime import report
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.runtime.derived import stored_outside
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
 from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
+from detrain.runtime.loaders import Loop, is_made_anew, read_offered, set_state
 from detrain.runtime.pulls import Pulls
 from detrain.store import Snapshot
 
 _SKIPPED_TYPES = (ModuleType,)
+_LOADER: Final = "what the batch loop goes over"
 
 
 class Capture:
@@ -31,19 +35,26 @@ class Capture:
         self._pulls = pulls
         self._files = files
 
-    def baseline(self, frame: FrameType) -> Baseline:
+    def baseline(self, frame: FrameType, loop: Loop | None = None) -> Baseline:
         """Return what is there now, so that later only what the loop changed counts as changed."""
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
                 encoder.encode(value, _path(root, name))
+        if loop is not None and not loop.is_fetched_in_body:
+            encoder.encode_loader(_source(loop), _LOADER)
         return found
 
-    def encode(self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False) -> Encoded:
-        """Return the state of the program, suspended in `frame`."""
+    def encode(
+        self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False, loop: Loop | None = None
+    ) -> Encoded:
+        """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
         encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
-        return encoder.finish(_roots(encoder, frame, self._frameworks))
+        roots = _roots(encoder, frame, self._frameworks)
+        if loop is not None and not loop.is_fetched_in_body:
+            roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
+        return encoder.finish(roots)
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
@@ -62,14 +73,17 @@ class Capture:
         """Put back what `encode_value` returned; return what could not be put back."""
         return restore_value(live, self._hooks())
 
-    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline) -> list[str]:
-        """Put the state back into the program, suspended in `frame`; return what could not be put back."""
+    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: Loop | None = None) -> list[str]:
+        """Put the state back into the program, suspended in `frame`; return what could not be put back.
+
+        With `loop` its loader is set to its position, else it stays where it is.
+        """
         decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
         decoder.replay_generators()
-        return self._bind(decoder, frame)
+        return self._bind(decoder, frame, loop)
 
     @staticmethod
-    def _bind(decoder: Decoder, frame: FrameType) -> list[str]:
+    def _bind(decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
@@ -84,6 +98,9 @@ class Capture:
                     decoder.missing.append(f"module {rest!r} is not imported")
                     continue
                 vars(module).update(_decode_names(decoder, items, vars(module), root))
+            elif kind == "loader":
+                if loop is not None:
+                    _set_source(loop, decoder.decode(items["loop"], _source(loop), _LOADER))
             elif kind == "class":
                 for name, item in items.items():
                     decoder.decode(item, ABSENT, name)
@@ -91,6 +108,8 @@ class Capture:
                 write_locals(frames[root], _decode_names(decoder, items, dict(frames[root].f_locals), root))
             else:
                 decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
+        if decoder.astray:
+            report.warn(f"not captured, and not where the first run had them: {', '.join(decoder.astray[:8])}")
         return decoder.missing
 
     def _hooks(self) -> Hooks:
@@ -141,6 +160,8 @@ class Capture:
             is_holder,
             is_container,
             is_loader,
+            read_offered,
+            set_state,
             self._files.is_known,
             self._pulls.follow,
             self._pulls.state,
@@ -197,6 +218,16 @@ def _roots(encoder: Encoder, frame: FrameType, frameworks: Iterable[Framework]) 
                 continue
             roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
     return roots
+
+
+def _source(loop: Loop) -> object:
+    """Return what has the position of a loop: its iterator, or what that is made from if only this offers one."""
+    return loop.iterable if is_made_anew(loop) else loop.iterator
+
+
+def _set_source(loop: Loop, source: object) -> None:
+    if source is not ABSENT:
+        loop.iterator = iter(loop.iterable) if is_made_anew(loop) else source
 
 
 def _frame_root(depth: int, frame: FrameType) -> str:

@@ -13,6 +13,8 @@ RESTARTED: Final = "DETRAIN_GUARD_RUN"
 """Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
 
 Unit = Literal["epochs", "batches", "minutes"]
+Mode = Literal["auto", "seek", "forward"]
+"""How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
 
 
 class Every(msgspec.Struct, frozen=True):
@@ -67,6 +69,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     stops_on_save_error: bool = True
     saves_on_sigterm: bool = True
     allows_environment: bool = False
+    loader: Mode = "auto"
     stations: tuple[str, ...] = ()
     """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""
     edits: dict[str, list[tuple[int, int, str]]] = {}

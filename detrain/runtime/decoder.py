@@ -28,6 +28,7 @@ from detrain.runtime.naming import (
     static_name,
     type_name,
 )
+from detrain.runtime.positions import place_of
 from detrain.runtime.set_order import can_become, fill, freeze
 from detrain.runtime.stdlib_state import parts, remake
 
@@ -72,6 +73,8 @@ class Decoder(Leaves):
             return self._decode_held(node, current, path)
         if kind == "generator":
             return self._keep(["opaque", node[1], node[2]], current)
+        if kind == "loader":
+            return self._decode_loader(node, current, path)
         if kind == "made":
             return self._decode_made(node, current, path)
         if kind in ("function", "class", "cell"):
@@ -99,7 +102,7 @@ class Decoder(Leaves):
 
     def _keep(self, node: list[Item], current: object) -> object:
         """Return the object that stays as the process has it: the one at its address, of its name, or at its place."""
-        kind, name, address = node
+        kind, name, address, *place = node
         found = self._baseline.at(address)
         if found is not ABSENT and name != (static_name(found) if kind == "static" else type_name(found)):
             found = ABSENT
@@ -109,6 +112,16 @@ class Decoder(Leaves):
             found = current
         if found is ABSENT and kind == "opaque" and type_name(current) == name:
             found = current
+        if place and found is not ABSENT and place_of(found) != place[0]:
+            self.astray.append(f"{address} ({name})")
+        return found
+
+    def _decode_loader(self, node: list[Item], current: object, path: str) -> object:
+        """Set an object of a library to the position that it offered."""
+        found = self._keep(["opaque", node[1], node[2]], current)
+        state = self.decode(node[4], ABSENT, f"{path}.state")
+        if found is not ABSENT and (state is ABSENT or not self._hooks.set_loader(found, node[3], state)):
+            self._miss(path, "it takes no position")
         return found
 
     # Containers.

@@ -53,6 +53,8 @@ class Leaves:
         """Large arrays that are wanted as they are: filling one in place would lose it."""
         self.missing: list[str] = []
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
+        self.astray: list[str] = []
+        """What is not where it was, though a resumed run has loaded the same batches: bodies have moved it, which were skipped."""
 
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""

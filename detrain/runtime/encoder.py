@@ -55,7 +55,17 @@ class Encoder(Leaves):
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
         roots = {**roots, **self._classes}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
-        return Encoded(graph, self._arrays, self._lost)
+        return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
+
+    def encode_loader(self, value: object, path: str) -> Item:
+        """Return the item for what a batch loop goes over, after all else: what is lost of it is loaded again, and so no loss."""
+        lost, self._lost = self._lost, []
+        self._is_loader = True
+        item = self.encode(value, path)
+        self._is_loader = False
+        self._moved += self._lost
+        self._lost = lost
+        return item
 
     def encode(self, value: object, path: str) -> Item:
         """Return the item for a value. `path` is how the program would write it, for messages."""

@@ -30,7 +30,7 @@ from detrain.runtime.naming import (
     class_name,
     type_name,
 )
-from detrain.runtime.positions import is_open_for_writing, position
+from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still
 
 
 class Leaves:
@@ -43,6 +43,10 @@ class Leaves:
         self._kinds = Kinds(hooks, baseline, collects=is_baseline)
         self._are_loads_replayed = are_loads_replayed
         """What loads move on is where it was when a resumed process has loaded as often."""
+        self._moved: list[str] = []
+        self._unknown: list[str] = []
+        self._is_loader = False
+        """Inside of what a batch loop goes over."""
         self._nodes: list[list[Item] | None] = []
         self._numbers: dict[int, int] = {}
         self._alive: list[object] = []
@@ -153,18 +157,50 @@ class Leaves:
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
             self._baseline.add_position(value, position(value))
-            self._hooks.follow(value)
+            if not self._is_loader:
+                self._hooks.follow(value)
         elif (pulled := self._hooks.pulled(value)) is not None and self._baseline.address(value):
+            self._moved.append(f"{shown(path)} (generator)")
             return ["generator", type_name(value), self._baseline.address(value), pulled]
         elif not self._baseline.has(value):
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
             return self._lose(number, path, f"{type_name(value)}{why}")
+        elif (loader := self._encode_offered(value, path)) is not None:
+            return loader
         elif is_open_for_writing(value):
             if not self._hooks.is_known_file(value):
                 self._lose(number, path, f"{type_name(value)}: open for writing")
-        elif not self._are_loads_replayed and not self._hooks.is_loader(value) and not self._baseline.is_at(value, position(value)):
-            self._lose(number, path, f"{type_name(value)}: it has moved on")
+        elif (place := self._note_moved(number, value, path)) is not None:
+            return ["opaque", type_name(value), self._baseline.address(value), place]
         return ["opaque", type_name(value), self._baseline.address(value)]
+
+    def _encode_offered(self, value: object, path: str) -> list[Item] | None:
+        """Encode the position that an object of a library offers, if that is data."""
+        offered = self._hooks.loader_state(value) if self._baseline.address(value) else None
+        if offered is None:
+            return None
+        lost = len(self._lost)
+        item = self.encode(offered[1], f"{path}.state")
+        if len(self._lost) > lost:
+            del self._lost[lost:]
+            return None
+        return ["loader", type_name(value), self._baseline.address(value), offered[0], item]
+
+    def _note_moved(self, number: int, value: object, path: str) -> str | None:
+        """Name what has moved on: as lost, or as what loading the same batches again brings back; return where that is."""
+        if self._hooks.is_loader(value):
+            return None
+        now = position(value)
+        if now is None and self._is_loader:
+            self._moved.append(f"{shown(path)} ({type_name(value)})")
+        elif now is None and not stands_still(value):
+            self._unknown.append(f"{shown(path)} ({type_name(value)})")
+        elif not self._baseline.is_at(value, now):
+            if self._are_loads_replayed:
+                self._moved.append(f"{shown(path)} ({type_name(value)})")
+                return place_of(value)
+            self._lose(number, path, f"{type_name(value)}: it has moved on")
+        return None
 
     def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
         owner = owner_of(value)

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -76,6 +76,10 @@ class Hooks:
     """Says whether an object is a framework's list, dict or set around what the program put there."""
     is_loader: Callable[[object], bool] = lambda _: False
     """Says whether an object hands out one thing after another, and is brought to where it was by a framework."""
+    loader_state: Callable[[object], tuple[int, object] | None] = lambda _: None
+    """Returns the position that an object of a library offers, by which of its protocols, or None."""
+    set_loader: Callable[[object, int, object], bool] = lambda _value, _which, _state: False
+    """Sets an object to such a position; returns whether that could be done."""
     is_known_file: Callable[[object], bool] = lambda _: False
     """Says whether an open file is brought to where it was."""
     follow: Callable[[object], None] = lambda _: None
@@ -103,6 +107,10 @@ class Encoded:
     graph: bytes
     arrays: dict[str, Array]
     not_captured: list[str]
+    moved: list[str] = field(default_factory=list)
+    """What has moved on, and is where it was once a resumed run has loaded the same batches."""
+    unknown: list[str] = field(default_factory=list)
+    """What stays as the process has it, and would not show that it has moved."""
 
 
 def shown(path: str) -> str:

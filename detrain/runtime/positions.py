@@ -23,6 +23,11 @@ from detrain.runtime.library_state import is_library_object, scalars_of
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _BUILTIN: Final = ("builtins", "itertools")
+_STILL: Final = frozenset(
+    {"tensorflow", "keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
+)
+_READERS: Final = ("tensorflow.python.lib.io",)
+"""Where a framework has its own files, which have a position."""
 
 
 def position(value: Any) -> object:
@@ -47,6 +52,13 @@ def position(value: Any) -> object:
     return scalars_of(value) if is_library_object(value) else None
 
 
+def place_of(value: Any) -> str | None:
+    """Return the position of an object as text that is the same in another process, or None if it has none such."""
+    now = position(value)
+    is_stable = not isinstance(value, GeneratorType) and type(now) is not object
+    return repr(now) if is_stable and now is not None else None
+
+
 def _place(file: Any) -> object:
     try:
         return None if file.closed or file in _STANDARD else file.tell()
@@ -59,3 +71,10 @@ def is_open_for_writing(value: Any) -> bool:
     if not isinstance(value, _FILES) or value in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         return False
     return not value.closed and value.writable()
+
+
+def stands_still(value: object) -> bool:
+    """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
+    module = type(value).__module__
+    is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, memoryview)
+    return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)

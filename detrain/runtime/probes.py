@@ -206,25 +206,26 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
 class batch_loop(Generic[T]):
     """Wrap the iterable of a batch loop. `names` are those that a load statement in the body binds before `record_batch`."""
 
-    _is_fetched_in_body = False
+    is_fetched_in_body = False
 
     def __init__(self, iterable: Iterable[T], *names: str) -> None:
-        self._iterable = iterable
-        self._names = names
-        self._iterator: Iterator[T] | None = None
+        self.turn_of: object = object()
+        self.iterable = iterable
+        self.names = names
+        self.iterator: Iterator[T] | None = None
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __len__(self) -> int:
-        return len(self._iterable)  # type: ignore[arg-type]
+        return len(self.iterable)  # type: ignore[arg-type]
 
     def __next__(self) -> T:
         session = _session
-        if self._iterator is None:
-            self._iterator = iter(self._iterable)
+        if self.iterator is None:
+            self.iterator = iter(self.iterable)
         if session is None:
-            return next(self._iterator)
+            return next(self.iterator)
         frame = sys._getframe(1)
         number = _guarded(session.at_load, frame, self)
         recovery = session.recovery
@@ -232,16 +233,18 @@ class batch_loop(Generic[T]):
         item: T = kept
         if kept is NOTHING:
             try:
-                item = next(self._iterator)
+                item = next(self.iterator)
+            except DetrainError as error:
+                fail(error)
             except StopIteration:
                 _guarded(session.end_load, frame)
                 raise
             if recovery is not None:
-                _guarded(recovery.keep, item, self._iterator, frame)
+                _guarded(recovery.keep, item, self.iterator, frame)
         _loops.loaded_batch, _loops.loaded, _loops.names = (
             number,
-            FETCHED_IN_BODY if self._is_fetched_in_body else item,
-            self._names,
+            FETCHED_IN_BODY if self.is_fetched_in_body else item,
+            self.names,
         )
         return item
 
@@ -249,7 +252,17 @@ class batch_loop(Generic[T]):
 class fetch_loop(batch_loop[T]):
     """Wrap the iterable of a batch loop whose bodies load their batches themselves (`Model.fit`)."""
 
-    _is_fetched_in_body = True
+    is_fetched_in_body = True
+
+
+class _WhileLoop:
+    """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
+
+    iterable = iterator = turn_of = None
+    is_fetched_in_body = False
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
 
 
 def note_fetched(parts: list[Any]) -> None:
@@ -292,7 +305,7 @@ def record_load(*names: str) -> None:
     session = _session
     if session is not None:
         frame = sys._getframe(1)
-        _loops.loaded_batch = _guarded(session.at_load, frame)
+        _loops.loaded_batch = _guarded(session.at_load, frame, _WhileLoop(names))
         _loops.loaded, _loops.names = None, names
 
 

@@ -25,14 +25,15 @@ from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
 from detrain.runtime import report
 from detrain.runtime.capture import Capture, user_modules
-from detrain.runtime.codec import Baseline
-from detrain.runtime.config import Config
+from detrain.runtime.codec import Baseline, Encoded
+from detrain.runtime.config import Config, Mode
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.journal import Address, Journal
+from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
 from detrain.runtime.metric import find_metric
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Pulls
@@ -73,8 +74,11 @@ class Session:
         """Looks for hardware faults at each cut, and goes back."""
         if config.guard:
             self.guard(recovers=config.guard == "recover", goes_on=config.goes_on_after_repeat)
-        self._stations = [(path, cursor_of(read_meta(path))) for path in map(Path, config.stations)]
-        last = read_meta(self._stations[-1][0]) if self._stations else None
+        metas = [read_meta(Path(path)) for path in config.stations]
+        self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
+        self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
+        """Cuts at which loaders are set to their positions."""
+        last = metas[-1] if metas else None
         note = self._catalogue.folder / f"{config.program}-r{config.run}.appended"
         kept, made = (last.files, last.folders) if last is not None else ((), ())
         self._files.watch(kept, made, note, is_new=last is None)
@@ -84,10 +88,13 @@ class Session:
         journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
             journal.unlink(missing_ok=True)
-        self._journal = Journal(journal, read_meta(self._stations[-1][0]).journal_bytes if self._stations else 0)
+        self._journal = Journal(journal, last.journal_bytes if last is not None else 0)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
         self._variables_at_phase: dict[str, str] = {}
         self._batches_done = 0
+        self._entered = Entered()
+        self._has_sought = False
+        """Whether loaders were set to their positions, not loaded from again."""
         self._claims_from: int | None = None
         """Batches done when the state was restored, until a body has run on it."""
         self._streams_at_batch: dict[str, bytes] | None = None
@@ -211,6 +218,7 @@ class Session:
         if self.experiment is not None and self._epoch >= 0 and not self._stations:
             self.experiment.end_epoch(self._phase, self._epoch)
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
+        self._entered.begin(frame)
         if not self._notes_all_streams:
             self._streams_at_batch = None
         if self._arrive("epoch", frame) or self._stations:
@@ -253,8 +261,9 @@ class Session:
         self._batches_done = moment.batches_done
         return True
 
-    def at_load(self, frame: FrameType, source: object = None) -> int:
-        """Cut: a batch is about to be loaded. Returns its number in the epoch. `source` is the loop's wrapper, if it has one."""
+    def at_load(self, frame: FrameType, loop: Loop) -> int:
+        """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
+        source = None if loop.turn_of is None else loop
         self._end_fetch()
         if self.experiment is not None:
             self.experiment.end_body()
@@ -262,6 +271,8 @@ class Session:
         if not self._is_in_phase:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
+            self._entered.begin(None)
+        self._entered.note(loop, frame)
         if self._batch < self._pass_until and self._batch > 0:
             self._set_streams((self._phase, self._epoch, self._batch))
             self._batch += 1
@@ -272,15 +283,15 @@ class Session:
         address = (self._phase, self._epoch, self._batch)
         needs_baseline = self._config.every.unit != "epochs" or self.recovery is not None
         if self._batch == 0 and (self.is_forwarding or needs_baseline):
-            self._at_first_batch = self._capture.baseline(frame)
+            self._at_first_batch = self._capture.baseline(frame, loop)
         if self.is_forwarding:
             self._aim()
-            if not self._arrive("load", frame):
+            if not self._arrive("load", frame, loop):
                 self._set_streams(address)
         elif not self._stations:
             self._note_streams(address)
             if self._is_due_in_epoch() and (self.recovery is None or not self.recovery.is_again):
-                self._save("load", frame)
+                self._save("load", frame, loop)
                 if self._termination.is_requested:
                     self._end("with a checkpoint")
         if self.recovery is not None and not self._stations:
@@ -291,12 +302,14 @@ class Session:
         return self._batch - 1
 
     def _aim(self) -> None:
-        """Find out how many batches of this epoch are only to be loaded."""
-        self._pass_until = 0
-        if self.is_forwarding:
-            cursor = self._stations[0][1]
+        """Find out how many batches of this epoch are only to be loaded, or go to the cut at once."""
+        cursor = self._stations[0][1]
+        is_here = cursor.epoch == self._epoch and cursor.cut in ("load", "batch")
+        self._pass_until = cursor.batch if is_here else sys.maxsize
+        if is_here and cursor.cut == "load" and self._batch == 0 and cursor in self._sought:
+            self._batch = cursor.batch
+        else:
             report.start_forwarding(cursor)
-            self._pass_until = cursor.batch if cursor.epoch == self._epoch and cursor.cut in ("load", "batch") else sys.maxsize
 
     def _set_streams(self, address: tuple[int, int, int]) -> None:
         """Set the random streams to where the body before this batch, which was skipped, had left them."""
@@ -341,6 +354,11 @@ class Session:
         if self.recovery is not None:
             self.recovery.end_load()
         self._batch -= 1
+        if self._has_sought and (self._phase, self._epoch, self._batch) in self._journal.batches:
+            raise Diverged(
+                f"the batch loop ended at {Cursor(self._phase, self._epoch, self._batch)}; the first run had a batch there",
+                "load the batches again with --loader forward, or start anew with --fresh",
+            )
         if self._is_implicit:
             self.at_end(1, frame)
 
@@ -349,6 +367,7 @@ class Session:
         if not self._is_in_phase:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
+            self._entered.begin(None)
         if self._batch == 0 and (self.is_forwarding or self._config.every.unit != "epochs"):
             self._at_first_batch = self._capture.baseline(frame)
         self._batch += 1
@@ -391,9 +410,11 @@ class Session:
             digest = bytes.fromhex(digest_value(loaded, self._to_array))
             expected = self._journal.batches.get(address)
             if expected is not None and expected != digest and loaded is not None and not self._config.allows_environment:
+                instead = ", load the batches again with --loader forward," if self._has_sought else ""
                 raise Diverged(
                     f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
-                    f"the data, or what the program draws it with, is not what it was{self._suspects()}; restore it or use --fresh",
+                    f"the data, or what the program draws it with, is not what it was{self._suspects()}; "
+                    f"restore it{instead} or use --fresh",
                 )
             if not self._stations:
                 self._journal.add_batch(address, digest)
@@ -450,7 +471,7 @@ class Session:
         if changed:
             self._journal.add_streams(address, changed)
 
-    def _save(self, cut: Cut, frame: FrameType) -> None:
+    def _save(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> None:
         if self.experiment is not None and not self.experiment.plan.has_checkpoints:
             return
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
@@ -461,13 +482,15 @@ class Session:
         for framework in self.frameworks:
             framework.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
-        encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch")
+        encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch", loop=loop)
         losses = [
             *encoded.not_captured,
             *self._changed_variables(),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
         ]
         self._name_losses(losses)
+        forward, positions = self._positions(cut, encoded, loop, frame)
+        arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
         if self._trial is not None:
             self._trial.at_cut("saved at", f"{cursor} {cut}")
         tensors = self._tensors()
@@ -487,25 +510,41 @@ class Session:
             frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
             not_captured=tuple(sorted(self._warned)),
             item=self._item if cut == "epoch" else "",
+            forward=forward,
+            loaders=tuple(positions),
             files=self._files.state(),
             guard=self.recovery.guard.bounds.state() if self.recovery is not None else {},
             folders=self._files.folders(),
             metric=self._metric(frame, cursor),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
         )
-        is_large = sum(array.nbytes for array in (*tensors.values(), *encoded.arrays.values())) >= LARGE_BYTES
+        is_large = sum(array.nbytes for array in (*tensors.values(), *arrays.values())) >= LARGE_BYTES
         try:
             self._journal.flush()
             self._writer.drain()
             if is_large:
                 tensors = self._writer.copy(tensors)
-            snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, encoded.arrays)
+            snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, arrays)
             with report.working("saving", cursor):
                 self._writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
         except StoreError as error:
             self._on_save_error(error)
         self._saved_at = time.monotonic()
         self._most_undigested = 1  # a run that resumes here compares its first batch: it must be on record at once
+
+    def _positions(self, cut: Cut, encoded: Encoded, loop: Loop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
+        """Return why batches are loaded again by a run that resumes here, and the positions of the frameworks' loaders."""
+        mode = self._config.loader
+        is_inside = cut in ("load", "batch")
+        files = [module.__file__ or "" for module in user_modules().values()]
+        is_first = loop is not None and self._entered.is_first(loop, frame)
+        reasons = reasons_to_load(loop, encoded, files, is_first=is_first) if is_inside else []
+        wanted: Mode = "forward" if reasons else mode
+        found = [framework.positions(wanted) for framework in self.frameworks]
+        reasons += [reason for _positions, more in found for reason in more]
+        if is_inside and reasons and wanted != "forward":
+            found = [framework.positions("forward") for framework in self.frameworks]
+        return settle(reasons, mode), {key: array for positions, _more in found for key, array in positions.items()}
 
     def _write(self, cursor: Cursor, snapshot: Snapshot) -> None:
         program, run = self._config.program, self._config.run
@@ -546,7 +585,7 @@ class Session:
 
     # Coming back.
 
-    def _arrive(self, cut: Cut, frame: FrameType) -> bool:
+    def _arrive(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> bool:
         """If the next station is here, set its state."""
         if not self._stations:
             return False
@@ -563,7 +602,8 @@ class Session:
                     f"epoch {cursor} is {self._item or 'another'} for the program; it was {snapshot.meta.item} in the first run",
                     "does the program resume by itself, from a checkpoint of its own? Move that away, or start anew with --fresh",
                 )
-            self._restore(snapshot, frame)
+            self._has_sought = cursor in self._sought and (cut == "load" or bool(snapshot.meta.loaders))
+            self._restore(snapshot, frame, loop if cursor in self._sought else None)
         self._stations.pop(0)
         if not self._stations:
             self._files.resume(path)
@@ -572,14 +612,16 @@ class Session:
         self._pass_until = 0
         return True
 
-    def _restore(self, snapshot: Snapshot, frame: FrameType) -> None:
+    def _restore(self, snapshot: Snapshot, frame: FrameType, loop: Loop | None) -> None:
+        """Set the state; with `loop`, its loader is set to its position, too."""
+        positions = {key: snapshot.arrays[f"loader{number:05d}"] for number, key in enumerate(snapshot.meta.loaders)}
         for framework in self.frameworks:
             counters = snapshot.meta.frameworks.get(framework.name)
             if counters is not None:
-                framework.set_counters(bytes(counters))
+                framework.set_counters(bytes(counters), positions, self._config.loader)
                 self._pulls.be_at(None)
             framework.restore(snapshot.tensors)
-        missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut))
+        missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut), loop)
         unnamed = [loss for loss in missing if not any(named.startswith(loss + " (") for named in snapshot.meta.not_captured)]
         if unnamed:
             raise Diverged(

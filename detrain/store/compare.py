@@ -27,7 +27,7 @@ _NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (
 """Where a node holds attributes, pairs of a name and an item."""
 _MAPPINGS: Final = frozenset(CONTAINERS) - _LISTS.keys()
 """Nodes that hold pairs of a key and an item."""
-_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator")
+_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader")
 _ADDRESS: Final = 2
 """Where the node of what stays as it is says by which path it was met first."""
 _CONTENT: Final = 4

@@ -35,6 +35,10 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What the epoch loop goes over at this cut, where it is a number or text."""
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
+    forward: str = "an earlier version of detrain took it"
+    """Why batches before this cut are loaded again when a run resumes here; empty if loaders are set to their positions."""
+    loaders: tuple[str, ...] = ()
+    """Keys of the loaders of frameworks whose positions are stored: the arrays `loader00000` and so on."""
     folders: tuple[str, ...] = ()
     """Folders that the program has made."""
     guard: dict[str, tuple[int, float]] = {}

@@ -1,0 +1,220 @@
+"""How a batch loop comes back to its cut: its loader is set to its position (seek), or the batches are loaded again (forward).
+
+A loader's position is state like any other: tf.data iterators have theirs from the framework, iterators of built-in kinds and the
+program's own objects theirs from the codec, objects of libraries theirs if they offer one (`get_state` and `set_state`, or
+`state_dict` and `load_state_dict`). To seek is exact where all that loading moves on is such state. Where something else may have
+moved, batches are loaded again, which is always right. Either way the digest of the next batch is compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import sys
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from detrain.errors import CannotSeek
+from detrain.runtime.config import Mode
+from detrain.runtime.derived import is_of_framework
+from detrain.runtime.graph import Encoded
+from detrain.runtime.naming import is_own_class, is_user_module
+from detrain.runtime.stdlib_state import parts
+from detrain.structure import loop_nodes
+
+_PROTOCOLS: Final = (("get_state", "set_state"), ("state_dict", "load_state_dict"), ("tell", "seek"))
+"""How an object offers its position. The last is that of files that are only read: others are set back with their length."""
+_FILES: Final = (io.TextIOWrapper, io.BufferedReader)
+_CALLING: Final = frozenset({"map", "filter", "filterfalse", "starmap", "takewhile", "dropwhile", "accumulate"})
+"""Iterators that call functions of the program."""
+_STORES: Final = (list, tuple, range, str, bytes, dict, set, frozenset, np.ndarray, int, float, bool, type(None))
+"""What iterators of built-in kinds go over without running anything."""
+_BACKSTAGE: Final = frozenset(
+    {
+        *("threading", "_thread", "multiprocessing", "concurrent", "asyncio", "queue", "subprocess"),
+        *("socket", "select", "selectors", "ssl", "http", "urllib", "ctypes", "mmap", "sqlite3", "dbm", "shelve"),
+    }
+)
+"""Modules of Python's by which something can go on behind what a program loads."""
+_KNOWN: Final = frozenset({"numpy", "tensorflow", "keras", "detrain", "absl", "__future__"}) | sys.stdlib_module_names - _BACKSTAGE
+"""Modules that keep no state of their own behind what a program loads, but for the random streams, which are captured."""
+_MOST_REASONS: Final = 3
+
+
+class Loop(Protocol):
+    """A batch loop that is at the head of a turn, as far as the probes know it."""
+
+    names: tuple[str, ...]
+    """Names that a load statement in the body binds."""
+    iterable: Any
+    iterator: Any
+    """What the loop's header draws from; None for a `while` loop."""
+    is_fetched_in_body: bool
+    """Whether a framework's own loop draws from a loader that it brings back itself."""
+    turn_of: object
+    """Tells one run of a loop from another; None for a `while` loop, of which no probe sees the start."""
+
+
+class Entered:
+    """Which runs of batch loops an epoch has seen. A seek goes to its cut from the first one: it must be that one's."""
+
+    def __init__(self) -> None:
+        self._epoch_frame, self._epoch_line = 0, 0
+        self._last: object = None
+        self._count = 0
+
+    def begin(self, frame: FrameType | None) -> None:
+        """An epoch begins, in this frame; None: a batch loop that no epoch loop is around."""
+        self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
+        self._last, self._count = None, 0
+
+    def note(self, loop: Loop, frame: FrameType) -> None:
+        """A loop is at the head of a turn."""
+        now = loop.turn_of if loop.turn_of is not None else (id(frame), frame.f_lasti)
+        self._count += now != self._last
+        self._last = now
+
+    def is_first(self, loop: Loop, frame: FrameType) -> bool:
+        """Return whether a loop is the only one that the epoch has entered, and that only once."""
+        if self._count != 1:
+            return False
+        if loop.turn_of is not None:
+            return True
+        # Of a `while` loop the source must tell: it stands in the frame of the epoch loop, and no other loop is around it.
+        around = _loops_around(frame.f_code.co_filename, frame.f_lineno)
+        if self._epoch_frame:
+            return id(frame) == self._epoch_frame and around - 1 == _loops_around(frame.f_code.co_filename, self._epoch_line)
+        return frame.f_code.co_name == "<module>" and around == 1
+
+
+def reasons_to_load(loop: Loop | None, encoded: Encoded, files: Iterable[str], *, is_first: bool) -> list[str]:
+    """Return why the batches before a cut must be loaded again when a run resumes there; nothing where a seek is exact.
+
+    `is_first`: the loop is the only one that its epoch has entered so far.
+    """
+    if loop is None:
+        return ["the loop has no loop wrapper around what it goes over (probes by hand)"]
+    if not is_first:
+        return ["the batch loop has run before in this epoch, or other loops have"]
+    reasons = [*encoded.not_captured, *encoded.moved]
+    if _runs_code(loop):
+        reasons += [f"{loss}: whether loading moves it is unknown" for loss in encoded.unknown]
+        foreign = sorted({name for file in files for name in _foreign_modules(file)})
+        if foreign:
+            reasons.append(f"the program loads batches by code of its own and imports {', '.join(foreign)}, which may keep a state")
+    return list(dict.fromkeys(reasons))
+
+
+def settle(reasons: list[str], mode: Mode) -> str:
+    """Return the reasons as one text, empty to seek. Raises CannotSeek where a seek was asked for and is not exact."""
+    if mode == "forward":
+        return "--loader forward"
+    if not reasons:
+        return ""
+    more = f" and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+    text = "; ".join(reasons[:_MOST_REASONS]) + more
+    if mode == "seek":
+        raise cannot_seek(text)
+    return text
+
+
+def cannot_seek(why: str) -> CannotSeek:
+    """Return the error for a seek that was asked for and would not be exact."""
+    return CannotSeek(
+        f"--loader seek would not be exact: {why}",
+        "leave it out: the batches are then loaded again, which is exact",
+    )
+
+
+def read_offered(value: object) -> tuple[int, object] | None:
+    """Return (which protocol, state) of an object of a library that offers its position, else None."""
+    if not _offers(value):
+        return None
+    for number, pair in enumerate(_PROTOCOLS):
+        if _has(type(value), pair):
+            try:
+                return number, getattr(value, pair[0])()
+            except Exception:  # an edge: a stranger's method; without a state batches are loaded again
+                return None
+    return None
+
+
+def set_state(value: object, which: int, state: object) -> bool:
+    """Set what `read_state` returned; return whether that could be done."""
+    setter = getattr(value, _PROTOCOLS[which][1], None) if which in range(len(_PROTOCOLS)) else None
+    if setter is None:
+        return False
+    setter(state)
+    return True
+
+
+def is_made_anew(loop: Loop) -> bool:
+    """Return whether what a loop goes over offers a position, for the next iterator that is made from it, and its iterator none."""
+    return not _offers(loop.iterator) and _offers(loop.iterable)
+
+
+def _offers(value: Any) -> bool:
+    cls = type(value)
+    if cls in _FILES:
+        return not value.closed and not value.writable() and value.seekable()
+    is_library = not is_of_framework(cls) and not is_own_class(cls)  # the program's own objects are captured whole
+    return is_library and any(_has(cls, pair) for pair in _PROTOCOLS[:-1])
+
+
+def _has(cls: type, pair: tuple[str, str]) -> bool:
+    return all(callable(getattr(cls, name, None)) for name in pair)
+
+
+def _runs_code(loop: Loop) -> bool:
+    """Return whether loading runs code of the program, so that it may move things that a codec cannot see."""
+    return not loop.is_fetched_in_body and (bool(loop.names) or not (_is_plain(loop.iterator) or is_made_anew(loop)))
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether drawing from an iterator runs only code of Python's, of a framework's, or of what offers its position."""
+    described = parts(value)
+    if described is None:
+        return type(value) in _STORES or is_of_framework(type(value)) or _offers(value)
+    kind, items = described
+    return kind.rpartition(".")[2] not in _CALLING and all(_is_plain(item) for part in items for item in _flat(part))
+
+
+def _flat(value: object) -> Iterator[object]:
+    """Yield the arguments of a maker one by one."""
+    if type(value) is tuple:
+        yield from value
+    else:
+        yield value
+
+
+@lru_cache(maxsize=64)
+def _loops_around(file: str, line: int) -> int:
+    """Return how many loops are around a line of a source file."""
+    try:
+        nodes = loop_nodes(ast.parse("".join(linecache.getlines(file)))).values()
+    except (SyntaxError, ValueError):
+        return -1
+    return sum(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes)
+
+
+@lru_cache(maxsize=512)
+def _foreign_modules(file: str) -> frozenset[str]:
+    """Return the libraries that a source file imports, but for those that are known."""
+    try:
+        nodes = list(ast.walk(ast.parse(Path(file).read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    tops = {name.partition(".")[0] for name in names} - _KNOWN
+    return frozenset(top for top in tops if not _is_of_program(top))
+
+
+def _is_of_program(top: str) -> bool:
+    return is_user_module(sys.modules.get(top))

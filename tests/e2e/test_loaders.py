@@ -1,0 +1,424 @@
+"""Loaders come back by a seek where that is exact, else by loading again; a seek that went wrong is caught.
+
+A loader of these programs writes `load` to its standard error (past detrain) for each batch, so that what is loaded can be counted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detrain import errors
+from detrain.store import Catalogue, Snapshot, read
+from tests.e2e.programs import PRELUDE
+from tests.e2e.runs import Result, bare, detrain, environment
+
+COUNTING = (
+    PRELUDE
+    + """
+data = np.random.default_rng(1).normal(size=(24, 3))
+def load(i):
+    os.write(2, b"load\\n")
+    return data[i * 2 : (i + 1) * 2] + np.random.normal(size=3)
+class Rows:
+    def __getitem__(self, i):
+        if i >= 12:
+            raise IndexError(i)
+        return load(i)
+class Stream:
+    def __init__(self):
+        self.at = 0
+    def __iter__(self):
+        return self
+    def __next__(self):
+        self.at += 1
+        if self.at > 12:
+            self.at = 0
+            raise StopIteration
+        return load(self.at - 1)
+class Optimizer:
+    def __init__(self):
+        self.weights = np.ones(3)
+    def apply_gradients(self, x):
+        self.weights += x.sum(axis=0) * random.random()
+optimizer, stream = Optimizer(), Stream()
+open("numbers.txt", "w").write("".join(f"{i * 7 % 31}\\n" for i in range(99)))
+lines = open("numbers.txt")
+def numbered():
+    for i in range(12):
+        yield load(i)
+"""
+)
+LOOP = """
+for epoch in range(3):
+    {before}
+    {header}
+        {first}
+        optimizer.apply_gradients(x)
+        {last}
+        die(f"{{epoch}}:{{i}}")
+    print(epoch, optimizer.weights.tolist(), flush=True)
+show(optimizer.weights)
+"""
+
+
+def program(header: str, first: str = "pass", before: str = "pass", last: str = "pass") -> str:
+    return COUNTING + LOOP.format(header=header, first=first, before=before, last=last)
+
+
+SOUGHT = {
+    "an array, by index": program("for i in range(12):", "x = load(i)"),
+    "a while loop": program("while i < 11:", "i += 1; x = load(i)", before="i = -1"),
+    "an object with an index": program("for i, x in enumerate(Rows()):"),
+    "an object that is its own iterator": program("for x, i in zip(stream, range(12)):"),
+    "a map over a list": program("for i, x in enumerate(map(load, [*range(12)])):"),
+    "two at a time": program("for i, (x, n) in enumerate(zip(Rows(), reversed(range(40)))):"),
+    "a file, read in the body too": program(
+        "for i in range(12):", "x = load(i) * float(lines.readline())", last="optimizer.weights += float(lines.readline())"
+    ),
+}
+SHARDS = """
+for epoch in range(3):
+    for shard in [0, 6]:
+        {header}
+            x = load(i)
+            optimizer.apply_gradients(x)
+            die(f"{{epoch}}:{{i}}")
+            {last}
+    print(epoch, optimizer.weights.tolist(), flush=True)
+show(optimizer.weights)
+"""
+FORWARDED = {
+    "shards": (
+        COUNTING + SHARDS.format(header="for i in range(shard, shard + 6):", last="pass"),
+        "the batch loop has run before in this epoch, or other loops have",
+    ),
+    "a generator": (program("for i, x in enumerate(numbered()):"), "what the batch loop goes over[0][0] (generator)"),
+    "code beside a library": (
+        program("for i in range(12):", "x = load(i)").replace("import numpy", "import msgspec\nimport numpy"),
+        "imports msgspec, which may keep a state",
+    ),
+    "a cursor of a database": (
+        program("for i in range(12):", "x = load(i) + next(cursor)[0]").replace(
+            "optimizer, stream",
+            "import sqlite3\ncursor = sqlite3.connect(':memory:').execute("
+            "'with recursive n(i) as (select 1 union all select i + 1 from n) select i from n')\noptimizer, stream",
+        ),
+        "cursor (sqlite3.Cursor): whether loading moves it is unknown",
+    ),
+}
+
+
+def run(text: str, folder: Path, *options: str, die_at: str = "", **changes: str) -> Result:
+    if not (folder / "program.py").exists():
+        (folder / "program.py").write_text(text)
+    return detrain("run", "--every", "3b", *options, "program.py", cwd=folder, DIE_AT=die_at, **changes)
+
+
+def loads(result: Result) -> int:
+    return result.err.count("load\n")
+
+
+@pytest.mark.parametrize("name", SOUGHT)
+def test_a_loader_whose_position_is_state_is_sought(name: str, tmp_path: Path) -> None:
+    text = SOUGHT[name]
+    whole = run(text, tmp_path, "--bare")
+    assert run(text, tmp_path, die_at="1:7").status == -9
+    resumed = run(text, tmp_path)
+
+    assert resumed.status == 0, resumed.err
+    assert "resuming program at 1:6" in resumed.err
+    assert "loaders are set to their positions" in resumed.err
+    assert resumed.out == whole.out[-len(resumed.out) :]
+    assert loads(resumed) == 18  # six of the second epoch, all of the third
+    assert "warning" not in resumed.err
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+def test_batches_are_loaded_again_where_a_seek_might_not_be_exact(name: str, tmp_path: Path) -> None:
+    text, why = FORWARDED[name]
+    run(text, tmp_path, die_at="0:7")
+    resumed = run(text, tmp_path)
+
+    assert resumed.status == 0, resumed.err
+    assert "the 6 batches of the epoch before it are loaded again" in resumed.err
+    assert why in resumed.err
+    assert loads(resumed) == 36
+    assert resumed.out == run(text, tmp_path, "--bare").out
+
+
+def test_loading_again_can_be_asked_for(tmp_path: Path) -> None:
+    text = SOUGHT["an object that is its own iterator"]
+    run(text, tmp_path, die_at="1:7")
+    resumed = run(text, tmp_path, "--loader", "forward")
+
+    assert resumed.out == run(text, tmp_path, "--bare").out[-len(resumed.out) :]
+    assert loads(resumed) == 24
+    assert "are loaded again: --loader forward" in resumed.err
+
+
+def test_a_seek_that_would_not_be_exact_is_refused_at_the_first_checkpoint_and_on_resume(tmp_path: Path) -> None:
+    text, why = FORWARDED["a generator"]
+    first = run(text, tmp_path, "--loader", "seek")
+    run(text, tmp_path, "--fresh", die_at="1:7")
+    resumed = run(text, tmp_path, "--loader", "seek")
+
+    assert first.status == resumed.status == errors.CannotSeek.exit_code
+    assert f"--loader seek would not be exact: {why}" in first.err
+    assert f"--loader seek would not be exact: {why}" in resumed.err
+    assert resumed.out == ""
+
+
+def test_info_tells_how_loaders_come_back_and_what_is_taken_from_outside(tmp_path: Path) -> None:
+    text, why = FORWARDED["a generator"]
+    run(
+        text.replace("optimizer, stream", "import time, uuid\nseed = int(time.time()) + uuid.uuid4().int\noptimizer, stream"),
+        tmp_path,
+        die_at="1:7",
+    )
+    shown = detrain("info", "program.py", cwd=tmp_path).out
+
+    assert f"the newest checkpoint, 1:6, loads again: {why}" in shown
+    assert "clock: time.time (program.py:" in shown
+    assert "): recorded by the first run, replayed when it resumes" in shown
+    assert "entropy: uuid.uuid4 (program.py:" in shown
+    assert "position is not set back" not in shown
+
+
+def test_info_tells_where_the_probes_of_a_program_are(tmp_path: Path) -> None:
+    for name, body in (("fits", "model.fit(x, y)"), ("probed", "from detrain import record_epoch\nrecord_epoch(0)"), ("none", "")):
+        (tmp_path / f"{name}.py").write_text(f"import keras\n{body}\n")
+    fits, probed, none = (detrain("info", f"{name}.py", cwd=tmp_path).out for name in ("fits", "probed", "none"))
+
+    assert "in Keras's own loops" in fits
+    assert "probes are in the program already" in probed
+    assert "probes are in the program already" not in fits + none
+    assert "no training loop in the source: a run will show it" in none
+
+
+LIBRARY = """
+import os
+class Iterator:
+    def __init__(self):
+        self.at, self.lock = 0, __import__("threading").Lock()
+    def __iter__(self):
+        return self
+    def __next__(self):
+        if self.at >= 12:
+            raise StopIteration
+        os.write(2, b"load\\n")
+        self.at += 1
+        return self.at * 0.1
+class Seekable(Iterator):
+    def get_state(self):
+        return {"at": self.at}
+    def set_state(self, state):
+        self.at = state["at"] + int(os.environ.get("OFF", "0"))
+class Stateful:
+    def __init__(self):
+        self.iterator, self.start, self.lock = None, 0, __import__("threading").Lock()
+    def __iter__(self):
+        self.iterator = Iterator()
+        self.iterator.at, self.start = self.start, 0
+        return self.iterator
+    def state_dict(self):
+        return {"at": self.iterator.at if self.iterator else 0}
+    def load_state_dict(self, state):
+        self.start = state["at"] % 12
+class Mute:
+    def __iter__(self):
+        return Iterator()
+"""
+
+
+def with_library(loader: str, folder: Path) -> tuple[str, dict[str, str]]:
+    """A program whose loop goes over a loader of an installed library."""
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "somelib.py").write_text(LIBRARY)
+    text = program(f"for x in {loader}:", "i = int(x * 10)", before="loader = somelib.Stateful()")
+    text = text.replace("import numpy", "import somelib\nimport numpy").replace("x.sum(axis=0)", "np.float64(x)")
+    return text, {"PYTHONPATH": os.pathsep.join([str(folder / "site-packages"), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.mark.parametrize("loader", ["somelib.Seekable()", "loader"])
+def test_a_loader_of_a_library_that_offers_its_position_is_sought(loader: str, tmp_path: Path) -> None:
+    text, path = with_library(loader, tmp_path)
+    run(text, tmp_path, die_at="1:8", **path)
+    resumed = run(text, tmp_path, **path)
+
+    assert resumed.status == 0, resumed.err
+    assert "loaders are set to their positions" in resumed.err
+    assert resumed.out == run(text, tmp_path, "--bare", **path).out[-len(resumed.out) :]
+    assert loads(resumed) == 18
+
+
+def test_a_loader_of_a_library_that_offers_none_is_loaded_from_again(tmp_path: Path) -> None:
+    text, path = with_library("somelib.Mute()", tmp_path)
+    run(text, tmp_path, die_at="0:8", **path)
+    resumed = run(text, tmp_path, **path)
+
+    assert "are loaded again: what the batch loop goes over (somelib.Iterator)" in resumed.err
+    assert resumed.out == run(text, tmp_path, "--bare", **path).out
+
+
+@pytest.mark.parametrize(("off", "what"), [("1", "batch 1:6 has digest"), ("9", "the batch loop ended at 1:6; the first run had")])
+def test_a_wrong_seek_is_caught(off: str, what: str, tmp_path: Path) -> None:
+    text, path = with_library("somelib.Seekable()", tmp_path)
+    run(text, tmp_path, die_at="1:8", **path)
+    resumed = run(text, tmp_path, OFF=off, **path)
+    instead = run(text, tmp_path, "--loader", "forward", **path)
+
+    assert resumed.status == errors.Diverged.exit_code
+    assert what in resumed.err
+    assert "--loader forward" in resumed.err
+    assert instead.out == run(text, tmp_path, "--bare", **path).out[-len(instead.out) :]
+
+
+# TensorFlow.
+
+TENSORFLOW = """
+import hashlib, os, signal, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import numpy as np
+import tensorflow as tf
+
+def die(where):
+    if os.environ.get("DIE_AT") == where:
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+rows = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
+def loaded(row):
+    tf.print("load", output_stream=sys.stderr)
+    return row * 2
+data = tf.data.Dataset.from_tensor_slices(rows).shuffle(20).batch(8).map(loaded)
+noisy = data.map(lambda row: row + tf.random.normal([8]))
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
+optimizer = keras.optimizers.Adam()
+optimizer.build(model.trainable_variables)
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+@tf.function
+def step_of(source):
+    return step(next(source))
+other = tf.data.Dataset.from_tensor_slices(rows[::-1]).shuffle(20).batch(8)
+endless, closed = iter(data.repeat()), iter(other.repeat())  # of one set they would draw the seeds of reshuffling in a race
+@tf.function
+def step_of_closed():
+    return step(next(closed))
+class Die(keras.callbacks.Callback):
+    turns = 0
+    def on_train_batch_end(self, batch, logs=None):
+        Die.turns += 1
+        die(f"{Die.turns // 12}:{Die.turns % 12 - 1}")
+"""
+TENSORFLOW_LOOP = """
+for epoch in range(3):
+    for i{target} in {over}:
+        loss = {step}
+        die(f"{{epoch}}:{{i}}")
+    print(epoch, float(loss), flush=True)
+print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables)).hexdigest())
+"""
+FIT = """
+model.compile("adam", "mse")
+paired = data.map(lambda row: (row, row[:, :1]))
+model.fit(paired, epochs=3, verbose=0, callbacks=[Die()])
+print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables)).hexdigest())
+"""
+CUSTOM = TENSORFLOW + TENSORFLOW_LOOP.format(target=", x", over="enumerate(data)", step="step(x)")
+DRAWING = TENSORFLOW + TENSORFLOW_LOOP.format(target=", x", over="enumerate(noisy)", step="step(x)")
+INSIDE = TENSORFLOW + TENSORFLOW_LOOP.format(target="", over="range(12)", step="step_of(endless) + step_of_closed()")
+
+
+def test_a_data_set_is_sought_without_reading_what_lies_before(tmp_path: Path) -> None:
+    whole = run(CUSTOM, tmp_path, "--bare")
+    run(CUSTOM, tmp_path, die_at="1:8")
+    shutil.copytree(tmp_path / "ckpt", tmp_path / "tampered")
+    resumed = run(CUSTOM, tmp_path)
+
+    assert resumed.status == 0, resumed.err
+    assert "resuming program at 1:6" in resumed.err
+    assert "loaders are set to their positions" in resumed.err
+    assert resumed.last_line() == whole.last_line()
+    assert 12 < loads(resumed) <= 18  # of what lies ahead, a little may have waited in a buffer
+    assert loads(whole) == 36
+
+    _exchange_positions(tmp_path / "tampered")
+    wrong = run(CUSTOM, tmp_path, "--ckpt", "tampered")
+    assert wrong.status == errors.Diverged.exit_code
+    assert "batch 1:6 has digest" in wrong.err
+
+
+def _exchange_positions(home: Path) -> None:
+    """Give the newest checkpoint the positions of the one before."""
+    catalogue = Catalogue(home)
+    wrong, right = sorted((e for e in catalogue.entries() if e.cursor.cut == "load"), key=lambda e: e.cursor.key())[-2:]
+    one, other = read(wrong.path), read(right.path)
+    names = [f"loader{number:05d}" for number in range(len(other.meta.loaders))]
+    assert names
+    arrays = {**other.arrays, **{name: one.arrays[name] for name in names}}
+    changed = Snapshot(other.meta, other.tensors, other.rng, other.python, arrays)
+    catalogue.save(right.program, right.run, right.cursor, changed)
+
+
+def test_fit_is_sought_without_reading_what_lies_before(tmp_path: Path) -> None:
+    whole = run(TENSORFLOW + FIT, tmp_path, "--bare")
+    run(TENSORFLOW + FIT, tmp_path, die_at="1:8")
+    resumed = run(TENSORFLOW + FIT, tmp_path)
+
+    assert resumed.status == 0, resumed.err
+    assert "resuming program at 1:6" in resumed.err
+    assert "loaders are set to their positions" in resumed.err
+    assert resumed.last_line() == whole.last_line()
+    assert loads(resumed) == loads(whole) - 18
+
+
+@pytest.mark.slow
+def test_a_data_set_whose_maps_draw_is_loaded_from_again(tmp_path: Path) -> None:
+    run(DRAWING, tmp_path, die_at="1:8")
+    resumed = run(DRAWING, tmp_path)
+
+    assert "are loaded again: MapDataset in its tf.data pipeline draws random numbers (RandomStandardNormal)" in resumed.err
+    assert resumed.last_line() == bare(tmp_path / "program.py").last_line()
+
+
+@pytest.mark.parametrize("every", [pytest.param("1", marks=pytest.mark.slow), "3b"])
+def test_iterators_that_compiled_functions_advance_come_back(every: str, tmp_path: Path) -> None:
+    whole = run(INSIDE, tmp_path, "--bare")
+    run(INSIDE, tmp_path, "--every", every, die_at="1:8")
+    resumed = run(INSIDE, tmp_path, "--every", every)
+
+    assert resumed.last_line() == whole.last_line()
+    assert "not captured" not in resumed.err
+
+
+@pytest.mark.slow
+def test_one_that_cannot_come_back_is_named(tmp_path: Path) -> None:
+    named = run(INSIDE.replace("iter(data.repeat())", "iter(noisy.repeat())"), tmp_path)
+
+    assert "iterator (a tf.data iterator that a tf.function advances; MapDataset in its tf.data pipeline draws" in named.err
+
+
+def test_positions_of_pipelines_are_exact_in_another_process_or_refused(tmp_path: Path) -> None:
+    from tests.e2e.pipelines import EXACT, REFUSED
+
+    outs = []
+    for what in ("save", "load"):
+        command = [sys.executable, "-m", "tests.e2e.pipelines", what, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), timeout=120)
+        outs.append(dict(line.split(": ", 1) for line in done.stdout.splitlines()))
+    saved, loaded = outs
+
+    assert loaded == {name: saved[name] for name in EXACT}
+    for name, (_make, why) in REFUSED.items():
+        assert why in saved[name]

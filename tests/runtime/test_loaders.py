@@ -1,0 +1,114 @@
+"""When a seek to a cut is exact: rules that an end-to-end run shows one at a time."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from detrain.errors import CannotSeek
+from detrain.runtime.graph import Encoded
+from detrain.runtime.loaders import Entered, reasons_to_load, settle
+
+
+@dataclass
+class Loop:
+    iterator: Any = None
+    names: tuple[str, ...] = ()
+    iterable: Any = None
+    is_fetched_in_body: bool = False
+    turn_of: object = None
+
+
+def here() -> FrameType:
+    return sys._getframe(1)
+
+
+NOTHING_LOST = Encoded(b"", {}, [])
+
+
+def test_one_run_of_a_loop_is_the_first_and_a_second_run_is_not() -> None:
+    entered, one, other = Entered(), Loop(turn_of=object()), Loop(turn_of=object())
+    entered.begin(here())
+    for _turn in range(3):
+        entered.note(one, here())
+        assert entered.is_first(one, here())
+    entered.note(other, here())
+
+    assert not entered.is_first(other, here())
+    entered.begin(here())
+    entered.note(other, here())
+    assert entered.is_first(other, here())
+
+
+WHILE = """
+def train(entered, loop, here, begin):
+    found = []
+    for epoch in range(2):
+        begin(here())
+        {around}
+            turn = 0
+            while turn < 2:
+                entered.note(loop, here()); found.append(entered.is_first(loop, here()))
+                turn += 1
+    return found
+"""
+
+
+@pytest.mark.parametrize(("around", "expected"), [("if True:", [True] * 4), ("for shard in (0, 1):", [False] * 8)])
+def test_a_while_loop_is_the_first_only_where_no_other_loop_is_around_it(around: str, expected: list[bool], tmp_path: Path) -> None:
+    path = tmp_path / "whiles.py"
+    path.write_text(WHILE.format(around=around))
+    space: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    entered = Entered()
+
+    assert space["train"](entered, Loop(), here, entered.begin) == expected
+
+
+def test_a_loop_over_data_needs_no_knowledge_of_what_else_there_is() -> None:
+    encoded = Encoded(b"", {}, [], unknown=["cursor (sqlite3.Cursor)"])
+
+    assert reasons_to_load(Loop(zip(range(3), [1, 2], strict=False)), encoded, [__file__], is_first=True) == []
+
+
+@pytest.mark.parametrize(
+    "loop", [Loop(iter([1]), names=("x",)), Loop(map(len, [])), Loop(object())], ids=["in the body", "a map", "an object"]
+)
+def test_code_that_loads_is_not_trusted_beside_libraries_or_with_what_would_not_show(loop: Loop) -> None:
+    encoded = Encoded(b"", {}, [], unknown=["cursor (sqlite3.Cursor)"])
+
+    reasons = reasons_to_load(loop, encoded, [__file__], is_first=True)
+
+    assert reasons[0] == "cursor (sqlite3.Cursor): whether loading moves it is unknown"
+    assert "imports pytest, which may keep a state" in reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_trusted"), [("json", True), ("threading", False), ("multiprocessing", False), ("numpy", True)]
+)
+def test_modules_behind_which_something_may_go_on_are_known(name: str, is_trusted: bool, tmp_path: Path) -> None:
+    path = tmp_path / "loads.py"
+    path.write_text(f"import {name}\n")
+
+    assert (reasons_to_load(Loop(names=("x",)), NOTHING_LOST, [str(path)], is_first=True) == []) == is_trusted
+
+
+def test_what_was_lost_or_moved_is_a_reason_and_so_is_another_loop_before() -> None:
+    encoded = Encoded(b"", {}, ["a (A)"], moved=["b (B)"])
+
+    assert reasons_to_load(Loop(), encoded, [], is_first=True) == ["a (A)", "b (B)"]
+    assert len(reasons_to_load(Loop(), NOTHING_LOST, [], is_first=False)) == 1
+    assert len(reasons_to_load(None, NOTHING_LOST, [], is_first=False)) == 1
+
+
+def test_a_seek_that_was_asked_for_is_refused_with_the_reasons() -> None:
+    assert settle([], "seek") == settle([], "auto") == ""
+    assert settle(["a", "b", "c", "d"], "auto") == "a; b; c and 1 more"
+    assert settle([], "forward") == "--loader forward"
+    with pytest.raises(CannotSeek, match="would not be exact: a; b"):
+        settle(["a", "b"], "seek")
