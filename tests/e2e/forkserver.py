@@ -27,7 +27,7 @@ class Server:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(_SERVER), str(TIMEOUT_S)],
+            [sys.executable, "-c", _START, str(_SERVER), str(3 * TIMEOUT_S)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
