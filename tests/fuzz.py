@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib
 import random
 import struct
 import sys
@@ -163,10 +164,12 @@ def main() -> None:
     corpus.mkdir()
     for number, data in enumerate(seeds(target)):
         (corpus / str(number)).write_bytes(data)
-    atheris.instrument_all()
-    atheris.Setup(
-        [sys.argv[0], f"-max_total_time={seconds:.0f}", "-print_final_stats=1", str(corpus)], lambda data: tried(target, data)
-    )
+    with atheris.instrument_imports(include=["detrain"]):
+        for name in [name for name in sys.modules if name.split(".")[0] == "detrain"]:
+            del sys.modules[name]
+        instrumented = importlib.import_module("tests.fuzz")
+    options = [f"-max_total_time={seconds:.0f}", "-print_final_stats=1", "-rss_limit_mb=4096", str(corpus)]
+    atheris.Setup([sys.argv[0], *options], lambda data: instrumented.tried(target, data))
     atheris.Fuzz()
 
 

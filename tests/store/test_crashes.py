@@ -11,6 +11,8 @@ import io
 import itertools
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -168,3 +170,30 @@ def test_calls_that_are_flushed_have_one_outcome(tmp_path: Path) -> None:
     assert {call.kind for call in loose} <= {"make", "write"}  # the line of the manifest, which nothing rests on
     assert len(loose) <= 2
     assert {call.kind for call in calls} == {"make", "write", "cut", "flush", "rename"}
+
+
+CHANGING = (
+    "write,pwrite64,pwritev,writev,ftruncate,truncate,fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat,"
+    "link,linkat,symlink,symlinkat,mkdir,mkdirat,fallocate,mmap,sendfile"
+)
+KINDS = {"pwrite64": "write", "write": "write", "ftruncate": "cut", "fsync": "flush", "rename": "rename", "unlink": "delete"}
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_the_kernel_sees_the_calls_that_are_recorded_and_no_others(tmp_path: Path) -> None:
+    home, log = tmp_path / "home", tmp_path / "log"
+    home.mkdir()
+    program = f"from pathlib import Path\nfrom tests.store.homes import Run\nRun(Path({str(home)!r})).save(1)"
+    command = ["strace", "-f", "-y", "-e", f"trace={CHANGING}", "-o", str(log), sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    if "PTRACE" in done.stderr or "ptrace" in done.stderr:
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    traced = [line.split(maxsplit=1)[1] for line in log.read_text().splitlines() if str(home) in line]
+    traced = [line for line in traced if not line.rstrip().endswith("ENOENT (No such file or directory)")]
+    recorded_folder = tmp_path / "recorded"
+    recorded_folder.mkdir()
+    with recording(recorded_folder) as calls:
+        Run(recorded_folder).save(1)
+
+    assert [KINDS[line.partition("(")[0]] for line in traced] == [call.kind for call in calls if call.kind != "make"]
