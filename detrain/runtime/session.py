@@ -268,6 +268,8 @@ class Session:
         if self.experiment is not None:
             self.experiment.end_body()
         self._check_claims()
+        if self._writer.has_failed:
+            self._settle_saves()
         if not self._is_in_phase:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
@@ -377,6 +379,8 @@ class Session:
         """A batch is loaded: record its digest, or skip its body. `is_first_cut`: a hand probe without the loop wrapper."""
         address = (self._phase, self._epoch, batch)
         if is_first_cut:
+            if self._writer.has_failed:
+                self._settle_saves()
             self._batch = batch
             if not self._arrive("batch", frame) and not self._stations and self._is_due_in_epoch():
                 self._save("batch", frame)
@@ -443,8 +447,8 @@ class Session:
         self._digest()
         if self._trial is not None and not self._stations:
             self._trial.at_end("the program", self._tensors())
+        self._settle_saves()
         try:
-            self._writer.drain()
             self._journal.flush()
         except StoreError as error:
             self._on_save_error(error)
@@ -519,9 +523,9 @@ class Session:
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
         )
         is_large = sum(array.nbytes for array in (*tensors.values(), *arrays.values())) >= LARGE_BYTES
+        self._settle_saves()  # or what went wrong with the save before would cost this one
         try:
             self._journal.flush()
-            self._writer.drain()
             if is_large:
                 tensors = self._writer.copy(tensors)
             snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, arrays)
@@ -560,6 +564,13 @@ class Session:
             self._misses_metric = True
             report.warn(f"--keep-best: the program has no number {name!r} at {cursor}; checkpoints without it are not the best")
         return found
+
+    def _settle_saves(self) -> None:
+        """Wait for what is being written, and hand on what went wrong with it."""
+        try:
+            self._writer.drain()
+        except StoreError as error:
+            self._on_save_error(error)
 
     def _on_save_error(self, error: StoreError) -> None:
         if self._config.stops_on_save_error:

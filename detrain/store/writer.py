@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from detrain.errors import StoreError
 from detrain.runtime import report
 from detrain.runtime.digest import Array
 
@@ -23,7 +22,7 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._error: StoreError | None = None
+        self._error: Exception | None = None
         self._copies: dict[str, Array] = {}
 
     def copy(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -61,8 +60,13 @@ class Writer:
                 report.say(f"waited {waited:.1f} s for the checkpoint before to be written: the disk is slower than the saves")
         self.check()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether something went wrong in the background that `check` has not raised yet."""
+        return self._error is not None
+
     def check(self) -> None:
-        """Raise what went wrong in the background since the last look."""
+        """Raise what went wrong in the background since the last look: StoreError, or what a defect of ours raised."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -70,5 +74,5 @@ class Writer:
     def _run(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except StoreError as error:
+        except Exception as error:  # in a thread nobody would see it: the next probe raises it
             self._error = error

@@ -167,6 +167,37 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
     assert again.last_line() == whole.last_line()
 
 
+BREAKING = """
+import time
+fsync = os.fsync
+def refuse(*_):
+    raise OSError(28, "No space left on device")
+for epoch"""
+LARGE_FULL = (
+    LARGE.replace("        x = np", "        time.sleep(0.1)\n        if step == 2: os.fsync = fsync\n        x = np")
+    .replace("\nfor epoch", BREAKING, 1)
+    .replace("    print(epoch", "    if os.environ.get('FULL') == str(epoch): os.fsync = refuse\n    print(epoch")
+)
+
+
+def test_a_background_save_that_fails_ends_the_run_at_the_next_probe(tmp_path: Path) -> None:
+    run = detrain("run", _program(tmp_path, LARGE_FULL), cwd=tmp_path, FULL="0")
+
+    assert run.status == StoreError.exit_code
+    assert "No space left on device" in run.err
+    assert [line[0] for line in run.out.splitlines()] == ["0"]
+
+
+def test_a_background_save_that_fails_costs_only_itself_if_that_is_asked(tmp_path: Path) -> None:
+    program = _program(tmp_path, LARGE_FULL)
+    run = detrain("run", "--keep", "9", "--on-save-error", "warn", program, cwd=tmp_path, FULL="0")
+    epochs = sorted(parse_name(path).cursor.epoch for path in (tmp_path / "ckpt").glob("*.h5"))  # type: ignore[union-attr]
+
+    assert run.status == 0, run.err
+    assert run.err.count("training goes on without this checkpoint") == 1
+    assert epochs == [2, 3, 4, 5]
+
+
 def test_sigterm_ends_with_a_checkpoint_at_the_next_cut(tmp_path: Path) -> None:
     run = started(tmp_path, SLOW, "--every", "100b")
     wait_for(tmp_path, "ckpt/*e00001-e*.h5")
@@ -212,7 +243,15 @@ def test_the_writer_waits_and_hands_errors_on() -> None:
     writer.write(fails, is_large=True)
     with pytest.raises(StoreError, match="disk is full"):
         writer.drain()
+    assert not writer.has_failed
     writer.drain()
+
+    def has_a_defect() -> None:
+        raise ZeroDivisionError
+
+    writer.write(has_a_defect, is_large=True)
+    with pytest.raises(ZeroDivisionError):
+        writer.drain()
     with pytest.raises(StoreError, match="disk is full"):
         writer.write(fails, is_large=False)
 
