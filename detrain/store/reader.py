@@ -87,9 +87,10 @@ class _File:
         dtype = named_dtype(listed.dtype)
         if extent.offset + extent.size_bytes > self._end or math.prod(listed.shape) > max(extent.size_bytes, self._end):
             raise CheckpointDamaged(f"has an array {name!r} of shape {listed.shape}, more than there is room for")
-        buffer = np.empty(extent.size_bytes, np.uint8)
-        self._digest(name, buffer.data)
-        return buffer.view(dtype).reshape(listed.shape) if extent.size_bytes else np.zeros(listed.shape, dtype)
+        # It owns its memory, as the array of the program did that it stands for.
+        array: Array = (np.empty if extent.size_bytes else np.zeros)(listed.shape, dtype)
+        self._digest(name, array.reshape(-1).view(np.uint8).data if extent.size_bytes else memoryview(b""))
+        return array
 
     def check(self, name: str) -> None:
         """See that an array has its digest, in little memory."""

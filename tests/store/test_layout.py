@@ -179,6 +179,12 @@ def test_any_hdf5_reader_finds_sensible_names_shapes_and_types(written):
         assert msgspec.json.decode(file["meta"][()].tobytes())["program"] == "train"
 
 
+def test_arrays_own_their_memory(written):
+    snapshot = read(written)
+    arrays = [*snapshot.tensors.values(), *snapshot.arrays.values()]
+    assert all(array.flags.owndata and array.flags.writeable and array.flags.aligned for array in arrays)
+
+
 def test_equal_snapshots_give_equal_bytes(tmp_path):
     write(tmp_path / "one.h5", small())
     time.sleep(1.1)  # HDF5 keeps times in seconds
