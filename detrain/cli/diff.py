@@ -10,7 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from detrain.errors import StoreError
+from detrain.cli.programs import PROGRAM_SETTINGS, Program
+from detrain.errors import StoreError, UsageError
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.journal import Address, read_batches
 from detrain.store import Catalogue, Entry, read
@@ -80,11 +81,13 @@ def compare_runs(one: Run, other: Run) -> Comparison:
     return Comparison(len(common), first, {key: compare(read(a), read(b)) for key, (a, b) in files.items()})
 
 
-@click.command()
+@click.command(context_settings=PROGRAM_SETTINGS)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--bisect", "is_bisect", is_flag=True, help="Run PROGRAM again, and name the step and the op in which they part.")
 @click.argument("one", metavar="RUN_A", type=click.Path(path_type=Path))
 @click.argument("other", metavar="RUN_B", type=click.Path(path_type=Path))
-def command(as_json: bool, one: Path, other: Path) -> int:
+@click.argument("program", metavar="[PROGRAM ARGS…]", nargs=-1, type=click.UNPROCESSED)
+def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tuple[str, ...]) -> int:
     """Compare two runs: the first batch, and the first checkpoint and tensors, that differ. Exit status 1 if something does.
 
     RUN is a checkpoint home (its newest run), a journal in one, or a checkpoint.
@@ -92,7 +95,10 @@ def command(as_json: bool, one: Path, other: Path) -> int:
     \b
     Example:
       detrain diff ckpt_monday ckpt_tuesday
+      detrain diff --bisect ckpt_monday ckpt_tuesday train.py --epochs 3
     """
+    if is_bisect != bool(program):
+        raise UsageError("--bisect and PROGRAM go together", "for example `detrain diff --bisect ckpt_a ckpt_b train.py`")
     found = compare_runs(Run.at(one), Run.at(other))
     if not found.batches and not found.checkpoints:
         raise StoreError(f"{str(one)!r} and {str(other)!r} have no batch or checkpoint in common", "give two runs of one program")
@@ -101,7 +107,19 @@ def command(as_json: bool, one: Path, other: Path) -> int:
     else:
         for line in described(found):
             click.echo(line)
+    if is_bisect and not found.is_equal:
+        _bisect(one, other, found, program)
     return 0 if found.is_equal else 1
+
+
+def _bisect(one: Path, other: Path, found: Comparison, program: tuple[str, ...]) -> None:
+    from detrain.cli.bisect import bisect
+    from detrain.cli.bisect import described as in_lines
+    from detrain.cli.trials import Subject
+
+    subject = Subject(Program.find(program[0], is_module=False), program[1:], one if one.is_dir() else one.parent)
+    for line in in_lines(bisect(Run.at(one), Run.at(other), found, subject)):
+        click.echo(line)
 
 
 def described(found: Comparison, most: int = 8) -> list[str]:

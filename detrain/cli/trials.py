@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -49,6 +49,8 @@ class Done:
     """Whether the faulty step was begun."""
     fired: Firing | None = None
     sites: tuple[Site, ...] = ()
+    digests: tuple[tuple[str, int, int], ...] = ()
+    """(site, replica, digest) of each op of a step."""
     error: str = ""
     """The end of what it wrote to stderr."""
 
@@ -131,7 +133,7 @@ class Subject:
         if not _covers(done, plan):
             home.mkdir(parents=True, exist_ok=True)
             if not Catalogue(home).entries():
-                self._link(self._own, start, home)
+                link(self._own, start, home)
             report.say(f"golden run of {self.program.name}, without a fault")
             golden = Experiment(log=str(log), at=plan.at, until=plan.until, count=plan.count, has_checkpoints=True)
             done = self.run(golden, home, every="1")
@@ -149,7 +151,7 @@ class Subject:
         """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
         with self.scratch(folder) as home:
             golden = [entry for entry in Catalogue(self.folder / "golden").entries() if entry.cursor.cut in ("epoch", "end")]
-            self._link(golden, (experiment.at[0], experiment.at[1], 0), home)
+            link(golden, (experiment.at[0], experiment.at[1], 0), home)
             return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
 
     def start_of(self, at: Cursor) -> Path | None:
@@ -158,7 +160,7 @@ class Subject:
         before = _before(golden, (at[0], at[1], 0))
         return before[-1].path if before else None
 
-    def run(self, experiment: Experiment, home: Path, *, every: str = _NEVER) -> Done:
+    def run(self, experiment: Experiment, home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None) -> Done:
         """Run the program with an experiment in a checkpoint home."""
         plan = home / "experiment.json"
         _write(plan, msgspec.json.encode(experiment))
@@ -166,7 +168,7 @@ class Subject:
         if not Catalogue(home).entries():
             arguments += ["--seed", str(self._seed), "--fresh"]
         command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
-        environment = {**os.environ, VARIABLE: str(plan)}
+        environment = {**os.environ, **(settings or {}), VARIABLE: str(plan)}
         errors = home / "stderr"
         with errors.open("wb") as stderr:
             process = subprocess.Popen(
@@ -213,19 +215,20 @@ class Subject:
             return []
         return mine
 
-    def _link(self, entries: Sequence[Entry], before: Cursor, home: Path) -> None:
-        """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
-        chosen = _before(entries, before)
-        if not chosen:
-            return
-        for entry in stations(chosen, chosen[-1]):
-            with contextlib.suppress(FileExistsError):
-                try:
-                    os.link(entry.path, home / entry.path.name)
-                except OSError:
-                    shutil.copyfile(entry.path, home / entry.path.name)
-        journal = f"{chosen[-1].program}-r{chosen[-1].run}.journal"
-        shutil.copyfile(chosen[-1].path.with_name(journal), home / journal)
+
+def link(entries: Sequence[Entry], before: Cursor, home: Path) -> None:
+    """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
+    chosen = _before(entries, before)
+    if not chosen:
+        return
+    for entry in stations(chosen, chosen[-1]):
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.link(entry.path, home / entry.path.name)
+            except OSError:
+                shutil.copyfile(entry.path, home / entry.path.name)
+    journal = f"{chosen[-1].program}-r{chosen[-1].run}.journal"
+    shutil.copyfile(chosen[-1].path.with_name(journal), home / journal)
 
 
 def _before(entries: Sequence[Entry], cursor: Cursor) -> list[Entry]:
@@ -238,6 +241,7 @@ def read_log(path: Path) -> Done:
     steps: dict[Cursor, Step] = {}
     end, fired, is_armed = "", None, False
     sites: tuple[Site, ...] = ()
+    digests: tuple[tuple[str, int, int], ...] = ()
     if path.is_file():
         for line in path.read_bytes().splitlines():
             try:
@@ -249,8 +253,9 @@ def read_log(path: Path) -> Done:
             fired = entry.fired or fired
             is_armed = is_armed or entry.is_armed
             sites = tuple(entry.sites or sites)
+            digests = tuple(entry.digests or digests)
             end = entry.end or end
-    return Done(0, tuple(steps.values()), end, is_armed, fired, sites)
+    return Done(0, tuple(steps.values()), end, is_armed, fired, sites, digests)
 
 
 def _covers(done: Done, plan: Experiment) -> bool:

@@ -83,6 +83,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute path of the file that takes what is measured, a JSON object a line."""
     is_profile: bool = False
     """List the sites of the first step, then end."""
+    digests_at: Cursor | None = None
+    """Note a digest of what each op of this step gives, then end."""
     injection: Injection | None = None
     at: Cursor = (0, 0, 0)
     """The first step that is hit."""

@@ -14,7 +14,7 @@ class Instruments:
 
     def __init__(self, plan: Experiment) -> None:
         self._injector = Injector(plan.injection) if plan.injection is not None else None
-        self._sites = Sites(self._point, counts=plan.is_profile)
+        self._sites = Sites(self._point, counts=plan.is_profile, has_digests=plan.digests_at is not None)
         self._series = Series(self._sites)
 
     def _point(self, name: str, replica: int) -> Point | None:
@@ -50,6 +50,10 @@ class Instruments:
     def series(self) -> dict[str, float]:
         """Return the loss and metrics of what has run since the last call."""
         return self._series.read()
+
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return what each op has given last, as digests."""
+        return self._sites.digests()
 
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""

@@ -94,6 +94,8 @@ class Op:
     role: Literal["", "grad_in", "grad_wt"] = ""
     shapes: dict[str, Any] = field(default_factory=dict)
     """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
+    digest: Any = None
+    """Hidden variable that takes a digest of the output when the graph runs."""
 
 
 class Point(Protocol):
@@ -117,9 +119,10 @@ class _Context(threading.local):
 class Sites:
     """Watches ops being made. `point(name, replica)` returns what is put at a site, or None; `counts` has runs measured, too."""
 
-    def __init__(self, point: Callable[[str, int], Point | None], *, counts: bool) -> None:
+    def __init__(self, point: Callable[[str, int], Point | None], *, counts: bool, has_digests: bool = False) -> None:
         self._point = point
         self._counts = counts
+        self._has_digests = has_digests
         self._context = _Context()
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""
@@ -226,6 +229,11 @@ class Sites:
                 outputs = point.replace(op, outputs)
         if self._counts:
             outputs = self._measure(found, outputs)
+        if self._has_digests:
+            with self.own_ops(graph):
+                found.digest = hidden_variable(0, tf.int64)
+                with tf.control_dependencies([found.digest.assign(_digest(outputs[0]), read_value=False)]):
+                    outputs = [linked(outputs[0], tf.identity(outputs[0])), *outputs[1:]]
         return outputs
 
     def _depends_on_gradient(self, op: Any) -> bool:
@@ -322,6 +330,10 @@ class Sites:
                 found[known.key] = self._site(known, is_alive=is_alive)
         return [msgspec.structs.replace(site, replicas=replicas[name], executions=runs[name]) for name, site in found.items()]
 
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return (name, replica, digest) of each op, in the order in which they were traced: an op's inputs come before it."""
+        return [(known.key, known.replica, int(known.digest.numpy())) for known in self._ops.values() if known.digest is not None]
+
     def _site(self, known: Op, *, is_alive: bool) -> Site:
         return Site(
             name=known.key,
@@ -348,6 +360,14 @@ def operands_of(op: Any) -> dict[str, tuple[int, Any]]:
                 operands[name] = (index, op.inputs[index])
     operands["output"] = (0, op.outputs[0])
     return operands
+
+
+def _digest(tensor: Any) -> Any:
+    """Return a sum of an output's bit patterns, each times its place: exact integers, so that no order of adding changes it."""
+    flat = tf.reshape(tensor, [-1])
+    bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, tf.int32 if tensor.dtype.size == 4 else tf.int16)
+    places = tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64) % 65_521 + 1
+    return tf.reduce_sum(tf.cast(bits, tf.int64) * places)
 
 
 def _shape(tensor: Any, noted: Any) -> tuple[int, ...]:

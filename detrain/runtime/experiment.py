@@ -42,6 +42,9 @@ class Instruments(Protocol):
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""
 
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""
+
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the log: one step, or what followed the last step of an epoch (`batch` is -1 then)."""
@@ -63,6 +66,8 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
     fired: Firing | None = None
     sites: list[Site] | None = None
+    digests: list[tuple[str, int, int]] | None = None
+    """Of each op of a step, in the order in which they were traced: its site, its replica, its digest."""
     end: str = ""
     """Why the run ended where it did: the last line."""
 
@@ -115,6 +120,10 @@ class ExperimentRun:
         if self.plan.is_profile:
             self._write(Log(sites=self._instruments.sites()))
             self.stop("profile")
+            return
+        if body == self.plan.digests_at:
+            self._write(Log(digests=self._instruments.digests()))
+            self.stop("digests")
             return
         if self._is_armed:
             self._disarm(body)

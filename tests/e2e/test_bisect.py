@@ -1,0 +1,49 @@
+"""`detrain diff --bisect`: it names the step and the op in which two runs part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.runs import detrain
+
+pytest.importorskip("tensorflow")
+
+PROGRAM = """
+import numpy as np, keras, tensorflow as tf
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(64, 9, 9, 8)).astype("float32"), rng.integers(0, 3, 64)
+model = keras.Sequential([keras.Input((9, 9, 8)), keras.layers.Conv2D(16, 3, name="conv1"), keras.layers.Flatten(),
+    keras.layers.Dense(3)])
+optimizer = keras.optimizers.SGD(1e-2)
+loss = keras.losses.SparseCategoricalCrossentropy(True)
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        value = loss(y, model(x, training=True))
+    optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables))
+    return value
+for epoch in range(2):
+    for batch in range(4):
+        step(tf.constant(x[batch * 16:][:16]), tf.constant(y[batch * 16:][:16]))
+"""
+
+
+@pytest.mark.slow
+def test_the_first_op_that_another_library_computes_otherwise_is_named(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for home, setting in (("a", "1"), ("b", "0")):
+        assert detrain("run", "--ckpt", home, "program.py", cwd=tmp_path, TF_ENABLE_ONEDNN_OPTS=setting).status == 0
+
+    run = detrain("diff", "--bisect", "a", "b", "program.py", cwd=tmp_path)
+
+    assert run.status == 1
+    assert "they part in step 0:0, at step/forward/sequential/conv1/Conv2D" in run.out, run.out + run.err
+
+
+def test_bisecting_needs_the_program(tmp_path: Path) -> None:
+    run = detrain("diff", "--bisect", "a", "b", cwd=tmp_path)
+
+    assert run.status == 64
+    assert "--bisect and PROGRAM go together" in run.err
