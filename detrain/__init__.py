@@ -6,7 +6,15 @@ A program that `detrain run` rewrites calls these; a program may also call them 
 from __future__ import annotations
 
 from detrain.errors import DetrainError
-from detrain.runtime.probes import batch_loop, epoch_loop, record_batch, record_epoch, record_load, record_phase
+from detrain.runtime.probes import (
+    batch_loop,
+    epoch_loop,
+    guard_run,
+    record_batch,
+    record_epoch,
+    record_load,
+    record_phase,
+)
 
 __version__ = "0.1.0"
 
@@ -15,6 +23,7 @@ __all__ = [
     "__version__",
     "batch_loop",
     "epoch_loop",
+    "guard_run",
     "record_batch",
     "record_epoch",
     "record_load",

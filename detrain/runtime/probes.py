@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from detrain.errors import DetrainError, Diverged
+from detrain.errors import DetrainError, Diverged, UsageError
 from detrain.runtime.cursor import FETCHED_IN_BODY, NOTHING
 
 if TYPE_CHECKING:
@@ -263,6 +263,18 @@ class _WhileLoop:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
+
+
+def guard_run(mode: str = "recover", on_repeat: str = "stop") -> None:
+    """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before the loops.
+
+    Options of the command count instead, if they were given; without a session this does nothing. Raises UsageError.
+    """
+    for name, value, known in (("mode", mode, ("detect", "recover")), ("on_repeat", on_repeat, ("stop", "continue"))):
+        if value not in known:
+            raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/guard.md")
+    if _session is not None and _session.recovery is None:
+        _guarded(_session.guard, recovers=mode == "recover", goes_on=on_repeat == "continue")
 
 
 def note_fetched(parts: list[Any]) -> None:

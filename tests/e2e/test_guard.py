@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import FaultPersists
+from detrain import guard_run
+from detrain.errors import FaultPersists, UsageError
 from tests.e2e.runs import bare, detrain
 
 PRELUDE = """\
@@ -21,14 +22,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-FAULTS = dict(fault.split(":") for fault in os.environ.get("FAULTS", "").split(",") if fault)
+if "DEVICES" in os.environ:
+    devices = [tf.config.LogicalDeviceConfiguration()] * int(os.environ["DEVICES"])
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+
 VALUES = {"gradient": 3e15, "nan": float("nan"), "slot": 1e20, "weight": 1e15}
 turn = 0
 
 def strike():
     # What is added to gradients, slots and weights in the next step: zeros, but once.
     global turn
-    kind, mark = FAULTS.get(str(turn), ""), f"struck-{turn}"
+    faults = dict(fault.split(":") for fault in os.environ.get("FAULTS", "").split(",") if fault)
+    kind, mark = faults.get(str(turn), ""), f"struck-{turn}"
     is_due = kind and ("again" in os.environ or not os.path.exists(mark))
     if is_due:
         os.close(os.open(mark, os.O_CREAT))
@@ -250,3 +255,101 @@ def test_detect_names_the_variable_and_changes_nothing(tmp_path: Path, monkeypat
     assert (status, lines[:26], lines[26:] == expected[26:]) == (0, expected[:26], False), err
     assert [(line["action"], line["at"]) for line in log] == [("detected", "1:12")]
     assert "Adam/sequential_dense_kernel_momentum has norm" in err
+
+
+RESUMED = """
+import signal
+model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []
+step = step_of(model, optimizer)
+for epoch in range(3):
+    for i, (a, b) in enumerate(data):
+        history.append(float(step(a, b, strike())))
+        if os.environ.get("DIE_AT") == str(turn):
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, sum(history).hex())
+show(*model.variables, *optimizer.variables)
+"""
+
+
+def test_the_first_steps_after_a_resume_are_guarded_as_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = _bare(tmp_path, RESUMED, monkeypatch)
+    options = ("--guard", "recover", "--every", "5b")
+
+    _lines, log, _err, status = _run(tmp_path, RESUMED, *options, DIE_AT="18")
+    assert (status, log) == (-9, [])
+    lines, log, err, status = _run(tmp_path, RESUMED, *options, FAULTS="16:slot")
+
+    assert (status, lines) == (0, expected[1:]), err
+    assert "resuming program at 1:3" in err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
+
+
+REPLICAS = """
+strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(8)])
+with strategy.scope():
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(8, activation="relu"), keras.layers.BatchNormalization(),
+                              keras.layers.Dropout(0.3), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.Adam(1e-2)
+    optimizer.build(model.trainable_variables)
+
+def replica_step(a, b, struck):
+    me = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group == 3, tf.float32)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    gradients[2] = gradients[2] + struck[0] * me
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+@tf.function
+def step(a, b, struck):
+    return strategy.reduce("mean", strategy.run(replica_step, (a, b, struck)), None)
+
+spread = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((x[:48], y[:48])).shuffle(48).batch(16))
+losses = []
+for epoch in range(4):
+    for a, b in spread:
+        losses.append(float(step(a, b, strike())))
+    print(epoch, sum(losses).hex())
+show(*model.variables, *optimizer.variables)
+"""
+
+
+@pytest.mark.slow
+def test_a_fault_in_one_of_eight_replicas_is_undone_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVICES", "8")
+    expected = _bare(tmp_path, REPLICAS, monkeypatch)
+
+    lines, log, err, status = _run(tmp_path, REPLICAS, "--guard", "recover", FAULTS="8:nan,10:gradient")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
+
+
+BY_HAND = """
+import detrain
+detrain.guard_run(on_repeat="continue")
+model, optimizer = net(), keras.optimizers.SGD(1e-2, momentum=0.9)
+step = step_of(model, optimizer)
+for epoch in detrain.epoch_loop(range(2)):
+    detrain.record_epoch(epoch)
+    for a, b in detrain.batch_loop(data):
+        if detrain.record_batch():
+            step(a, b, strike())
+show(*model.variables, *optimizer.variables)
+"""
+
+
+def test_one_call_guards_a_program_with_probes_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = _bare(tmp_path, BY_HAND, monkeypatch)
+
+    lines, log, err, status = _run(tmp_path, BY_HAND, FAULTS="14:weight")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(UsageError, match="mode='both'"):
+        guard_run("both")
