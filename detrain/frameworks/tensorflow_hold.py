@@ -44,15 +44,20 @@ class Compiled:
         for key, variable in variables.items():
             by_device.setdefault(variable.handle.device, {})[key] = variable
         self.keys = [key for group in by_device.values() for key in group]
-        self._calls: list[tuple[Any, list[Any], int]] = []
+        self._calls: list[tuple[str, tuple[Any, list[Any], int]]] = []
         for device, group in by_device.items():
-            self._calls.append(_compiled(device, list(group.values()), make))
+            self._calls.append((device, _compiled(device, list(group.values()), make)))
 
     def __call__(self) -> list[list[Any]]:
         """Return the tensors of each device."""
         runtime = context.context()
-        with context.function_executor_type(_EXECUTOR):
-            return [runtime.call_function(function.name, captures, count) for function, captures, count in self._calls]
+        # The one thread of that executor would wait for itself where a function goes over devices.
+        with context.function_executor_type(_EXECUTOR if len(self._calls) == 1 else None):
+            found = []
+            for device, (function, captures, count) in self._calls:
+                with tf.device(device):
+                    found.append(runtime.call_function(function.name, captures, count))
+            return found
 
 
 def _compiled(device: str, variables: list[Any], make: Callable[[list[Any]], list[Any]]) -> tuple[Any, list[Any], int]:

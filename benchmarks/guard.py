@@ -1,0 +1,221 @@
+"""What the guard costs a step, what the way back costs, and how often it is wrong.
+
+    python benchmarks/guard.py [--steps N] [--width W] [--batch B] [--json]
+    python benchmarks/guard.py --false-alarms 20000
+
+First form: a convolutional network with Adam under `detrain run --guard recover`. In one process, for each step: the time of the
+step, of the look at the cut behind it (as it happens, with cold caches, and the slope of 20 looks in a row), of holding the moment.
+Then one fault: the time from the alarm until the run is there again, in step times. For comparison the algebraic inverse of Adam
+(the way back that keeps no copy): its error in ULP, for a usual gradient and for a faulty one, and its time.
+
+Second form: steps without a fault of five optimizers under `--guard detect`, and how many of them raised an alarm.
+
+Given are medians and the range of the middle half. CPU times are of all threads, those that wait for work included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+COST = """
+import json, os, sys, time, keras, numpy as np, tensorflow as tf
+probes = sys.modules["detrain.runtime.probes"]  # a program that imports detrain would get no probes
+layers = keras.layers
+steps, width, batch = map(int, sys.argv[1:4])
+model = keras.Sequential([keras.Input((32, 32, 3)), *[layer for scale in (1, 2, 4) for layer in (
+    layers.Conv2D(scale * width, 3, strides=1 if scale == 1 else 2, use_bias=False), layers.BatchNormalization(), layers.ReLU())],
+    layers.GlobalAveragePooling2D(), layers.Dense(10)])
+optimizer = keras.optimizers.Adam(1e-3)
+optimizer.build(model.trainable_variables)
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+x, y = np.random.normal(size=(batch * 4, 32, 32, 3)).astype("float32"), np.random.randint(0, 10, batch * 4)
+data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).repeat()
+
+@tf.function
+def step(a, b, struck):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    gradients[0] = gradients[0] + struck
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+class Timed:
+    def __init__(self, owner, name):
+        self.original, self.times, self.cpu = getattr(owner, name), [], []
+        setattr(owner, name, self)
+    def __call__(self, *arguments, **keywords):
+        began, cpu = time.perf_counter(), time.process_time()
+        try:
+            return self.original(*arguments, **keywords)
+        finally:
+            self.times.append(time.perf_counter() - began)
+            self.cpu.append(time.process_time() - cpu)
+
+faulty = steps - 3
+recovery = looks = holds = None
+for epoch in range(1):
+    for turn, (a, b) in enumerate(data.take(steps)):
+        if looks is None:
+            recovery = probes._session.recovery
+            looks, holds = Timed(recovery.guard, "must_go_back"), Timed(recovery, "hold")
+        struck = 0.0
+        if turn == faulty and not os.path.exists("struck"):
+            os.close(os.open("struck", os.O_CREAT))
+            struck = 1e18
+        began, cpu = time.perf_counter(), time.process_time()
+        step(a, b, tf.constant(struck)).numpy()
+        ended = time.perf_counter()
+        marks = os.open("marks", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        os.write(marks, f"{turn} {began} {ended} {time.process_time() - cpu}\\n".encode())
+        os.close(marks)
+        if turn == 8:
+            framework, guard = probes._session.frameworks[0], recovery.guard
+            began = time.perf_counter()
+            for _ in range(20):
+                guard.bounds.judge(*framework.norms())
+            slope = (time.perf_counter() - began) / 20
+watched, _ = framework.norms()
+held = sum(v.numpy().nbytes for v in [*model.variables, *optimizer.variables])
+print("RESULT", json.dumps({"look": looks.times[3:], "look_cpu": looks.cpu[3:], "hold": holds.times[3:],
+    "hold_cpu": holds.cpu[3:], "slope": slope, "variables": len(watched), "bytes": held}))
+"""
+
+STEADY = """
+import sys, keras, numpy as np, tensorflow as tf
+steps = int(sys.argv[1])
+layers, optimizers = keras.layers, keras.optimizers
+random = np.random.default_rng(0)
+x = random.normal(size=(512, 16)).astype("float32")
+y = (x[:, :4].sum(1) > 0).astype("int32")
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512).batch(16).repeat()
+
+def train(optimizer):
+    model = keras.Sequential([keras.Input((16,)), layers.Dense(32, activation="relu"), layers.BatchNormalization(),
+                              layers.Dropout(0.2), layers.Dense(16, activation="relu"), layers.Dense(2)])
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+    @tf.function
+    def step(a, b):
+        with tf.GradientTape() as tape:
+            loss = loss_of(b, model(a, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return loss
+    for epoch in range(1):
+        for a, b in data.take(steps // 5):
+            loss = step(a, b)
+    print(type(optimizer).__name__, float(loss), flush=True)
+
+schedule = optimizers.schedules.PolynomialDecay(1e-6, 1000, 1e-1)
+for optimizer in (optimizers.Adam(1e-2), optimizers.SGD(schedule, momentum=0.9), optimizers.RMSprop(1e-2),
+                  optimizers.Lamb(1e-2), optimizers.AdamW(1e-2, global_clipnorm=1.0)):
+    train(optimizer)
+"""
+
+
+def run(source: str, *arguments: object, mode: str) -> tuple[str, list[dict[str, Any]], list[str]]:
+    """Run a program with the guard; return its output, the log of alarms and the lines of `marks`."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "program.py").write_text(source)
+        command = [sys.executable, "-m", "detrain", "run", "--guard", mode, "--ckpt", "home", "program.py", *map(str, arguments)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stderr[-3000:])
+        logs = list((Path(folder) / "home").glob("*.alarms.jsonl"))
+        marks = Path(folder) / "marks"
+        alarms = [json.loads(line) for line in logs[0].read_text().splitlines()] if logs else []
+        return done.stdout, alarms, marks.read_text().splitlines() if marks.exists() else []
+
+
+def quartiles(times: list[float], unit: float = 1e3) -> list[float]:
+    """Return [25 %, 50 %, 75 %] in milliseconds."""
+    return [round(float(q) * unit, 4) for q in np.quantile(times, [0.25, 0.5, 0.75])]
+
+
+def ulps(one: np.ndarray, other: np.ndarray) -> int:
+    """Return the largest distance between two float32 arrays in units in the last place."""
+    ordered = [np.where(x.view(np.int32) < 0, np.int64(-(2**31)) - x.view(np.int32), x.view(np.int32)) for x in (one, other)]
+    return int(np.abs(ordered[0].astype(np.int64) - ordered[1].astype(np.int64)).max())
+
+
+def inverse_of_adam(size: int) -> dict[str, Any]:
+    """Undo one step of Adam by algebra, in float32, where the gradient is as usual and where one element of it is 1e10."""
+    random = np.random.default_rng(0)
+    one, b1, b2, rate = np.float32(1), np.float32(0.9), np.float32(0.999), np.float32(1e-3)
+    found: dict[str, Any] = {}
+    for name, spike in (("usual", None), ("faulty", np.float32(1e10))):
+        m, w = (random.normal(size=size).astype(np.float32) * np.float32(1e-2) for _ in range(2))
+        v, g = np.square(m), random.normal(size=size).astype(np.float32) * np.float32(1e-2)
+        if spike is not None:
+            g[:] = spike
+        new_m, new_v = m + (g - m) * (one - b1), v + (g * g - v) * (one - b2)
+        new_w = w - rate * new_m / (np.sqrt(new_v) + np.float32(1e-7))
+        began = time.perf_counter()
+        back_w = new_w + rate * new_m / (np.sqrt(new_v) + np.float32(1e-7))
+        back_m, back_v = (new_m - (one - b1) * g) / b1, (new_v - (one - b2) * g * g) / b2
+        found[name] = {"m": ulps(m, back_m), "v": ulps(v, back_v), "w": ulps(w, back_w)}
+        found["ms"] = round((time.perf_counter() - began) * 1e3, 3)
+    return found
+
+
+def cost(steps: int, width: int, batch: int) -> dict[str, Any]:
+    """Measure what the guard costs."""
+    out, alarms, lines = run(COST, steps, width, batch, mode="recover")
+    result = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT")).removeprefix("RESULT"))
+    marks = [line.split() for line in lines]
+    began, ended = [float(m[1]) for m in marks], [float(m[2]) for m in marks]
+    step = float(np.median(np.subtract(ended, began)[3:]))
+    struck = next(i for i, m in enumerate(marks) if int(m[0]) == steps - 3)
+    assert [alarm["action"] for alarm in alarms][-2:] == ["went back", "recovered"], alarms
+    again = ended[struck + 2] - ended[struck]  # from the end of the faulty step until both have been run again
+    look, step_cpu = quartiles(result["look"]), float(np.median([float(m[3]) for m in marks][3:]))
+    return {
+        "step, ms": quartiles(list(np.subtract(ended, began)[3:])),
+        "look, ms": look,
+        "look, share of a step": round(look[1] / (step * 1e3), 6),
+        "look, CPU ms": quartiles(result["look_cpu"]),
+        "step, CPU ms": round(step_cpu * 1e3, 2),
+        "look, share of a step in CPU time": round(float(np.median(result["look_cpu"])) / step_cpu, 6),
+        "look repeated, ms": round(result["slope"] * 1e3, 4),
+        "look repeated, share of a step": round(result["slope"] / step, 6),
+        "variables watched": result["variables"],
+        "hold, ms": quartiles(result["hold"]),
+        "hold, CPU ms": quartiles(result["hold_cpu"]),
+        "ring, MB (copied on write, two moments)": round(2 * result["bytes"] / 1e6, 2),
+        "alarm to the same place again, in steps": round(again / step, 2),
+        "inverse of Adam": inverse_of_adam(result["bytes"] // 12),
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--false-alarms", type=int, metavar="STEPS")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.false_alarms:
+        _out, alarms, _marks = run(STEADY, options.false_alarms, mode="detect")
+        figures: dict[str, Any] = {"steps": options.false_alarms // 5 * 5, "alarms": len(alarms)}
+    else:
+        figures = cost(options.steps, options.width, options.batch)
+    if options.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        print(f"{name:45} {value}")
+
+
+if __name__ == "__main__":
+    main()
