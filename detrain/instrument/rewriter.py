@@ -30,14 +30,21 @@ AnyLoop = cst.For | cst.While
 
 
 def has_probes(source: str) -> bool:
-    """Return whether a source imports detrain: it carries probes already, put there by hand or by the rewriter."""
+    """Return whether a source imports detrain and names one of its probes: put there by hand, or by the rewriter.
+
+    A program may import detrain for other things (an error, the guard); then its loops get probes as any program's do.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return False
     modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
-    return any(module.partition(".")[0] == "detrain" for module in modules)
+    if not any(module.partition(".")[0] == "detrain" for module in modules):
+        return False
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return not names.isdisjoint((*_PROBES, "*"))
 
 
 def edits_for(data: bytes, nests: Sequence[Nest], file: str, module: str = "detrain") -> list[Edit]:

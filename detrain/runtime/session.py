@@ -397,8 +397,8 @@ class Session:
         else:
             self._undigested.append((address, loaded))
             self._is_in_body = True
-        if len(self._undigested) >= self._most_undigested or not self._is_lasting(loaded):
-            self._digest()
+            if len(self._undigested) >= self._most_undigested or not self._is_lasting(loaded):
+                self._digest()
         self._batches_done += 1
         if self._config.every.unit != "epochs" or self._notes_all_streams:
             self._streams_at_batch = self.streams.read()

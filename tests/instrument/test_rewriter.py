@@ -730,11 +730,11 @@ def test_names_that_the_program_uses_get_an_underscore() -> None:
         "from detrain import (\n    record_batch,\n)",
     ],
 )
-def test_a_program_that_imports_detrain_carries_probes(line: str) -> None:
-    source = f"{line}\nfor x in y:\n    step(x)\n".encode()
+def test_a_program_that_imports_detrain_and_names_a_probe_carries_probes(line: str) -> None:
+    source = f"{line}\nfor x in y:\n    detrain.record_batch()\n    step(x)\n".encode()
 
     assert has_probes(source.decode())
-    assert edits_for(source, [Nest(Loop(FILE, source.count(b"\n") - 1, 0, "for"))], FILE) == []
+    assert edits_for(source, [Nest(Loop(FILE, source.count(b"\n") - 2, 0, "for"))], FILE) == []
     assert remove(source) == source
 
 
@@ -747,6 +747,9 @@ def test_a_program_that_imports_detrain_carries_probes(line: str) -> None:
         "from .detrain import x",
         "import other.detrain",
         "detrain = 1",
+        "import detrain",
+        "from detrain.errors import DetrainError",
+        "import detrain\nprint(detrain.__version__)",
     ],
 )
 def test_a_program_that_only_mentions_detrain_carries_none(line: str) -> None:
