@@ -297,7 +297,7 @@ class Session:
                 if self._termination.is_requested:
                     self._end("with a checkpoint")
         if self.recovery is not None and not self._stations:
-            self.recovery.hold(address, self._batches_done, source, frame)
+            self.recovery.hold((self._phase, self._epoch, self._batch), self._batches_done, source, frame)
         if self._termination.is_overdue:
             self._end(f"without a new checkpoint: no epoch ended within {GRACE_S:.0f} s")
         self._batch += 1
