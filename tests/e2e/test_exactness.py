@@ -64,8 +64,8 @@ FRAMEWORK = [
 KILLS = 3
 DRAW_IN_GRAPHS = ("random_in_graph", "eight_replicas", "xla_step")
 """Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
-OWN_INPUTS = ("time_seed", "files_listed")
-"""Programs that read a clock, or the order in which the file system has its files."""
+OWN_INPUTS = ("time_seed", "files_listed", "pydataset_workers")
+"""Programs that read a clock, or the order of files, or draw in threads of their own: bare, they end as chance has it."""
 TIMED_FILES = ("board/", "own/")
 """Files that hold times; the program itself says what else is in them."""
 
@@ -142,7 +142,11 @@ def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kil
         assert server.bare(*command(path), cwd=tmp_path / "bare").out == whole.last.out
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *FRAMEWORK])
+LONG = ("eight_replicas", *FRAMEWORK[FRAMEWORK.index("dqn_replay") :])
+"""Too long for every run of the tests: with `--slow`."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in [*PLAIN, *FRAMEWORK]])
 def test_killed_at_random_cuts_it_ends_as_if_never_killed(name: str, server: Server, tmp_path: Path) -> None:
     every = "1" if len(name) % 3 == 0 else "2b"
     check(server, PROGRAMS / f"{name}.py", tmp_path, every, 0)

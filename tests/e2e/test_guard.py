@@ -22,6 +22,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
+
 if "DEVICES" in os.environ:
     devices = [tf.config.LogicalDeviceConfiguration()] * int(os.environ["DEVICES"])
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)

@@ -15,6 +15,8 @@ pytest.importorskip("tensorflow")
 PROGRAM = """
 import sys
 import numpy as np, keras, tensorflow as tf
+
+pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
 replicas, is_xla, kind = int(sys.argv[1]), sys.argv[2] == "xla", sys.argv[3]
 if replicas > 1:
     tf.config.set_logical_device_configuration(

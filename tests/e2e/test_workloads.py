@@ -19,6 +19,8 @@ DESCRIBE = f"""
 import json, math, sys
 sys.path.insert(0, {str(TRAIN.parent)!r})
 import train
+
+pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
 print(json.dumps({{
     name: {{
         "trainable": sum(math.prod(variable.shape) for variable in model.trainable_variables),

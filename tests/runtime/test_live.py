@@ -43,8 +43,8 @@ def spoil(value: Any) -> None:
             dict.__setitem__(value, "spoilt", 1)
         case bytearray():
             value += b"spoilt"
-        case np.ndarray() if value.flags.writeable and value.dtype != object and value.size:
-            value.view(np.uint8).reshape(-1)[:1] ^= 0xFF if value.flags.c_contiguous and value.ndim else 0
+        case np.ndarray() if value.flags.writeable and value.dtype != object and value.size and value.ndim:
+            value.view(np.uint8).reshape(-1)[:1] ^= 0xFF if value.flags.c_contiguous else 0
         case random.Random() | np.random.RandomState() | np.random.Generator():
             value.random()
     if type(value).__module__.startswith("tests.") and isinstance(getattr(value, "__dict__", None), dict):
