@@ -15,6 +15,8 @@ from detrain import guard_run
 from detrain.errors import FaultPersists, UsageError
 from tests.e2e.runs import bare, detrain
 
+pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
+
 PRELUDE = """\
 import hashlib, os, random, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -22,7 +24,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
 
 if "DEVICES" in os.environ:
     devices = [tf.config.LogicalDeviceConfiguration()] * int(os.environ["DEVICES"])

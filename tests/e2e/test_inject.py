@@ -12,11 +12,12 @@ from tests.e2e.runs import Result, detrain
 
 pytest.importorskip("tensorflow")
 
+pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
+
 PROGRAM = """
 import sys
 import numpy as np, keras, tensorflow as tf
 
-pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
 replicas, is_xla, kind = int(sys.argv[1]), sys.argv[2] == "xla", sys.argv[3]
 if replicas > 1:
     tf.config.set_logical_device_configuration(

@@ -20,6 +20,7 @@ from tests.e2e.runs import Result, bare, detrain, environment
 
 pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
 
+
 COUNTING = (
     PRELUDE
     + """

@@ -11,6 +11,8 @@ import pytest
 from detrain.faults.artifact import LAYERS, WORKLOADS
 from tests.e2e.runs import EXAMPLES, bare, detrain, plain
 
+pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
+
 TRAIN = EXAMPLES / "workloads" / "train.py"
 SMALL = ("--data", "synthetic", "--batch", 32, "--epochs", 1, "--seed", 1)
 slow = pytest.mark.slow
@@ -20,7 +22,6 @@ import json, math, sys
 sys.path.insert(0, {str(TRAIN.parent)!r})
 import train
 
-pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
 print(json.dumps({{
     name: {{
         "trainable": sum(math.prod(variable.shape) for variable in model.trainable_variables),
