@@ -13,7 +13,7 @@ import xxhash
 from detrain.cli.outcomes import outcome_of
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.trial_plot import check_plot, plot_trial
-from detrain.cli.trials import Done, Subject, same_before, unarmed
+from detrain.cli.trials import Done, Subject, same_before, same_from, unarmed
 from detrain.errors import FaultInvalid, FaultNotFired, UsageError
 from detrain.faults.artifact import ArtifactFault, read_fault
 from detrain.faults.bits import dtype_named
@@ -168,9 +168,11 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
     golden = subject.golden(experiment)
     done = subject.trial(experiment, folder)
     is_equal = same_before(golden, done, experiment.at)
-    if not is_equal:  # putting the site in place has changed bits (a fusion that is not made): compare with a run that has it, too
+    if not is_equal:  # putting the site in place has changed bits (a fusion that is not made), or there is no step that could tell
         assert experiment.injection is not None
-        golden = subject.trial(unarmed(experiment.injection, experiment))
+        in_place = subject.trial(unarmed(experiment.injection, experiment))
+        is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
+        golden = golden if is_equal else in_place
     if done.fired is None and not (done.is_armed and not done.is_whole and "detrain: error: " not in done.error):
         _raise_unfired(done)  # else the faulty step has ended the process: an outcome
     return Trial(model, seed, experiment, golden, done, is_equal)

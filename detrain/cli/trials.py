@@ -267,14 +267,18 @@ def _covers(done: Done, plan: Experiment) -> bool:
     return plan.until in steps or (plan.until is None and plan.count is not None and after >= plan.count)
 
 
-def same_before(golden: Done, trial: Done, at: Cursor) -> bool:
-    """Return whether both runs say the same, bit for bit, of every step before a cursor."""
+def same_before(golden: Done, trial: Done, at: Cursor) -> bool | None:
+    """Return whether both runs say the same, bit for bit, of the steps before a cursor; None if they have none in common."""
     known = golden.by_cursor()
-    return all(
-        cursor not in known or known[cursor].series == step.series
-        for cursor, step in trial.by_cursor().items()
-        if cursor[2] >= 0 and cursor < at
-    )
+    common = [cursor for cursor in trial.by_cursor() if cursor[2] >= 0 and cursor < at and cursor in known]
+    return all(known[cursor].series == trial.by_cursor()[cursor].series for cursor in common) if common else None
+
+
+def same_from(golden: Done, other: Done, at: Cursor) -> bool:
+    """Return whether a run says of each step from a cursor on what the golden run says, its variables' digests included."""
+    known = golden.by_cursor()
+    steps = {cursor: step for cursor, step in other.by_cursor().items() if cursor >= at}
+    return bool(steps) and all(known.get(cursor) == step for cursor, step in steps.items())
 
 
 def unarmed(injection: Injection, experiment: Experiment) -> Experiment:

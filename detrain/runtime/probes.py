@@ -42,9 +42,9 @@ class _Loops:
 
     def __init__(self) -> None:
         self.wrapped_epoch: int | None = None
+        """Epoch that an `epoch_loop` wrapper has just handed out."""
         self.item: object = None
         """What that wrapper handed out with it."""
-        """Epoch that an `epoch_loop` wrapper has just handed out."""
         self.is_while = False
         """`record_phase` came before: the next `record_epoch` starts a phase, and may jump."""
         self.hand_frame = 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from detrain.cli.random import Drawing, wilson
+from detrain.cli.trials import Done, same_before, same_from
 from detrain.errors import FaultInvalid, SiteUnknown
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
@@ -16,6 +17,7 @@ from detrain.faults.experiment import Injection, parse_cursor, written
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, apply, trial_rng
 from detrain.faults.sites import OperandShape, Site, Stage, select
+from detrain.runtime.experiment import Step
 
 OWN = ("FLIP:2", "BIT:3,7", "STUCK0:1", "STUCK1:5", "SET:3", "FLIP@weight", "SET:2@input")
 
@@ -120,3 +122,25 @@ def test_intervals_are_those_of_scipy(total: int, data: st.DataObject) -> None:
     expected = binomtest(count, total).proportion_ci(0.95, method="wilson")
 
     assert wilson(count, total) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def steps(losses: dict[tuple[int, int], float], state: str = "") -> Done:
+    """A run that has said this of its steps."""
+    return Done(0, tuple(Step(0, epoch, batch, {"loss": loss}, state) for (epoch, batch), loss in losses.items()), "program")
+
+
+def test_a_trial_is_compared_with_the_golden_run_before_its_fault_or_not_at_all() -> None:
+    golden = steps({(0, 0): 1.0, (0, 1): 0.5, (0, -1): 9.0, (1, 0): 0.25})
+
+    assert same_before(golden, steps({(0, 0): 1.0, (0, 1): 7.0}), (0, 0, 1)) is True
+    assert same_before(golden, steps({(0, 0): 1.5, (0, 1): 0.5}), (0, 0, 1)) is False
+    assert same_before(golden, steps({(1, 0): 7.0}), (0, 1, 0)) is None
+
+
+def test_a_run_with_the_site_in_place_is_equal_only_with_equal_variables() -> None:
+    golden = steps({(0, 0): 1.0, (0, 1): 0.5, (0, -1): 9.0}, "a")
+
+    assert same_from(golden, steps({(0, 0): 1.0, (0, 1): 0.5}, "a"), (0, 0, 0))
+    assert not same_from(golden, steps({(0, 0): 1.0, (0, 1): 0.5}, "b"), (0, 0, 0))
+    assert not same_from(golden, steps({(0, 1): 0.5, (0, 2): 0.5}, "a"), (0, 0, 0))
+    assert not same_from(golden, steps({}, "a"), (0, 0, 0))
