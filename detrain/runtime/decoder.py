@@ -249,6 +249,8 @@ class Decoder(Leaves):
         else:
             names = set(self._hooks.stored_outside)
         self._made[number] = found
+        if not is_data and not self._hooks.is_holder(found) and not names.issuperset(pair[0] for pair in pairs):
+            self._miss(path, f"{type_name(found)} held only data, and holds more here")
         new = self._attributes([pair for pair in pairs if pair[0] in names], dict(own), path)
         own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
         if is_data:  # what the loop has deleted, or the first run had not made yet

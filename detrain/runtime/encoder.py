@@ -24,7 +24,8 @@ from detrain.runtime.graph import (
     key_path,
     shown,
 )
-from detrain.runtime.kinds import class_attributes, has_contents, has_value_hash, plain, read_slot
+from detrain.runtime.kinds import class_attributes, has_contents, has_value_hash, is_plain_state, plain, read_slot
+from detrain.runtime.library_state import is_data_object
 from detrain.runtime.memory import owner_of
 from detrain.runtime.naming import (
     STATIC,
@@ -216,7 +217,7 @@ class Encoder(Leaves):
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
         """An object of a class that derives from a library's stays as it is; what the program's methods store there is state."""
-        node = self._encode_opaque(number, value, path)
+        node = self._encode_opaque(number, value, path, is_captured=is_data_object(value, is_plain_state))
         self._note_classes(type(value))
         if not self._collects and not self._baseline.has(value):
             return node

@@ -152,8 +152,11 @@ class Leaves:
         seeds = getattr(bits, "seed_seq", None) if has_seeds else None
         return ["bits", type(bits).__name__, self.encode(bits.state, path), self.encode(seeds, f"{path}.seed_seq")]
 
-    def _encode_opaque(self, number: int, value: object, path: str) -> list[Item]:
-        """What is not data stays as it is, under the address that it had when the loop was entered."""
+    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
+        """What is not data stays as it is, under the address that it had when the loop was entered.
+
+        What has moved on is named, unless all that it holds is captured beside.
+        """
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
             self._baseline.add_position(value, position(value))
@@ -170,7 +173,7 @@ class Leaves:
         elif is_open_for_writing(value):
             if not self._hooks.is_known_file(value):
                 self._lose(number, path, f"{type_name(value)}: open for writing")
-        elif (place := self._note_moved(number, value, path)) is not None:
+        elif not is_captured and (place := self._note_moved(number, value, path)) is not None:
             return ["opaque", type_name(value), self._baseline.address(value), place]
         return ["opaque", type_name(value), self._baseline.address(value)]
 

@@ -19,7 +19,8 @@ from detrain.runtime.derived import stored_names
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.encoder import Encoder
 from detrain.runtime.graph import ABSENT, Hooks, Item, deep_calls
-from detrain.runtime.kinds import Kinds, has_value_hash
+from detrain.runtime.kinds import Kinds, has_value_hash, is_plain_state
+from detrain.runtime.library_state import is_data_object
 from detrain.runtime.memory import axes_of
 from detrain.runtime.naming import own_attributes, type_name
 from detrain.runtime.positions import is_open_for_writing
@@ -86,7 +87,7 @@ class LiveEncoder(Encoder):
         return [base.__name__, self._encode_all(content, path), how if is_exact else "kept"]
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
-        node = self._encode_opaque(number, value, path)
+        node = self._encode_opaque(number, value, path, is_captured=is_data_object(value, is_plain_state))
         self._note_classes(type(value))
         own = own_attributes(value) or {}
         self._attributes[number] = set(own)
@@ -94,8 +95,10 @@ class LiveEncoder(Encoder):
         state = {name: item for name, item in list(own.items()) if name in names and not self._kinds.is_of_library(item)}
         return ["derived", *node[1:], self._encode_pairs(state, path)]
 
-    def _encode_opaque(self, number: int, value: object, path: str) -> list[Item]:
-        if not is_open_for_writing(value):
+    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
+        if is_captured:
+            pass
+        elif not is_open_for_writing(value):
             self._opaque.append((value, path))
         elif not self._hooks.is_known_file(value):  # one that is known is set back by whoever knows it
             self._lose(number, path, f"{type_name(value)}: open for writing")
