@@ -1,12 +1,12 @@
 """What faults cost: an unarmed site in the compiled step, and the share of a trial that is its steps' own time.
 
-    python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 4]
+    python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 24]
 
 Step times: the step of the digits example, traced three times in one process: bare, with one site in place (unarmed), with a site
 at every convolution and matrix product. Rounds alternate; the ratios are of the medians of a round, with quartiles over rounds.
 
-Trials: `detrain random` on the same program, one process a trial; a trial's efficiency is the time that its steps take in the
-golden run over the time of the whole trial, start of the interpreter and imports included.
+Trials: the digits example, many trials in one process against one process each. Efficiency is the time that the steps of a trial
+take in the bare program over the time of the trial.
 """
 
 from __future__ import annotations
@@ -22,8 +22,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "examples" / "digits" / "train.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+TRIAL = 60
+"""Steps of a trial."""
+BATCH, STEPS_AN_EPOCH = 8, 180
 
 
 def quartiles(values: list[float]) -> str:
@@ -48,7 +55,7 @@ def step_times(steps: int, rounds: int) -> None:
 
     TensorFlow(Settings(0, len(os.sched_getaffinity(0))), Streams())
     placed: dict[str, Any] = {}
-    sites = Sites(lambda name, _replica: placed.get(name.partition("/")[2]), counts=False)
+    sites = Sites(lambda name, _replica: [placed[key] for key in [name.partition("/")[2]] if key in placed], counts=False)
     import keras
 
     sites.on_keras()
@@ -91,7 +98,7 @@ def step_times(steps: int, rounds: int) -> None:
     known = [site for site in sites.sites() if site.is_contraction and site.is_alive]
     sites._counts = False
     points = {
-        site.name.partition("/")[2]: Injector(draw_injection(site, model_named("RD"), 0, trial_rng(0, number)))
+        site.name.partition("/")[2]: Injector([draw_injection(site, model_named("RD"), 0, trial_rng(0, number))])
         for number, site in enumerate(known)
     }
     bare = made()
@@ -119,20 +126,59 @@ def step_times(steps: int, rounds: int) -> None:
         print(f"unarmed / bare, {name}: {quartiles(found)}")
 
 
-def trials(count: int) -> None:
-    """Print how long trials take, one process each."""
-    program = ROOT / "examples" / "digits" / "train.py"
+def bare_step_s(arguments: list[str]) -> float:
+    """Return the seconds that a step of the bare program takes: a run of five epochs less one of one epoch."""
+    times, steps = [], []
+    for epochs in (1, 5):
+        command = [sys.executable, "-m", "detrain", "run", "--bare", str(PROGRAM), *arguments, "--epochs", str(epochs)]
+        began = time.perf_counter()
+        subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+        times.append(time.perf_counter() - began)
+        steps.append(epochs * STEPS_AN_EPOCH)
+    return (times[1] - times[0]) / (steps[1] - steps[0])
+
+
+def trials(count: int, rounds: int) -> None:
+    """Print how long trials take: many in one process, and one process each."""
+    from detrain.cli.programs import Program
+    from detrain.cli.random import Drawing
+    from detrain.cli.together import run_together
+    from detrain.cli.trials import Subject
+    from detrain.faults.experiment import Experiment
+    from detrain.faults.models import PUBLISHED
+
+    os.environ.update(ENVIRONMENT)
+    arguments = ("--batch-size", str(BATCH))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "detrain", "random", "--ckpt", folder, "--after", "60", "--seed", "3"]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-        times = []
-        for number in (0, count):  # the first call finds the sites and runs the golden run
+        subject = Subject(Program.find(str(PROGRAM), is_module=False), (*arguments, "--epochs", "1"), Path(folder))
+        sites = [site for site in subject.sites() if site.is_contraction]
+        golden = subject.golden(Experiment(log="", at=(0, 0, 0)))
+        steps = [(0, 0, batch) for batch in range(1, STEPS_AN_EPOCH - TRIAL)]
+        draw = Drawing(3, sites, list(PUBLISHED.values()), steps, None)
+        plans = {number: draw.trial(number, TRIAL)[1] for number in range(count)}
+        plans = {number: msgspec.structs.replace(plan, stops_on_nonfinite=False) for number, plan in plans.items()}
+        one, each, share = [], [], []
+        for _ in range(rounds):
+            own = bare_step_s(list(arguments)) * TRIAL
             began = time.perf_counter()
-            subprocess.run([*command, "-n", str(max(number, 1)), str(program)], env=environment, check=True, capture_output=True)
-            times.append(time.perf_counter() - began)
-        seconds = times[1] / max(count - 1, 1)
-    print(f"sites, golden run and a first trial: {times[0]:.1f} s")
-    print(f"a trial of 60 steps, one process each: {seconds:.1f} s, {3600 / seconds:.0f} an hour")
+            stamps = [time.perf_counter() - began for _ in run_together(subject, plans, golden)]
+            whole = time.perf_counter() - began
+            one.append(whole / len(stamps))
+            marginal = (stamps[-1] - stamps[0]) / (len(stamps) - 1)
+            share.append(own / marginal)
+            began = time.perf_counter()
+            subject.trial(plans[0])
+            each.append(time.perf_counter() - began)
+            print(
+                f"  own time of {TRIAL} steps {own:.2f} s, a trial {marginal:.2f} s behind the start, alone {each[-1]:.2f} s",
+                flush=True,
+            )
+    print(
+        f"{count} trials of {TRIAL} steps in one process, its start included: {statistics.median(one):.2f} s each, "
+        f"{3600 / statistics.median(one):.0f} an hour"
+    )
+    print(f"one process each: {statistics.median(each):.2f} s each, {3600 / statistics.median(each):.0f} an hour")
+    print(f"steps' own time / time of a trial in one process: {', '.join(f'{value:.3f}' for value in share)}")
 
 
 def main() -> None:
@@ -140,11 +186,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--trials", type=int, default=24)
     options = parser.parse_args()
-    step_times(options.steps, options.rounds)
     if options.trials:
-        trials(options.trials)
+        trials(options.trials, 3)
+    step_times(options.steps, options.rounds)
 
 
 if __name__ == "__main__":

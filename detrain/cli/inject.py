@@ -206,6 +206,7 @@ def record_of(subject: Subject, trial: Trial) -> FaultRecord:
         steps=steps_of(trial.done, trial.experiment.at),
         end=trial.done.end or f"status {trial.done.status}",
         outcome=outcome_of(trial.golden, trial.done, trial.experiment.at),
+        alarm=trial.done.alarm,
     )
 
 

@@ -1,18 +1,19 @@
-"""`detrain random`: many faults, drawn by chance, one process each; what came of them."""
+"""`detrain random`: many faults, drawn by chance; what came of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import msgspec
 
-from detrain.cli.inject import record_of, run_trial
+from detrain.cli.inject import Trial, record_of, run_trial
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
-from detrain.cli.trials import Subject
+from detrain.cli.together import run_together
+from detrain.cli.trials import Done, Subject
 from detrain.errors import FaultInvalid, FaultNotFired, UsageError
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Cursor, Experiment, written
@@ -23,6 +24,8 @@ from detrain.faults.sampling import FIDELITY, draw_model
 from detrain.faults.sites import STAGES, Site, select
 from detrain.runtime import report
 
+_SOON = 2
+"""Steps, the faulty one counted, within which a fault is to be seen."""
 _DRAWS = 100
 """So often a trial is drawn again whose model does not fit its site (a tensor that is too small)."""
 
@@ -37,6 +40,14 @@ _DRAWS = 100
 @click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
 @click.option("--epochs", metavar="A:B", help="Only steps of the epochs from A on, before B.")
 @click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
+@click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does, and say which are seen.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "process"]),
+    default="auto",
+    show_default=True,
+    help="auto: many trials in one process where it can go back exactly; process: each in one of its own.",
+)
 @click.option("--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="S", help="A longer trial hangs [3600].")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the records [in the folder of the checkpoints].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -52,6 +63,8 @@ def command(
     stage: str | None,
     epochs: str | None,
     after: int | None,
+    guard: bool,
+    engine: str,
     time_limit: float,
     out: Path | None,
     as_json: bool,
@@ -59,7 +72,7 @@ def command(
     program: str,
     arguments: tuple[str, ...],
 ) -> int:
-    """Put N faults into PROGRAM, each in a run of its own, and say what came of them.
+    """Put N faults into PROGRAM, one a run, and say what came of them.
 
     Trial k of a seed is the same fault on every machine. Records that are there already are not made again, so a campaign that was
     killed goes on where it was.
@@ -68,7 +81,7 @@ def command(
     Example:
       detrain random -n 50 --seed 1 --after 100 train.py
     """
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit)
+    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, has_guard=guard)
     models = [model_named(name) for name in names.split(",")] if names else list(PUBLISHED.values())
     first, last = _epochs(epochs)
     sites = _candidates(subject.sites(), pattern, stage)
@@ -76,25 +89,24 @@ def command(
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
     if not steps:
         raise UsageError(f"--epochs {epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
-    draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None)
+    draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, 3 if guard else 0)
+    drawn = {number: draw.trial(number, after) for number in range(trials)}
     folder = out or subject.folder / f"random-{seed}"
-    records: list[FaultRecord] = []
-    for number in range(trials):
-        model, experiment = draw.trial(number, after)
-        path = folder / f"trial-{number:06d}.json"
-        record = _known(path, experiment)
-        if record is None:
-            record = _run(subject, model, seed, experiment)
-            if record is None:
-                continue
-            write_record(path, record)
-        records.append(record)
+    paths = {number: folder / f"trial-{number:06d}.json" for number in drawn}
+    records = {number: record for number, (_, plan) in drawn.items() if (record := _known(paths[number], plan)) is not None}
+    if records and not as_json:
+        report.say(f"{len(records)} trials are in {folder} already")
+    missing = {number: pair for number, pair in drawn.items() if number not in records}
+    for number, record in _run_all(subject, seed, missing, golden, in_one=engine != "process"):
+        write_record(paths[number], record)
+        records[number] = record
         if not as_json:
             report.say(f"trial {number}: {_described(record)}")
+    in_order = [record for _, record in sorted(records.items())]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(records), indent=1).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(in_order), indent=1).decode())
     else:
-        _show(records, trials - len(records), folder)
+        _show(in_order, trials - len(records), folder, has_guard=guard)
     return 0
 
 
@@ -107,6 +119,8 @@ class Drawing:
     models: Sequence[FaultModel]
     steps: Sequence[Cursor]
     shares: dict[str, float] | None
+    least: int = 0
+    """Steps that a trial runs on at least, though its loss is not finite."""
 
     def trial(self, number: int, after: int | None) -> tuple[FaultModel, Experiment]:
         """Return the model and the experiment of a trial: step, site, replica, positions and values. Raises FaultInvalid."""
@@ -123,7 +137,7 @@ class Drawing:
                 injection = draw_injection(site, model, worker, rng)
             except FaultInvalid:
                 continue
-            return model, Experiment(log="", injection=injection, at=at, count=after, stops_on_nonfinite=True)
+            return model, Experiment(log="", injection=injection, at=at, count=after, stops_on_nonfinite=True, least=self.least)
         raise FaultInvalid(
             f"no fault of {', '.join(model.name for model in self.models)} fits any site", "choose other --models, or a --site"
         )
@@ -153,13 +167,22 @@ def _known(path: Path, experiment: Experiment) -> FaultRecord | None:
     return record
 
 
-def _run(subject: Subject, model: FaultModel, seed: int, experiment: Experiment) -> FaultRecord | None:
-    """Run a trial; None if its fault did not fire, which is no outcome."""
-    try:
-        return record_of(subject, run_trial(subject, model.name, seed, experiment))
-    except FaultNotFired as error:
-        report.warn(error.what)
-        return None
+def _run_all(
+    subject: Subject, seed: int, drawn: Mapping[int, tuple[FaultModel, Experiment]], golden: Done, *, in_one: bool
+) -> Iterator[tuple[int, FaultRecord]]:
+    """Run trials; yields the records as they come. A fault that did not fire is no outcome, and has none."""
+    done: set[int] = set()
+    if in_one:
+        for number, found in run_together(subject, {number: plan for number, (_, plan) in drawn.items()}, golden):
+            model, plan = drawn[number]
+            done.add(number)
+            yield number, record_of(subject, Trial(model.name, seed, plan, golden, found, is_unarmed_equal=True))
+    for number, (model, plan) in drawn.items():
+        if number not in done:
+            try:
+                yield number, record_of(subject, run_trial(subject, model.name, seed, plan))
+            except FaultNotFired as error:
+                report.warn(error.what)
 
 
 def _described(record: FaultRecord) -> str:
@@ -177,19 +200,29 @@ def wilson(count: int, total: int, z: float = 1.959963984540054) -> tuple[float,
     return max((middle - spread) / scale, 0.0), min((middle + spread) / scale, 1.0)
 
 
-def _show(records: Sequence[FaultRecord], unfired: int, folder: Path) -> None:
+def _show(records: Sequence[FaultRecord], unfired: int, folder: Path, *, has_guard: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("outcome", "trials", "share", "95 % interval"):
+    seen = ("seen in 2 steps", "later", "95 % interval of seen in 2") if has_guard else ()
+    for column in ("outcome", "trials", "share", "95 % interval", *seen):
         table.add_column(column, justify="left" if column == "outcome" else "right")
     for outcome in sorted({record.outcome for record in records}, key=lambda name: -sum(r.outcome == name for r in records)):
-        count = sum(record.outcome == outcome for record in records)
-        low, high = wilson(count, len(records))
-        table.add_row(outcome, str(count), f"{count / len(records):.1%}", f"{low:.1%} – {high:.1%}")
+        mine = [record for record in records if record.outcome == outcome]
+        cells = [str(len(mine)), f"{len(mine) / len(records):.1%}", _interval(len(mine), len(records))]
+        if has_guard:
+            soon = sum(record.alarm is not None and record.alarm.steps < _SOON for record in mine)
+            late = sum(record.alarm is not None for record in mine) - soon
+            cells += [f"{soon} ({soon / len(mine):.1%})", str(late), _interval(soon, len(mine))]
+        table.add_row(outcome, *cells)
     console = Console()
     console.print(table)
     if unfired:
         console.print(f"{unfired} drawn faults did not fire and are not counted")
     console.print(f"the records are in {folder}; `detrain replay RECORD PROGRAM` runs one again")
+
+
+def _interval(count: int, total: int) -> str:
+    low, high = wilson(count, total)
+    return f"{low:.1%} – {high:.1%}"

@@ -23,7 +23,7 @@ import xxhash
 
 from detrain.cli.programs import Program
 from detrain.errors import DetrainError, FaultInvalid
-from detrain.faults.experiment import VARIABLE, Cursor, Experiment, Firing, Injection, written
+from detrain.faults.experiment import VARIABLE, Alarm, Cursor, Experiment, Firing, Injection, written
 from detrain.faults.sites import Site
 from detrain.runtime import report
 from detrain.runtime.environment import base_environment
@@ -51,6 +51,11 @@ class Done:
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     """(site, replica, digest) of each op of a step."""
+    alarm: Alarm | None = None
+    start: str = ""
+    """Digest of all variables where it began; empty in a process of its own."""
+    obstacle: str = ""
+    """Why no other trial of its process was begun."""
     error: str = ""
     """The end of what it wrote to stderr."""
 
@@ -65,6 +70,7 @@ class Done:
 
 
 HANG: Final = 124
+_ERRORS: Final = "stderr"
 
 
 @dataclass
@@ -77,6 +83,8 @@ class Subject:
     limit_s: float = DEFAULT_LIMIT_S
     is_quiet: bool = True
     """Whether what the program prints is kept back."""
+    has_guard: bool = False
+    """Whether hardware faults are looked for."""
     _seed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +92,10 @@ class Subject:
         self._own = self._entries_of_run()
         if self._own:
             self._seed = read_meta(self._own[-1].path).seed
+
+    @property
+    def _golden(self) -> Path:
+        return self.folder / ("golden-guarded" if self.has_guard else "golden")
 
     @property
     def key(self) -> str:
@@ -123,7 +135,7 @@ class Subject:
 
         What has been run before is not run again. Raises FaultInvalid for a step after the program's end.
         """
-        home = self.folder / "golden"
+        home = self._golden
         log = home / "log"
         start = (plan.at[0], plan.at[1], 0)
         done = read_log(log)
@@ -150,46 +162,58 @@ class Subject:
     def trial(self, experiment: Experiment, folder: Path | None = None) -> Done:
         """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
         with self.scratch(folder) as home:
-            golden = [entry for entry in Catalogue(self.folder / "golden").entries() if entry.cursor.cut in ("epoch", "end")]
-            link(golden, (experiment.at[0], experiment.at[1], 0), home)
+            self.link_golden((experiment.at[0], experiment.at[1], 0), home)
             return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
+
+    def link_golden(self, before: Cursor, home: Path) -> None:
+        """Put the checkpoints of the golden run up to a cursor into another home."""
+        link([entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")], before, home)
 
     def start_of(self, at: Cursor) -> Path | None:
         """Return the checkpoint from which a trial at a cursor starts; None: it starts anew."""
-        golden = [entry for entry in Catalogue(self.folder / "golden").entries() if entry.cursor.cut in ("epoch", "end")]
+        golden = [entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")]
         before = _before(golden, (at[0], at[1], 0))
         return before[-1].path if before else None
 
     def run(self, experiment: Experiment, home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None) -> Done:
         """Run the program with an experiment in a checkpoint home."""
-        plan = home / "experiment.json"
-        _write(plan, msgspec.json.encode(experiment))
-        arguments = ["--ckpt", str(home), "--every", every, "--keep", _ALL, "--on-sigterm", "ignore"]
-        if not Catalogue(home).entries():
-            arguments += ["--seed", str(self._seed), "--fresh"]
-        command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
-        environment = {**os.environ, **(settings or {}), VARIABLE: str(plan)}
-        errors = home / "stderr"
-        with errors.open("wb") as stderr:
-            process = subprocess.Popen(
-                [*command, self.program.shown, *self.arguments],
-                env=environment,
-                stdout=subprocess.DEVNULL if self.is_quiet else None,
-                stderr=stderr,
-            )
+        with self.process([experiment], home, every=every, settings=settings) as process:
             try:
                 status = process.wait(self.limit_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
                 status = HANG
-            except BaseException:
-                process.send_signal(signal.SIGTERM)
-                process.wait()
-                raise
-        tail = "\n".join(errors.read_text(errors="replace").splitlines()[-12:])
         done = read_log(home / "log")
-        return replace(done, status=status, end=done.end if status == 0 else "", error=tail)
+        return replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home))
+
+    @contextlib.contextmanager
+    def process(
+        self, experiments: Sequence[Experiment], home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Start the program with experiments in a checkpoint home; it is ended with the context."""
+        plan = home / "experiment.json"
+        _write(plan, msgspec.json.encode(experiments))
+        arguments = ["--ckpt", str(home), "--every", every, "--keep", _ALL, "--on-sigterm", "ignore"]
+        if self.has_guard:
+            arguments += ["--guard", "detect"]
+        if not Catalogue(home).entries():
+            arguments += ["--seed", str(self._seed), "--fresh"]
+        command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
+        environment = {**os.environ, **(settings or {}), VARIABLE: str(plan)}
+        with (home / _ERRORS).open("wb") as stderr:
+            process = subprocess.Popen(
+                [*command, self.program.shown, *self.arguments],
+                env=environment,
+                stdout=subprocess.DEVNULL if self.is_quiet else None,
+                stderr=stderr,
+            )
+        try:
+            yield process
+        except BaseException:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            raise
 
     @contextlib.contextmanager
     def scratch(self, folder: Path | None = None) -> Iterator[Path]:
@@ -239,7 +263,7 @@ def _before(entries: Sequence[Entry], cursor: Cursor) -> list[Entry]:
 def read_log(path: Path) -> Done:
     """Return what a log says; of a step that was run again, the last."""
     steps: dict[Cursor, Step] = {}
-    end, fired, is_armed = "", None, False
+    end, start, obstacle, fired, alarm, is_armed = "", "", "", None, None, False
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     if path.is_file():
@@ -250,12 +274,18 @@ def read_log(path: Path) -> Done:
                 continue
             if entry.step is not None:
                 steps[entry.step.phase, entry.step.epoch, entry.step.batch] = entry.step
-            fired = entry.fired or fired
+            fired, alarm = entry.fired or fired, entry.alarm or alarm
+            start, obstacle = entry.start or start, entry.obstacle or obstacle
             is_armed = is_armed or entry.is_armed
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
-    return Done(0, tuple(steps.values()), end, is_armed, fired, sites, digests)
+    return Done(0, tuple(steps.values()), end, is_armed, fired, sites, digests, alarm, start, obstacle)
+
+
+def errors_of(home: Path) -> str:
+    """Return the end of what a process wrote to stderr."""
+    return "\n".join((home / _ERRORS).read_text(errors="replace").splitlines()[-12:])
 
 
 def _covers(done: Done, plan: Experiment) -> bool:

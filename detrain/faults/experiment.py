@@ -76,6 +76,17 @@ class Firing(msgspec.Struct, frozen=True):
     """And after it."""
 
 
+class Alarm(msgspec.Struct, frozen=True):
+    """What the guard has seen first."""
+
+    steps: int
+    """Steps done since the faulty one: 0 at the end of that."""
+    variable: str
+    norm: float | str
+    bound: float | str
+    kind: str
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, or a golden run (no injection), or the first step alone (`is_profile`)."""
 
@@ -102,6 +113,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the fault is armed: a golden run may have its site in place without that."""
     stops_on_nonfinite: bool = False
     """End after a step whose loss is not finite, as the artifact does."""
+    least: int = 0
+    """But not before so many steps from `at` on."""
     has_digests: bool = True
     """Note a digest of all variables after each step; where there is a fault, from it on."""
 
@@ -123,10 +136,10 @@ def written(cursor: Cursor) -> str:
     return (f"{cursor[0]}/" if cursor[0] else "") + f"{cursor[1]}:{cursor[2]}"
 
 
-def of_environment() -> Experiment | None:
-    """Return the experiment of this process, if it is one."""
+def of_environment() -> list[Experiment]:
+    """Return the experiments of this process, if it is one of some."""
     path = os.environ.get(VARIABLE, "")
     if not path:
-        return None
+        return []
     with io.FileIO(path) as file:  # not `open`, by which the program's own files are followed
-        return msgspec.json.decode(file.readall(), type=Experiment)
+        return msgspec.json.decode(file.readall(), type=list[Experiment])

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from detrain.errors import FaultInvalid
-from detrain.faults.experiment import Cursor, Experiment
+from detrain.faults.experiment import Alarm, Cursor, Experiment
 
 FORMAT: Final = 1
 _SHOWN: Final = 4096
@@ -55,6 +55,8 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     end: str
     outcome: str = ""
+    alarm: Alarm | None = None
+    """What the guard saw first, if one was there."""
 
 
 def read_record(path: Path) -> FaultRecord:

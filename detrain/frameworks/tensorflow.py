@@ -86,7 +86,7 @@ class TensorFlow:
         self._updates = Updates(settings.on_update, settings.on_assign)
         self._instruments = None
         if settings.experiment is not None:
-            self._instruments = Instruments(settings.experiment.plan)
+            self._instruments = Instruments(settings.experiment.plans)
             settings.experiment.attach(self._instruments)
 
     def streams(self) -> dict[str, Stream]:

@@ -7,6 +7,7 @@ the op once more on the corrupted operand: that op alone sees it, neither the va
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,15 +19,23 @@ from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
 from detrain.frameworks.tensorflow_sites import operands_of
 
 _OTHER_SHAPE: Final = -1
+_ARRAYS: Final = ("positions", "sources", "keep", "flip", "limited")
 _INTERNAL: Final = ("_class", "_output_shapes")
 
 
-class Injector:
-    """The point at which one injection is put."""
+def place_of(injection: Injection) -> tuple[object, ...]:
+    """Return what injections at one point have in common: where they are put, and whether all outputs see them."""
+    return injection.site, injection.worker, injection.operand, injection.dtype, injection.shape, bool(injection.limited)
 
-    def __init__(self, injection: Injection) -> None:
-        self._injection: Final = injection
-        self._bits: Final = BITS[injection.dtype]
+
+class Injector:
+    """The point at which injections of one place are put, one of them at a time."""
+
+    def __init__(self, injections: Sequence[Injection]) -> None:
+        self._injection = injections[0]
+        self._place: Final = place_of(injections[0])
+        self._bits: Final = BITS[self._injection.dtype]
+        self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in _ARRAYS}
         self._variables: dict[str, Any] = {}
         self._countdown = 0
 
@@ -38,6 +47,19 @@ class Injector:
     def fits(self, name: str, replica: int) -> bool:
         """Return whether an op is the one to be hit."""
         return (name, replica) == (self._injection.site, self._injection.worker)
+
+    def takes(self, injection: Injection) -> bool:
+        """Return whether an injection is of this place."""
+        return self._place == place_of(injection)
+
+    def select(self, injection: Injection) -> None:
+        """Put this injection there from now on; nothing has been done of it."""
+        self._injection, self._countdown = injection, 0
+        if self._variables:
+            for name in _ARRAYS:
+                self._variables[name].assign(self._array(name))
+            for name in ("countdown", "fired"):
+                self._variables[name].assign(0)
 
     def arm(self, occurrence: int) -> None:
         """Have the next run of the site, or one so many runs later, hit."""
@@ -52,12 +74,17 @@ class Injector:
         if self._variables:
             self._variables["countdown"].assign(value)
 
+    def _array(self, name: str) -> Any:
+        """Return an array in the length that all injections fit into: its first element again does the same once more."""
+        array = self._injection.array(name)
+        return np.concatenate([array, np.repeat(array[:1], self._sizes[name] - array.size)])
+
     def firing(self) -> Firing | None:
         """Return what has been done so far; None: nothing."""
         if not self._variables or int(self._variables["fired"].numpy()) == 0:
             return None
-        kind = np.dtype(self._bits).newbyteorder("<")
-        golden, injected = (self._variables[name].numpy().astype(kind).tobytes() for name in ("golden", "injected"))
+        kind, count = np.dtype(self._bits).newbyteorder("<"), self._injection.array("keep").size
+        golden, injected = (self._variables[name].numpy()[:count].astype(kind).tobytes() for name in ("golden", "injected"))
         return Firing(int(self._variables["fired"].numpy()), golden, injected)
 
     def replace(self, op: Any, outputs: list[Any]) -> list[Any]:
@@ -80,15 +107,15 @@ class Injector:
     def _made(self) -> dict[str, Any]:
         """Return the variables; they are made when the site is traced first."""
         if not self._variables:
-            nothing = np.zeros_like(self._injection.array("keep"))
+            nothing = np.zeros_like(self._array("keep"))
             self._variables = {
                 "countdown": hidden_variable(self._countdown, tf.int64),
                 "fired": hidden_variable(0, tf.int64),
                 "golden": hidden_variable(nothing, nothing.dtype),
                 "injected": hidden_variable(nothing, nothing.dtype),
             }
-            for name in ("positions", "sources", "keep", "flip", "limited"):
-                array = self._injection.array(name)
+            for name in _ARRAYS:
+                array = self._array(name)
                 self._variables[name] = hidden_variable(array, array.dtype)
         return self._variables
 

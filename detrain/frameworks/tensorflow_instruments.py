@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from detrain.faults.experiment import Experiment, Firing
+from collections.abc import Sequence
+
+from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
-from detrain.frameworks.tensorflow_injector import Injector
+from detrain.frameworks.tensorflow_injector import Injector, place_of
 from detrain.frameworks.tensorflow_series import Series
 from detrain.frameworks.tensorflow_sites import Point, Sites
 
@@ -12,13 +14,26 @@ from detrain.frameworks.tensorflow_sites import Point, Sites
 class Instruments:
     """See `detrain.runtime.experiment.Instruments`."""
 
-    def __init__(self, plan: Experiment) -> None:
-        self._injector = Injector(plan.injection) if plan.injection is not None else None
-        self._sites = Sites(self._point, counts=plan.is_profile, has_digests=plan.digests_at is not None)
+    def __init__(self, plans: Sequence[Experiment]) -> None:
+        injections = [plan.injection for plan in plans if plan.injection is not None]
+        groups: dict[tuple[object, ...], list[Injection]] = {}
+        for injection in injections:
+            groups.setdefault(place_of(injection), []).append(injection)
+        self._injectors = [Injector(group) for group in groups.values()]
+        self._injector: Injector | None = None
+        if injections:
+            self.select(injections[0])
+        first = plans[0]
+        self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
         self._series = Series(self._sites)
 
-    def _point(self, name: str, replica: int) -> Point | None:
-        return self._injector if self._injector is not None and self._injector.fits(name, replica) else None
+    def _points(self, name: str, replica: int) -> list[Point]:
+        return [injector for injector in self._injectors if injector.fits(name, replica)]
+
+    def select(self, injection: Injection) -> None:
+        """Take up one of the injections."""
+        self._injector = next(injector for injector in self._injectors if injector.takes(injection))
+        self._injector.select(injection)
 
     def on_keras(self) -> None:
         """Keras is there now."""
@@ -50,6 +65,14 @@ class Instruments:
     def series(self) -> dict[str, float]:
         """Return the loss and metrics of what has run since the last call."""
         return self._series.read()
+
+    def state(self) -> object:
+        """Return what the series remembers."""
+        return self._series.state()
+
+    def set_state(self, state: object) -> None:
+        """Have the series remember what it did."""
+        self._series.set_state(state)
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given last, as digests."""

@@ -95,6 +95,16 @@ class Series:
         values.update(self._read_metrics())
         return values
 
+    def state(self) -> object:
+        """Return what is remembered from step to step."""
+        return dict(self._resets), dict(self._seen)
+
+    def set_state(self, state: Any) -> None:
+        """Remember what `state` has returned."""
+        resets, seen = state
+        self._resets, self._seen = dict(resets), dict(seen)
+        self._eager.clear()
+
     def _read_metrics(self) -> dict[str, float]:
         """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out."""
         values: dict[str, float] = {}

@@ -117,10 +117,10 @@ class _Context(threading.local):
 
 
 class Sites:
-    """Watches ops being made. `point(name, replica)` returns what is put at a site, or None; `counts` has runs measured, too."""
+    """Watches ops being made. `points(name, replica)` returns what is put at a site; `counts` has runs measured, too."""
 
-    def __init__(self, point: Callable[[str, int], Point | None], *, counts: bool, has_digests: bool = False) -> None:
-        self._point = point
+    def __init__(self, points: Callable[[str, int], list[Point]], *, counts: bool, has_digests: bool = False) -> None:
+        self._points = points
         self._counts = counts
         self._has_digests = has_digests
         self._context = _Context()
@@ -223,8 +223,7 @@ class Sites:
         self._ops[id(graph), op.name] = found
         if here.gradients:
             here.gradients[-1][1].append(found)
-        point = self._point(found.key, replica)
-        if point is not None:
+        for point in self._points(found.key, replica):
             with self.own_ops(graph):
                 outputs = point.replace(op, outputs)
         if self._counts:

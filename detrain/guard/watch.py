@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -35,6 +35,8 @@ class Guard:
         self._log = log
         self._frameworks = frameworks
         self._looked_at = 0
+        self.alarm: Excess | None = None
+        """The worst that the last look has seen."""
         self._known: set[str] = set()
         """Variables that have been named and are above their bound still."""
         self._tried_until = self.restarted_until = -1
@@ -54,11 +56,13 @@ class Guard:
         if batches_done == self._looked_at:
             return False
         self._looked_at = batches_done
+        self.alarm = None
         excesses = [excess for framework in self._frameworks for excess in self.bounds.judge(*framework.norms())]
         if not excesses:
             self._known.clear()
             self._note_success(cursor, batches_done)
             return False
+        self.alarm = excesses[0]
         new = [excess for excess in excesses if excess.key not in self._known]
         self._known = {excess.key for excess in excesses}
         if not self.recovers:
@@ -80,6 +84,12 @@ class Guard:
             f"{self._describe(excesses[0])} at {cursor} again, after the steps before it were run again: no transient fault",
             "training diverges here, or an earlier step did the damage: look at it, or go on with --on-repeat continue",
         )
+
+    def go_back(self, bounds: Mapping[str, tuple[int, float]]) -> None:
+        """An earlier state of the run has been put back, and with it what the bounds were."""
+        self.bounds.set_state(bounds)
+        self._known.clear()
+        self._looked_at, self.alarm = -1, None
 
     def note_way(self, cursor: Cursor, batches_done: int, *, back_to: Cursor, steps: int) -> None:
         """The state of an earlier cut has been put back."""

@@ -6,14 +6,14 @@ import io
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 import xxhash
 
 from detrain.errors import FaultInvalid, FaultNotFired
-from detrain.faults.experiment import Cursor, Experiment, Firing, of_environment
+from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, Injection
 from detrain.faults.sites import Site
 from detrain.runtime.digest import Array, digest_array
 
@@ -23,6 +23,9 @@ class Instruments(Protocol):
 
     def begin_step(self) -> None:
         """Count executions from here on."""
+
+    def select(self, injection: Injection) -> None:
+        """Take up one of the injections that the experiments of this process have."""
 
     def arm(self, occurrence: int) -> None:
         """Have the fault's site hit when it runs next, or so many runs later."""
@@ -38,6 +41,12 @@ class Instruments(Protocol):
 
     def series(self) -> dict[str, float]:
         """Return the loss and metrics of what has run since the last call."""
+
+    def state(self) -> object:
+        """Return what the series remembers."""
+
+    def set_state(self, state: object) -> None:
+        """Have the series remember what it did."""
 
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""
@@ -65,37 +74,53 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     is_armed: bool = False
     """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
     fired: Firing | None = None
+    alarm: Alarm | None = None
     sites: list[Site] | None = None
     digests: list[tuple[str, int, int]] | None = None
     """Of each op of a step, in the order in which they were traced: its site, its replica, its digest."""
+    start: str = ""
+    """Digest of all variables, hex, where a trial begins that shares its process with others."""
+    obstacle: str = ""
+    """Why the process cannot go back to begin this trial."""
     end: str = ""
     """Why the run ended where it did: the last line."""
 
 
 class ExperimentRun:
-    """The experiment of this process. `tensors` returns the values of all variables, `drain` waits for what is being written."""
+    """The experiments of this process. `tensors` returns the values of all variables, `drain` waits for what is being written."""
 
-    def __init__(self, plan: Experiment, tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
-        self.plan: Final = plan
+    def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._tensors = tensors
         self._drain = drain
+        self._instruments: Instruments | None = None
+        self._is_ending = False
+        self._take_up(plans[0])
+
+    def _take_up(self, plan: Experiment) -> None:
+        self.plan = plan
         self._hits = 0
         self._done = 0
         """Steps done from the experiment's cursor on."""
         self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
-        self._instruments: Instruments | None = None
         self._body: Cursor | None = None
-        self._is_armed = self._has_fired = self._is_ending = False
+        self._is_armed = self._has_fired = self._has_alarm = False
+        if self._instruments is not None and plan.injection is not None:
+            self._instruments.select(plan.injection)
 
-    @classmethod
-    def of_environment(cls, tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> ExperimentRun | None:
-        """Return the experiment that the command has asked for, if it has."""
-        plan = of_environment()
-        return None if plan is None else cls(plan, tensors, drain)
+    @property
+    def plans(self) -> Sequence[Experiment]:
+        """The experiments of this process."""
+        return (self.plan,)
 
     def attach(self, instruments: Instruments) -> None:
         """Take a framework's side."""
         self._instruments = instruments
+
+    def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
+        """The guard has seen something at the end of a body."""
+        if not self._has_alarm and (self._has_fired or self._is_armed):
+            self._has_alarm = True
+            self._write(Log(alarm=Alarm(self._done, variable, _number(norm), _number(bound), kind)))
 
     def begin(self, address: Cursor) -> None:
         """The body of a batch is about to run."""
@@ -129,9 +154,9 @@ class ExperimentRun:
             self._disarm(body)
         series = self._instruments.series()
         self._write(Log(step=Step(*body, _as_json(series), self._digest(body))))
-        if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)):
-            self.stop("non-finite loss")
         self._done += body >= self.plan.at
+        if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)) and self._done >= self.plan.least:
+            self.stop("non-finite loss")
         if (self.plan.until is not None and body >= self.plan.until) or self._done == self.plan.count:
             self.stop("until")
 
@@ -144,7 +169,7 @@ class ExperimentRun:
         series.pop("loss", None)
         if series:
             self._write(Log(step=Step(phase, epoch, -1, _as_json(series))))
-        if self.plan.stops_on_nonfinite and not all(map(math.isfinite, series.values())):
+        if self.plan.stops_on_nonfinite and self._done >= self.plan.least and not all(map(math.isfinite, series.values())):
             self.stop("non-finite loss")
 
     def finish(self) -> None:
@@ -189,6 +214,9 @@ class ExperimentRun:
     def _digest(self, body: Cursor) -> str:
         if not self.plan.has_digests or (self.plan.injection is not None and body < self.plan.at):
             return ""
+        return self._digest_now()
+
+    def _digest_now(self) -> str:
         state = xxhash.xxh3_128()
         for name, array in sorted(self._tensors().items()):
             state.update(f"{name} {digest_array(array)}\n".encode())
@@ -210,4 +238,9 @@ class ExperimentRun:
 
 
 def _as_json(series: Mapping[str, float]) -> dict[str, float | str]:
-    return {name: value if math.isfinite(value) else str(value) for name, value in series.items()}
+    return {name: _number(value) for name, value in series.items()}
+
+
+def _number(value: float) -> float | str:
+    """Return a number as JSON can have it."""
+    return value if math.isfinite(value) else str(value)

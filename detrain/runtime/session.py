@@ -20,10 +20,12 @@ from typing import Final
 import msgspec
 
 from detrain.errors import Diverged, EnvironmentChanged, NotCapturable, StoreError
+from detrain.faults.experiment import of_environment
 from detrain.frameworks import Framework
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
 from detrain.runtime import report
+from detrain.runtime.campaign import Campaign, Rewind
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline, Encoded
 from detrain.runtime.config import Config, Mode
@@ -41,6 +43,7 @@ from detrain.runtime.ring import Ring
 from detrain.runtime.rng import Streams
 from detrain.runtime.termination import GRACE_S, Termination
 from detrain.runtime.trial import Trial
+from detrain.runtime.window import Window
 from detrain.store import Catalogue, Meta, Snapshot, read, read_meta
 from detrain.store.catalogue import cursor_of
 from detrain.store.writer import LARGE_BYTES, Writer
@@ -66,14 +69,20 @@ class Session:
         if config.saves_on_sigterm:
             self._termination.watch()
         self._trial = Trial.of_environment()
-        self.experiment = ExperimentRun.of_environment(self._tensors, self._writer.drain)
+        plans = of_environment()
+        kind = Campaign if len(plans) > 1 else ExperimentRun
+        self.experiment: ExperimentRun | None = kind(plans, self._tensors, self._writer.drain) if plans else None
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
-        self.recovery: Recovery | None = None
+        self._guard: Guard | None = None
+        self.recovery: Recovery | Rewind | None = None
         """Looks for hardware faults at each cut, and goes back."""
         if config.guard:
             self.guard(recovers=config.guard == "recover", goes_on=config.goes_on_after_repeat)
+        if isinstance(self.experiment, Campaign):
+            window = Window(1, self._capture, self.frameworks, self.streams, self._files)
+            self.recovery = Rewind(self.experiment, window, self._guard, lambda: self._at_first_batch, self._catalogue.folder)
         metas = [read_meta(Path(path)) for path in config.stations]
         self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
@@ -118,8 +127,8 @@ class Session:
         ring = Ring(DEPTH, self._capture, self.frameworks, self.streams, self._files) if recovers else None
         log = self._catalogue.folder / f"{self._config.program}-r{self._config.run}.alarms.jsonl"
         is_first = not self._config.is_restarted and not self._config.stations
-        guard = Guard(recovers=recovers, goes_on=goes_on, log=log, frameworks=self.frameworks, is_first=is_first)
-        self.recovery = Recovery(guard, ring, self._config, self._files, lambda: self._at_first_batch, self._settle)
+        self._guard = Guard(recovers=recovers, goes_on=goes_on, log=log, frameworks=self.frameworks, is_first=is_first)
+        self.recovery = Recovery(self._guard, ring, self._config, self._files, lambda: self._at_first_batch, self._settle)
 
     def _settle(self) -> None:
         """Have everything written that waits."""
@@ -211,8 +220,7 @@ class Session:
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
         self._end_fetch()
-        if self.experiment is not None:
-            self.experiment.end_body()
+        self._end_body("epoch")
         self._check_claims()
         self._look("epoch")
         if self.experiment is not None and self._epoch >= 0 and not self._stations:
@@ -247,6 +255,17 @@ class Session:
             self._save("end", frame)
         self.end_phase()
 
+    def _end_body(self, cut: Cut) -> None:
+        """The body of a batch is over: note what the experiment wants to know of it."""
+        if self.experiment is None:
+            return
+        if self._guard is not None and not self._guard.recovers and self._is_in_phase and not self._stations:
+            self._guard.must_go_back(Cursor(self._phase, self._epoch, self._batch, cut), self._batches_done)
+            seen = self._guard.alarm
+            if seen is not None:
+                self.experiment.note_alarm(seen.key, seen.norm, seen.bound, seen.kind)
+        self.experiment.end_body()
+
     def _look(self, cut: Cut, source: object = None, frame: FrameType | None = None) -> bool:
         """Look for a hardware fault in the bodies before this cut; return whether the run has gone back from it."""
         if self.recovery is None or self._stations or not self._is_in_phase:
@@ -265,8 +284,7 @@ class Session:
         """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
         source = None if loop.turn_of is None else loop
         self._end_fetch()
-        if self.experiment is not None:
-            self.experiment.end_body()
+        self._end_body("load")
         self._check_claims()
         if self._writer.has_failed:
             self._settle_saves()
@@ -517,7 +535,7 @@ class Session:
             forward=forward,
             loaders=tuple(positions),
             files=self._files.state(),
-            guard=self.recovery.guard.bounds.state() if self.recovery is not None else {},
+            guard=self._guard.bounds.state() if self._guard is not None else {},
             folders=self._files.folders(),
             metric=self._metric(frame, cursor),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
@@ -646,8 +664,8 @@ class Session:
         if self._notes_all_streams:
             self._streams_at_batch = {}  # the next batch's are recorded whole: the journal was cut before them
         self._batches_done = self._claims_from = snapshot.meta.batches_done
-        if self.recovery is not None:
-            self.recovery.guard.bounds.set_state(snapshot.meta.guard)
+        if self._guard is not None:
+            self._guard.bounds.set_state(snapshot.meta.guard)
         self._warned.update(snapshot.meta.not_captured)
         if snapshot.meta.cut == "epoch":
             self._epoch_base = snapshot.meta.epoch

@@ -18,7 +18,7 @@ from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site, select
 from detrain.frameworks import Settings
 from detrain.frameworks.tensorflow import TensorFlow
-from detrain.frameworks.tensorflow_injector import Injector
+from detrain.frameworks.tensorflow_injector import Injector, place_of
 from detrain.frameworks.tensorflow_sites import Point, Sites
 from detrain.runtime.rng import Streams
 
@@ -26,9 +26,9 @@ PLACED: dict[str, Injector] = {}
 """The fault of the case by its site, without the name of the function: each case has a function of its own."""
 
 
-def point(name: str, _replica: int) -> Point | None:
+def points(name: str, _replica: int) -> list[Point]:
     """The fault of the case, if it is for this op."""
-    return PLACED.get(name.partition("/")[2])
+    return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
 
 
 def step_of(op: str, stride: int, *, is_xla: bool) -> Any:
@@ -55,7 +55,7 @@ def listed(sites: Sites, step: Any, tensors: list[Any]) -> list[Site]:
 def main() -> None:
     """Do all cases."""
     TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(point, counts=True)
+    sites = Sites(points, counts=True)
     results: dict[str, np.ndarray] = {}
     for name, op, stride, pattern, stage, model, seed, is_xla in json.loads(sys.argv[2]):
         rng = np.random.default_rng(int(seed))
@@ -76,7 +76,10 @@ def main() -> None:
             role=None if is_forward else stage,
         )[0]
         injection = draw_injection(site, kind, 0, trial_rng(int(seed), 0))
-        injector = PLACED[site.name.partition("/")[2]] = Injector(injection)
+        drawn = [draw_injection(site, kind, 0, trial_rng(int(seed), number)) for number in range(1, 6)]
+        others = [other for other in drawn if place_of(other) == place_of(injection)]  # of one point: the longest sets its size
+        injector = PLACED[site.name.partition("/")[2]] = Injector([*others, injection])
+        injector.select(injection)
         step = step_of(op, stride, is_xla=is_xla)
         unarmed = step(*tensors)
         injector.arm(0)

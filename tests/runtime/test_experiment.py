@@ -72,7 +72,7 @@ def run(
 
     monkeypatch.setattr(module.os, "_exit", end)
     plan = Experiment(log=str(tmp_path / "log"), injection=INJECTION, **options)  # type: ignore[arg-type]
-    experiment = ExperimentRun(plan, lambda: {"w": np.zeros(2)}, lambda: None)
+    experiment = ExperimentRun([plan], lambda: {"w": np.zeros(2)}, lambda: None)
     experiment.attach(instruments)
     try:
         for step in run_steps:

@@ -1,0 +1,154 @@
+"""What of a process with several trials is believed: only that behind which the run was the golden run again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from detrain.cli import together
+from detrain.cli.trials import Done
+from detrain.faults.experiment import Experiment, Injection
+from detrain.runtime.experiment import Log, Step
+
+FAULT = Injection(site="s", operand="output", worker=0, dtype="float32", shape=(1,), positions=b"", sources=b"", keep=b"", flip=b"")
+GOLDEN = Done(0, tuple(Step(0, 0, batch, {"loss": float(batch)}, f"state {batch}") for batch in range(10)), "program")
+PLANS = {number: Experiment(log="", injection=FAULT, at=(0, 0, at), count=2) for number, at in enumerate((2, 2, 5, 6))}
+
+
+def golden(*batches: int) -> list[Log]:
+    return [Log(step=GOLDEN.steps[batch]) for batch in batches]
+
+
+def faulty(batch: int, end: str = "until") -> list[Log]:
+    steps = [Log(step=Step(0, 0, each, {"loss": -1.0}, "other")) for each in (batch, batch + 1)]
+    return [Log(start=f"state {batch - 1}"), Log(is_armed=True), *steps, Log(end=end)]
+
+
+WHOLE = [[*golden(0, 1), *faulty(2)], faulty(2), [*golden(2, 3, 4), *faulty(5)], [*golden(5), *faulty(6)], golden(6)]
+WHOLE[-1].append(Log(end="until"))
+
+
+class Subject:
+    """Processes that leave given logs, one after another; the last ends with its last log."""
+
+    limit_s = 60.0
+
+    def __init__(self, folder: Path, runs: Sequence[Sequence[Sequence[Log]]]) -> None:
+        self.folder, self.runs = folder, list(runs)
+        self.begun: list[list[tuple[int, int, int]]] = []
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        home = self.folder / str(len(self.begun))
+        home.mkdir()
+        yield home
+
+    def link_golden(self, _before: object, _home: Path) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def process(self, experiments: Sequence[Experiment], home: Path) -> Iterator[Subject]:
+        self.begun.append([plan.at for plan in experiments])
+        (home / "stderr").write_text("")
+        for plan, lines in zip(experiments, self.runs.pop(0), strict=False):
+            Path(plan.log).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        yield self
+
+    def poll(self) -> int:
+        return 0
+
+    kill = wait = poll
+
+
+def run(tmp_path: Path, *runs: Sequence[Sequence[Log]], plans: dict[int, Experiment] = PLANS) -> tuple[list[int], Subject]:
+    subject = Subject(tmp_path, runs)
+    found = dict(together.run_together(subject, plans, GOLDEN))  # type: ignore[arg-type]
+    assert all([step.batch for step in done.steps if step.state == "other"] for done in found.values())
+    return sorted(found), subject
+
+
+def test_all_trials_of_a_process_that_comes_back_to_the_golden_run_are_believed(tmp_path: Path) -> None:
+    found, subject = run(tmp_path, WHOLE)
+
+    assert found == [0, 1, 2, 3]
+    assert subject.begun == [[(0, 0, 2), (0, 0, 2), (0, 0, 5), (0, 0, 6), (0, 0, 6)]]
+
+
+@pytest.mark.parametrize(("which", "believed"), [(0, []), (2, []), (3, [0, 1]), (4, [0, 1, 2])])
+def test_nothing_is_believed_that_is_not_followed_by_the_golden_run(which: int, believed: list[int], tmp_path: Path) -> None:
+    first = next(number for number, line in enumerate(WHOLE[which]) if line.step is not None)
+    step = WHOLE[which][first].step
+    assert step is not None
+    left = [list(lines) for lines in WHOLE]
+    left[which][first] = Log(step=msgspec.structs.replace(step, state="left behind"))
+
+    found, subject = run(tmp_path, left)
+
+    assert found == believed
+    assert len(subject.begun) == 1
+
+
+def test_a_trial_that_ends_its_process_is_for_one_of_its_own_and_the_others_go_on(tmp_path: Path) -> None:
+    crashed = [*WHOLE[:2], WHOLE[2][:-1]]  # behind the third trial's armed step there is no more
+    rest = [[*golden(0, 1, 2, 3, 4, 5), *faulty(6)], [*golden(6), *faulty(7)], [*golden(7), Log(end="until")]]
+    plans = {**PLANS, 4: msgspec.structs.replace(PLANS[3], at=(0, 0, 7))}
+    found, subject = run(tmp_path, crashed, rest, plans=plans)
+
+    assert found == [0, 1, 3, 4]
+    assert [len(begun) for begun in subject.begun] == [6, 3]
+
+
+def test_a_trial_that_makes_the_program_end_ends_its_process(tmp_path: Path) -> None:
+    ended = [WHOLE[0], faulty(2, end="program")]
+    rest = [[*golden(0, 1, 2, 3, 4), *faulty(5)], *WHOLE[3:]]
+
+    found, subject = run(tmp_path, ended, rest)
+
+    assert found == [0, 1, 2, 3]
+    assert [len(begun) for begun in subject.begun] == [5, 3]
+
+
+def test_a_trial_that_makes_the_program_crash_is_for_a_process_of_its_own(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, [WHOLE[0], faulty(2, end="crash: ValueError")], [WHOLE[0], *rest_of(2)])
+
+    assert found == [0, 2, 3]
+
+
+def test_a_trial_that_began_with_other_variables_is_not_believed(tmp_path: Path) -> None:
+    other = [Log(start="left behind"), *faulty(2, end="program")[1:]]
+
+    assert run(tmp_path, [WHOLE[0], other])[0] == []
+
+
+def rest_of(index: int) -> list[list[Log]]:
+    """Return what a process leaves from a trial on, the steps from the window at 2 on run again."""
+    return [list(lines) for lines in WHOLE[index:]]
+
+
+def test_a_process_that_cannot_go_back_leaves_the_rest_to_others(tmp_path: Path) -> None:
+    found, subject = run(tmp_path, [WHOLE[0], [Log(obstacle="no way")]])
+
+    assert found == []
+    assert len(subject.begun) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "count", "until", "fits"),
+    [
+        ((0, 0, 0), 2, None, False),
+        ((0, 0, 1), 9, None, True),
+        ((0, 0, 1), 10, None, False),
+        ((0, 0, 1), None, (0, 0, 9), True),
+        ((0, 0, 1), None, (0, 1, 0), False),
+        ((0, 0, 1), None, None, False),
+    ],
+)
+def test_only_trials_inside_of_an_epoch_fit(at: tuple[int, int, int], count: int, until: object, fits: bool) -> None:
+    plan = Experiment(log="", injection=FAULT, at=at, count=count, until=until)  # type: ignore[arg-type]
+
+    assert together._fits(plan, replace(GOLDEN)) is fits
