@@ -60,6 +60,15 @@ class Building:
         return unit.key in self._built
 
     @contextlib.contextmanager
+    def not_noted(self) -> Iterator[None]:
+        """Build something that is not the program's."""
+        before, self._is_inside = self._is_inside, True
+        try:
+            yield
+        finally:
+            self._is_inside = before
+
+    @contextlib.contextmanager
     def unit(self, owner: str, describe: Callable[[], str | None]) -> Iterator[None]:
         """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON."""
         if self._is_inside or not owner:

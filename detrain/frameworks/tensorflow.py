@@ -242,7 +242,8 @@ class TensorFlow:
         """Return a step of `fit` that fetches these batches."""
         counts = self._births.top_counts()
         try:
-            return self._fit.refetch(item, fetched)
+            with self._building.not_noted():
+                return self._fit.refetch(item, fetched)
         finally:
             self._births.set_top_counts(counts)  # what is made for it must not shift the names of what the program makes
 
