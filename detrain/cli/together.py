@@ -137,7 +137,7 @@ class _Process:
         if done.start and (before is None or done.start != before.state):
             return False
         steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
-        return all(known.get(_cursor(step)) == step for step in steps)
+        return all(known.get(_cursor(step)) == step or not step.state for step in steps)
 
 
 def _cursor(step: object) -> tuple[int, int, int]:

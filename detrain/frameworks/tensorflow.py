@@ -96,7 +96,10 @@ class TensorFlow:
     def tensors(self) -> dict[str, Array]:
         """Return variable values (axes as in TensorFlow), those still waiting for their variable included."""
         values: dict[str, Array] = dict(self._pending)
-        for key, variable in self._alive().items():
+        known = self._moments.values()
+        if known is not None:
+            values.update(known)
+        for key, variable in self._alive().items() if known is None else ():
             array = _read(variable)
             if array is not None:
                 values[key] = array

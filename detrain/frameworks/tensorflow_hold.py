@@ -214,6 +214,13 @@ class Moments:
         self.pulls.latest = held
         return held
 
+    def values(self) -> dict[str, Array] | None:
+        """Return what the variables hold, without a copy, if a function that reads them at once is there; else None."""
+        if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
+            return None
+        reader = self._reader[1]
+        return {key: np.asarray(value) for key, value in zip(reader.keys, itertools.chain(*reader()), strict=True)}
+
     def put_back(self, held: object) -> list[str]:
         """Put variables, names and iterators back. What has been made since cannot be unmade."""
         assert isinstance(held, Held)
