@@ -55,10 +55,10 @@ class Campaign(ExperimentRun):
             self._write(Log(end=why))
             self._is_over = True
 
-    def end_body(self) -> None:
+    def end_body(self, kept: Mapping[str, float] | None = None) -> None:
         """The body of a batch, if there was one, is over."""
         if not self._is_over:
-            super().end_body()
+            super().end_body(kept)
 
     def finish(self) -> None:
         """The program ends."""

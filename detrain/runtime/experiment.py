@@ -135,8 +135,8 @@ class ExperimentRun:
             self._write(Log(is_armed=True))
             self._is_armed = True
 
-    def end_body(self) -> None:
-        """The body of a batch, if there was one, is over."""
+    def end_body(self, kept: Mapping[str, float] | None = None) -> None:
+        """The body of a batch, if there was one, is over. `kept`: accuracies that the program keeps itself."""
         body, self._body = self._body, None
         if body is None:
             return
@@ -152,7 +152,7 @@ class ExperimentRun:
             return
         if self._is_armed:
             self._disarm(body)
-        series = self._instruments.series()
+        series = _with(self._instruments.series(), kept)
         self._write(Log(step=Step(*body, _as_json(series), self._digest(body))))
         self._done += body >= self.plan.at
         if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)) and self._done >= self.plan.least:
@@ -160,13 +160,14 @@ class ExperimentRun:
         if (self.plan.until is not None and body >= self.plan.until) or self._done == self.plan.count:
             self.stop("until")
 
-    def end_epoch(self, phase: int, epoch: int) -> None:
+    def end_epoch(self, phase: int, epoch: int, kept: Mapping[str, float] | None = None) -> None:
         """An epoch is over, what comes after its batches (validation) included."""
         self.end_body()
         if self._instruments is None or self.plan.is_profile:
             return
         series = self._instruments.series()
         series.pop("loss", None)
+        series = _with(series, kept)
         if series:
             self._write(Log(step=Step(phase, epoch, -1, _as_json(series))))
         if self.plan.stops_on_nonfinite and self._done >= self.plan.least and not all(map(math.isfinite, series.values())):
@@ -235,6 +236,11 @@ class ExperimentRun:
             if stream is not None and not stream.closed:
                 stream.flush()
         os._exit(0)
+
+
+def _with(series: dict[str, float], kept: Mapping[str, float] | None) -> dict[str, float]:
+    """Return a step's series with what the program keeps, if there is no metric of accuracy in it."""
+    return series if any("acc" in name.lower() for name in series) else {**(kept or {}), **series}
 
 
 def _as_json(series: Mapping[str, float]) -> dict[str, float | str]:

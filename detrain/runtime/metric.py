@@ -1,4 +1,4 @@
-"""The number of the program by which `--keep-best` tells the best checkpoint: read where the program keeps it, never computed.
+"""Numbers that the program keeps, read where it keeps them, never computed: what `--keep-best` goes by, and its accuracy.
 
 A name is that of a local of the loop's function or of one that called it, or of a global of its module; `a.b` is the attribute of
 an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Where no such name is, Keras's logs are looked at.
@@ -19,6 +19,9 @@ from detrain.runtime.frames import user_frames
 _LOGS: Final = ("epoch_logs", "logs")
 """Where the training loop of Keras keeps the metrics of an epoch."""
 
+_VALIDATION: Final = ("val", "test", "held", "dev_")
+"""Parts of the names of what is measured on other data than those trained on."""
+
 
 def find_metric(name: str, frame: FrameType, to_array: Callable[[object], Array | None]) -> float | None:
     """Return the number that the program has under a name, or None if there is none, or it is not finite."""
@@ -34,6 +37,23 @@ def find_metric(name: str, frame: FrameType, to_array: Callable[[object], Array 
             if isinstance(space.get(logs), dict) and name in space[logs]:
                 return _number(space[logs][name], to_array)
     return None
+
+
+def accuracies(frame: FrameType, to_array: Callable[[object], Array | None], *, is_after_epoch: bool = False) -> dict[str, float]:
+    """Return the numbers that the innermost function of the program keeps under names like `accuracy`.
+
+    Behind an epoch those of its validation: `valid_accuracy`, `test_loss`. What is not finite is among them.
+    """
+    frames = user_frames(frame)
+    found: dict[str, float] = {}
+    for name, value in frames[0].f_locals.items() if frames else ():
+        words = name.lower()
+        is_of_validation = any(part in words for part in _VALIDATION)
+        if is_of_validation == is_after_epoch and any(part in words for part in (("acc", "loss") if is_after_epoch else ("acc",))):
+            array = np.asarray(value) if isinstance(value, float | np.ndarray | np.floating) else to_array(value)
+            if array is not None and array.size == 1 and array.dtype.kind == "f":
+                found[name] = float(array.reshape(()))
+    return found
 
 
 def _within(value: object, parts: list[str]) -> object:

@@ -36,7 +36,7 @@ from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.journal import Address, Journal
 from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
-from detrain.runtime.metric import find_metric
+from detrain.runtime.metric import accuracies, find_metric
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Pulls
 from detrain.runtime.ring import Ring
@@ -220,11 +220,12 @@ class Session:
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
         self._end_fetch()
-        self._end_body("epoch")
+        self._end_body("epoch", frame)
         self._check_claims()
         self._look("epoch")
         if self.experiment is not None and self._epoch >= 0 and not self._stations:
-            self.experiment.end_epoch(self._phase, self._epoch)
+            kept = accuracies(frame, self._to_array, is_after_epoch=True)
+            self.experiment.end_epoch(self._phase, self._epoch, kept)
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
         self._entered.begin(frame)
         if not self._notes_all_streams:
@@ -249,13 +250,14 @@ class Session:
         """Cut: the epoch loop has run out after so many epochs."""
         self._look("end")
         if self.experiment is not None and epochs > 0 and not self._stations:
-            self.experiment.end_epoch(self._phase, self._epoch)
+            kept = accuracies(frame, self._to_array, is_after_epoch=True)
+            self.experiment.end_epoch(self._phase, self._epoch, kept)
         self._epoch, self._batch = epochs, 0
         if not self._arrive("end", frame) and not self._stations and epochs > 0:
             self._save("end", frame)
         self.end_phase()
 
-    def _end_body(self, cut: Cut) -> None:
+    def _end_body(self, cut: Cut, frame: FrameType) -> None:
         """The body of a batch is over: note what the experiment wants to know of it."""
         if self.experiment is None:
             return
@@ -264,7 +266,7 @@ class Session:
             seen = self._guard.alarm
             if seen is not None:
                 self.experiment.note_alarm(seen.key, seen.norm, seen.bound, seen.kind)
-        self.experiment.end_body()
+        self.experiment.end_body(accuracies(frame, self._to_array))
 
     def _look(self, cut: Cut, source: object = None, frame: FrameType | None = None) -> bool:
         """Look for a hardware fault in the bodies before this cut; return whether the run has gone back from it."""
@@ -284,7 +286,7 @@ class Session:
         """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
         source = None if loop.turn_of is None else loop
         self._end_fetch()
-        self._end_body("load")
+        self._end_body("load", frame)
         self._check_claims()
         if self._writer.has_failed:
             self._settle_saves()
