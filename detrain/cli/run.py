@@ -84,6 +84,7 @@ class EveryType(click.ParamType[Every]):
     default=None,
     help="Look for hardware faults after each step: name them, or go back and run the steps again.",
 )
+@click.option("--guard-gradients", is_flag=True, help="With --guard: look at the norms of gradients, too.")
 @click.option(
     "--on-repeat",
     type=click.Choice(["stop", "continue"]),
@@ -114,6 +115,7 @@ def command(
     on_save_error: str,
     on_sigterm: str,
     guard: str | None,
+    guard_gradients: bool,
     on_repeat: str,
     loader: Mode,
     strict: bool,
@@ -129,6 +131,8 @@ def command(
     Example:
       detrain run --every 50b train.py --epochs 10
     """
+    if guard_gradients and guard is None:
+        raise UsageError("--guard-gradients without --guard", "give --guard detect or --guard recover")
     target = Program.find(program, is_module=is_module)
     if bare:
         config = new_config(target, arguments, Path(home), 0, seed or DEFAULT_SEED, every, keep)
@@ -158,6 +162,7 @@ def command(
         config,
         keep_every=keep_every or 0,
         guard=guard or "",
+        guards_gradients=guard_gradients,
         goes_on_after_repeat=on_repeat == "continue",
         is_restarted=restarted > 0,
         keep_best=keep_best,

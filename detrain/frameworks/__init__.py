@@ -125,6 +125,9 @@ class Framework(Protocol):
     def on_import(self, module: str) -> None:
         """Called when a module of `FOLLOWED` has been imported."""
 
+    def watch_gradients(self) -> None:
+        """Have the norms of the gradients that optimizers are given among `norms`: of functions that are traced from now on."""
+
     def norms(self) -> tuple[Sequence[Watched], Array]:
         """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in it.
 

@@ -23,13 +23,14 @@ from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_o
 from tensorflow.python.trackable import data_structures
 
 from detrain.errors import Diverged, FrameworkUnsupported
-from detrain.frameworks import Settings
+from detrain.frameworks import Settings, Watched
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
 from detrain.frameworks.keras_state import KerasState
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_datasets import Datasets, NoPosition
+from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
@@ -80,14 +81,32 @@ class TensorFlow:
         self._random = RandomCounters(self._births)
         self._datasets = Datasets(self._births, is_of_fit)
         self._moments = moments = Moments(self._births, self._building, self._alive, self._datasets.made)
-        self.norms, self.hold, self.put_back, self.release = moments.norms, moments.hold, moments.put_back, moments.release
+        self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         self._datasets.watch(moments.iterators, moments.pulls)
         self._updates = Updates(settings.on_update, settings.on_assign)
+        self._gradients: Gradients | None = None
+        self._watched: tuple[object, list[Watched]] = (None, [])
         self._instruments = None
         if settings.experiment is not None:
             self._instruments = Instruments(settings.experiment.plans)
             settings.experiment.attach(self._instruments)
+
+    def watch_gradients(self) -> None:
+        """Have the norms of gradients among what is watched."""
+        self._gradients = Gradients(self._births)
+        if self._keras is not None:
+            self._gradients.on_keras()
+
+    def norms(self) -> tuple[Sequence[Watched], Array]:
+        """Return what is watched for hardware faults, and the Euclidean norms [variable]."""
+        watched, found = self._moments.norms()
+        if self._gradients is None or not self._gradients.watched:
+            return watched, found
+        before, together = self._watched
+        if before is not watched or len(together) != len(watched) + len(self._gradients.watched):
+            self._watched = watched, [*watched, *self._gradients.watched]
+        return self._watched[1], np.concatenate([found, self._gradients.norms()])
 
     def streams(self) -> dict[str, Stream]:
         """Return the eager context's generator, from which TensorFlow draws the seeds of eager random ops."""
@@ -339,6 +358,8 @@ class TensorFlow:
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
         self._keras = KerasState(self._births, self._builder.keras_variables)
+        if self._gradients is not None:
+            self._gradients.on_keras()
         self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar)
         self._model_types += (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         _make_monitors_repeatable()

@@ -78,10 +78,10 @@ def read_all(variables: list[Any]) -> list[Any]:
 
 def sums_of_squares(variables: list[Any]) -> list[Any]:
     """Return one tensor, half the sum of the squares of each variable: what is not a number in it makes its sum none."""
-    return [tf.stack([tf.cast(tf.nn.l2_loss(_wide(value)), tf.float32) for value in read_all(variables)])]
+    return [tf.stack([tf.cast(tf.nn.l2_loss(wide(value)), tf.float32) for value in read_all(variables)])]
 
 
-def _wide(value: Any) -> Any:
+def wide(value: Any) -> Any:
     """Return a tensor whose squares do not overflow where the tensor itself is sound."""
     return tf.cast(value, tf.float32) if value.dtype in (tf.float16, tf.bfloat16) else value
 

@@ -85,6 +85,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Where the structure is written once the run has confirmed it."""
     guard: str = ""
     """`detect` or `recover`: look for hardware faults at each cut."""
+    guards_gradients: bool = False
+    """The norms of gradients are looked at, too."""
     goes_on_after_repeat: bool = False
     """An alarm that comes again when steps are run again does not end the run."""
     is_restarted: bool = False

@@ -265,8 +265,10 @@ class _WhileLoop:
         self.names = names
 
 
-def guard_run(mode: str = "recover", on_repeat: str = "stop") -> None:
+def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool = False) -> None:
     """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before the loops.
+
+    `gradients` has the norms of gradients looked at, too (`--guard-gradients`): in functions that are traced from then on.
 
     Options of the command count instead, if they were given; without a session this does nothing. Raises UsageError.
     """
@@ -274,7 +276,7 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop") -> None:
         if value not in known:
             raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/guard.md")
     if _session is not None and _session.recovery is None:
-        _guarded(_session.guard, recovers=mode == "recover", goes_on=on_repeat == "continue")
+        _guarded(_session.guard, recovers=mode == "recover", goes_on=on_repeat == "continue", gradients=gradients)
 
 
 def note_fetched(parts: list[Any]) -> None:

@@ -76,10 +76,11 @@ class Session:
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
         self._guard: Guard | None = None
+        self._guards_gradients = False
         self.recovery: Recovery | Rewind | None = None
         """Looks for hardware faults at each cut, and goes back."""
         if config.guard:
-            self.guard(recovers=config.guard == "recover", goes_on=config.goes_on_after_repeat)
+            self.guard(recovers=config.guard == "recover", goes_on=config.goes_on_after_repeat, gradients=config.guards_gradients)
         if isinstance(self.experiment, Campaign):
             window = Window(1, self._capture, self.frameworks, self.streams, self._files)
             self.recovery = Rewind(self.experiment, window, self._guard, lambda: self._at_first_batch, self._catalogue.folder)
@@ -122,8 +123,11 @@ class Session:
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._sources = _Sources()
 
-    def guard(self, *, recovers: bool, goes_on: bool) -> None:
+    def guard(self, *, recovers: bool, goes_on: bool, gradients: bool) -> None:
         """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
+        self._guards_gradients = gradients
+        for framework in self.frameworks if gradients else ():
+            framework.watch_gradients()
         ring = Ring(DEPTH, self._capture, self.frameworks, self.streams, self._files) if recovers else None
         log = self._catalogue.folder / f"{self._config.program}-r{self._config.run}.alarms.jsonl"
         is_first = not self._config.is_restarted and not self._config.stations
@@ -139,6 +143,8 @@ class Session:
     def attach(self, framework: Framework) -> None:
         """A framework has been imported."""
         self.frameworks.append(framework)
+        if self._guards_gradients:
+            framework.watch_gradients()
         self._lasting |= {framework.constant_type}
         for name, stream in framework.streams().items():
             self.streams.add(name, stream)

@@ -1,0 +1,62 @@
+"""A campaign of faults against the guard: what does harm is seen within two steps, what does nothing is no alarm."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.runs import detrain
+
+pytest.importorskip("tensorflow")
+
+PROGRAM = """
+import numpy as np, keras, tensorflow as tf
+keras.utils.set_random_seed(0)
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(240, 6, 6, 2)).astype("float32"), rng.integers(0, 3, 240)
+model = keras.Sequential([
+    keras.Input((6, 6, 2)), keras.layers.Conv2D(16, 3, name="conv"), keras.layers.BatchNormalization(), keras.layers.ReLU(),
+    keras.layers.Flatten(), keras.layers.Dense(16, "relu", name="one"), keras.layers.Dense(3, name="two")])
+optimizer, loss = keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(True)
+accuracy = keras.metrics.SparseCategoricalAccuracy()
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        out = model(x, training=True)
+        value = loss(y, out)
+    optimizer.apply_gradients(zip(tape.gradient(value, model.trainable_variables), model.trainable_variables))
+    accuracy.update_state(y, out)
+    return value
+for epoch in range(1):
+    for x, y in tf.data.Dataset.from_tensor_slices((x, y)).batch(8):
+        step(x, y)
+"""
+AFTER = 4
+
+
+def test_the_guard_sees_what_does_harm_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = detrain("random", "--guard", "-n", 44, "--seed", 3, "--after", AFTER, "--json", "program.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+    records = json.loads(done.out)
+    golden = next((tmp_path / "ckpt").glob("program.faults/*/golden-guarded/log"))
+    steps = [line["step"] for line in map(json.loads, golden.open()) if "step" in line]
+    state = {(step["phase"], step["epoch"], step["batch"]): step["state"] for step in steps}
+
+    assert len(records) >= 40
+    seen = [record for record in records if record["alarm"] is not None]
+    broken = [record for record in records if any(not _is_finite(step) for step in record["steps"])]
+    unharmed = [record for record in records if all(step["state"] == state.get(tuple(step["at"])) for step in record["steps"])]
+    assert len(broken) >= 3
+    assert len(unharmed) >= 3
+    assert all(record["alarm"] is not None and record["alarm"]["steps"] < 2 for record in broken)
+    assert not any(record in seen for record in unharmed)
+    assert all(record["alarm"]["steps"] < 2 for record in seen)
+    assert all(record["outcome"] == "masked" for record in unharmed)
+
+
+def _is_finite(step: dict[str, dict[str, float | str]]) -> bool:
+    return all(math.isfinite(float(value)) for value in step["series"].values())
