@@ -25,6 +25,8 @@ from detrain.faults.record import Element, FaultRecord, Step, read_record, write
 from detrain.faults.sites import STAGES, Site, select, site_named
 from detrain.runtime import report
 
+LEAST_WITH_GUARD = 3
+"""Steps that a trial runs on at least, though its loss is not finite, so that the guard can see it."""
 _SHOWN = 4096
 """So many elements are written into the record; of longer faults a digest."""
 
@@ -61,6 +63,7 @@ class Trial:
 @click.option("--occurrence", type=click.IntRange(0), default=0, help="Which run of the site in the step is hit [0].")
 @click.option("--until", metavar="EPOCH:BATCH|+N", help="The last step, or how many from the fault on [the program's end].")
 @click.option("--nearest", is_flag=True, help="A position of the artifact that falls on padding: hit the nearest element.")
+@click.option("--guard", is_flag=True, help="Look for the fault, as `detrain run --guard detect` does.")
 @click.option("--out", type=click.Path(path_type=Path), help="The fault record to write [in the folder of the checkpoints].")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw loss and accuracy: a .png, .svg or .html.")
 @click.option("--text", type=click.Path(path_type=Path), help="Write the artifact's replay_*.txt, too.")
@@ -83,6 +86,7 @@ def command(
     occurrence: int,
     until: str | None,
     nearest: bool,
+    guard: bool,
     out: Path | None,
     plot: Path | None,
     text: Path | None,
@@ -111,7 +115,9 @@ def command(
         fault, program, arguments = Path(program), arguments[0], arguments[1:]
         if not fault.is_file():
             raise FaultInvalid(f"no fault at {str(fault)!r}", "give a CSV of the artifact, a record, or --model")
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, is_quiet=as_json)
+    subject = Subject(
+        Program.find(program, is_module=is_module), arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard
+    )
     count, last = _end(until)
     cursor = parse_cursor(at) if at is not None else None
     if fault is None:
@@ -133,6 +139,8 @@ def command(
         cursor = cursor or record.experiment.at
     else:
         artifact = read_fault(fault)
+        if artifact.ignored:
+            report.warn(f"{fault}: rows that mean nothing here are left out: {', '.join(artifact.ignored)}")
         injection = artifact_injection(_artifact_site(subject.sites(), artifact, site), artifact, takes_nearest=nearest)
         name, drawn = artifact.fmodel, None
         cursor = cursor or (0, artifact.epoch, artifact.step)
@@ -144,6 +152,7 @@ def command(
         occurrence=occurrence,
         until=last,
         count=count,
+        least=LEAST_WITH_GUARD if guard else 0,
     )
     trial = run_trial(subject, name, drawn, experiment)
     record = record_of(subject, trial)
@@ -264,7 +273,14 @@ def show(record: FaultRecord, trial: Trial) -> None:
     console.print(table)
     if len(record.steps) > 8:
         console.print(f"  … {len(record.steps) - 8} more steps")
+    if record.alarm is not None:
+        alarm = record.alarm
+        console.print(f"the guard saw it {_when(alarm.steps)}: {alarm.variable} has norm {_number(alarm.norm)} ({alarm.kind})")
     console.print(f"outcome: [bold]{record.outcome}[/bold] (ended: {record.end})")
+
+
+def _when(steps: int) -> str:
+    return "at the end of the faulty step" if steps == 0 else f"{steps} step{'s' if steps > 1 else ''} later"
 
 
 def _number(value: float | str | None) -> str:

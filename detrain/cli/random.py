@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.inject import Trial, record_of, run_trial
+from detrain.cli.inject import LEAST_WITH_GUARD, Trial, record_of, run_trial
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.together import run_together
 from detrain.cli.trials import Done, Subject
@@ -89,7 +89,7 @@ def command(
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
     if not steps:
         raise UsageError(f"--epochs {epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
-    draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, 3 if guard else 0)
+    draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, LEAST_WITH_GUARD if guard else 0)
     drawn = {number: draw.trial(number, after) for number in range(trials)}
     folder = out or subject.folder / f"random-{seed}"
     paths = {number: folder / f"trial-{number:06d}.json" for number in drawn}
