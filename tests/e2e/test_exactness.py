@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +67,6 @@ OWN_INPUTS = ("time_seed", "files_listed", "pydataset_workers")
 """Programs that read a clock, or the order of files, or draw in threads of their own: bare, they end as chance has it."""
 TIMED_FILES = ("board/", "own/")
 """Files that hold times; the program itself says what else is in them."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.forkserver import Server
 from tests.e2e.runs import bare, detrain
 
 PRELUDE = """\
@@ -209,16 +210,16 @@ show(model, rate, memory)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_killed_at_a_cut_resumes_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + PROGRAMS[name])
-    whole = detrain("run", "--bare", program, cwd=_folder(tmp_path / "whole"))
+    whole = server.detrain("run", "--bare", program, cwd=_folder(tmp_path / "whole"))
     assert whole.status == 0, whole.err
 
     for every, deaths in (("1", ("9", "5")), ("2b", ("8", "6"))):
         folder = _folder(tmp_path / every)
         for death in (*deaths, ""):
-            last = detrain("run", "--every", every, program, cwd=folder, DIE_AT=death)
+            last = server.detrain("run", "--every", every, program, cwd=folder, DIE_AT=death)
         assert last.status == 0, last.err
         assert last.last_line() == whole.last_line()
         assert last.out == whole.out[-len(last.out) :]
@@ -259,11 +260,11 @@ scope.__enter__()
 
 
 @pytest.mark.parametrize("before", ["", REPLICAS], ids=["one device", "two replicas"])
-def test_other_data_are_noticed(before: str, tmp_path: Path) -> None:
+def test_other_data_are_noticed(before: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + before + CHANGED)
-    detrain("run", program, cwd=tmp_path, DIE_AT="9")
-    run = detrain("run", program, cwd=tmp_path, CHANGED="1")
+    server.detrain("run", program, cwd=tmp_path, DIE_AT="9")
+    run = server.detrain("run", program, cwd=tmp_path, CHANGED="1")
 
     assert run.status == 78
     assert "batch 1:0 has digest" in run.err

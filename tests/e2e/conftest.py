@@ -1,0 +1,17 @@
+"""What the end-to-end tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.forkserver import Server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One for all tests of a worker: it is started by the first that asks for it."""
+    made = Server()
+    yield made
+    made.close()
