@@ -1,6 +1,6 @@
 """Which injected faults the guard sees: all fault models over the sites of the six workloads, small.
 
-    python benchmarks/campaign.py [--trials 90] [--after 12] [--models resnet18,nf_resnet] [--home FOLDER] [--seed 1]
+    python benchmarks/campaign.py [--trials 90] [--after 10] [--models resnet18,nf_resnet] [--home FOLDER] [--seed 1]
 
 Runs `detrain random --guard` on each workload of examples/workloads. Prints, as tables in Markdown, for each class of outcome how
 many trials there were, and how many of them the guard saw within two steps (the faulty one counted) and later, with Wilson's
@@ -36,7 +36,8 @@ SIZES = {
     "nf_resnet": ("0.25", "1"),
 }
 """Factors on the numbers of channels and of blocks."""
-STEPS = 40
+STEPS = 120
+"""An epoch: long, because a trial that goes beyond it takes a process of its own."""
 
 
 def campaign(model: str, trials: int, after: int, seed: int, home: Path) -> list[dict[str, Any]]:
@@ -71,7 +72,7 @@ def main() -> None:
     """Run the campaigns and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=90, help="of each workload")
-    parser.add_argument("--after", type=int, default=12)
+    parser.add_argument("--after", type=int, default=10)
     parser.add_argument("--models", default=",".join(SIZES))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--home", type=Path)
