@@ -233,7 +233,10 @@ def _folder(path: Path) -> Path:
 
 def test_an_uninterrupted_run_is_that_of_plain_keras(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PRELUDE + PROGRAMS["arrays, callbacks of Keras, a log"].replace("log.csv", str(tmp_path / "log.csv")))
+    text = PRELUDE + PROGRAMS["arrays, callbacks of Keras, a log"]
+    for written in ("log.csv", "best.keras"):
+        text = text.replace(written, str(tmp_path / written))
+    program.write_text(text)
     run = detrain("run", program, cwd=tmp_path)
 
     assert run.status == 0, run.err
