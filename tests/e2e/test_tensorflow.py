@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from detrain.errors import NotCapturable
-from tests.e2e.runs import bare, detrain
+from tests.e2e.forkserver import Server
+from tests.e2e.runs import detrain
 
 PRELUDE = """\
 import hashlib, os, random, signal, sys
@@ -301,19 +302,19 @@ show(*model.variables)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_killed_at_a_cut_resumes_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + PROGRAMS[name])
-    whole = detrain("run", "--ckpt", tmp_path / "whole", program)
+    whole = server.detrain("run", "--ckpt", tmp_path / "whole", program, cwd=tmp_path)
     assert whole.status == 0, whole.err
     assert "not captured" not in whole.err
     if "stateful" not in name and "moving" not in name:  # these draw other numbers than stock TensorFlow, as they must
-        assert whole.out == bare(program).out
+        assert whole.out == server.bare(program, cwd=tmp_path).out
 
     for every, place in (("1", "2:1"), ("2b", "1:3")):
         home = tmp_path / f"home {every}"
-        killed = detrain("run", "--ckpt", home, "--every", every, program, DIE_AT=place)
-        again = detrain("run", "--ckpt", home, "--every", every, program)
+        killed = server.detrain("run", "--ckpt", home, "--every", every, program, cwd=tmp_path, DIE_AT=place)
+        again = server.detrain("run", "--ckpt", home, "--every", every, program, cwd=tmp_path)
 
         assert killed.status == -9, killed.err
         assert again.status == 0, again.err
@@ -372,11 +373,11 @@ show(*model.variables)
 """
 
 
-def test_a_shuffled_set_repeated_inside_of_an_epoch_is_named(tmp_path: Path) -> None:
+def test_a_shuffled_set_repeated_inside_of_an_epoch_is_named(server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + REPEATED)
 
-    run = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
-    strict = detrain("run", "--ckpt", "two", "--strict", "program.py", cwd=tmp_path)
+    run = server.detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
+    strict = server.detrain("run", "--ckpt", "two", "--strict", "program.py", cwd=tmp_path)
 
     assert run.status == 0, run.err
     assert "not captured" in run.err
