@@ -179,7 +179,8 @@ _user_names: list[str] = []
 
 def user_modules() -> dict[str, ModuleType]:
     """Return the user's modules that are imported, `__main__` among them, in the order in which they came."""
-    for name in [name for name in list(sys.modules) if name not in _seen]:
+    new = [] if _seen.issuperset(sys.modules) else [name for name in list(sys.modules) if name not in _seen]
+    for name in new:
         module = sys.modules.get(name)
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         _seen.add(name)
