@@ -121,6 +121,13 @@ class FaultPersists(DetrainError):
     exit_code = 85
 
 
+class CannotExport(DetrainError):
+    """A checkpoint, or a model in it, that cannot be written in the format that was asked for."""
+
+    slug = "export"
+    exit_code = 87
+
+
 class FrameworkUnsupported(DetrainError):
     """A framework version whose private parts are not those that the adapter was written for."""
 

@@ -1,7 +1,12 @@
-"""`detrain ckpt export`: the tensors of a checkpoint for other programs, as `.npz` or `.safetensors`."""
+"""`detrain ckpt export`: the tensors of a checkpoint for other programs, as `.npz`, `.safetensors` or Keras's weights files.
+
+Neither TensorFlow nor Keras is loaded for it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -9,14 +14,15 @@ import click
 import msgspec
 import numpy as np
 
+from detrain.cli import export_keras as models
 from detrain.errors import StoreError, UsageError
 from detrain.runtime.digest import Array, raw_bytes
 from detrain.runtime.dtypes import dtype_name, is_extension
 from detrain.store import Meta, read
 from detrain.store.catalogue import parse_name
-from detrain.store.sink import Sink, replacing
+from detrain.store.sink import Sink, exporting
 
-_FORMATS: Final = {"npz": ".npz", "safetensors": ".safetensors"}
+_FORMATS: Final = {"keras": ".weights.h5", "npz": ".npz", "safetensors": ".safetensors"}
 _SAFETENSORS: Final = {
     "|b1": "BOOL", "|i1": "I8", "|u1": "U8", "<i2": "I16", "<u2": "U16", "<i4": "I32", "<u4": "U32", "<i8": "I64", "<u8": "U64",
     "<f2": "F16", "<f4": "F32", "<f8": "F64", "<c8": "C64",
@@ -31,33 +37,46 @@ _SAFETENSORS: Final = {
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write [FILE, with another ending]."
 )
-@click.option("--match", default="", metavar="TEXT", help="Only tensors whose name has this in it.")
+@click.option("--match", default="", metavar="TEXT", help="Only tensors (for keras: models) whose name has this in it.")
 def command(file: Path, form: str, output: Path | None, match: str) -> int:
     """Write the tensors of checkpoint FILE (weights, optimizer slots, metrics) to another format, each under its name.
 
     The values keep their bits. `.npz` knows no bfloat16: such a tensor goes in as its bits (uint16) under NAME:bfloat16.
 
+    `keras` writes a file NAME.weights.h5 for `load_weights` of the model that the program makes; of several models one for each,
+    NAME-MODEL.weights.h5 (`--match MODEL` takes one).
+
     \b
     Example:
       detrain ckpt export --to safetensors ckpt/train-r1-p0-e00003-e000000.h5
+      detrain ckpt export --to keras -o digits.weights.h5 ckpt/train-r1-p0-e00003-e000000.h5
     """
     snapshot = read(file)
-    tensors = {name: np.asarray(array, order="C") for name, array in snapshot.tensors.items() if match in name}
-    if not tensors:
-        raise UsageError(f"no tensor of {str(file)!r} has {match!r} in its name", "`detrain ckpt show` lists them")
     target = output or file.with_suffix(_FORMATS[form])
     if parse_name(target) is not None:
         raise UsageError(f"{target.name!r} is the name of a checkpoint", "give another file with --output")
-    try:
-        with replacing(target) as sink:
-            if form == "npz":
-                np.savez(sink, **dict(_for_numpy(name, array) for name, array in tensors.items()))  # type: ignore[arg-type]
-            else:
-                _write_safetensors(sink, tensors, snapshot.meta)
-    except OSError as error:
-        raise StoreError(f"cannot write {str(target)!r}: {error.strerror or error}", "give another file with --output") from error
+    if form == "keras":
+        for path, weights in models.choose(file, snapshot, match, output):
+            _write(path, partial(models.write, weights=weights, tensors=snapshot.tensors))
+            click.echo(f"{weights.name}: {sum(len(group.keys) for group in weights.groups)} variables, to {path}")
+        return 0
+    tensors = {name: np.asarray(array, order="C") for name, array in snapshot.tensors.items() if match in name}
+    if not tensors:
+        raise UsageError(f"no tensor of {str(file)!r} has {match!r} in its name", "`detrain ckpt show` lists them")
+    if form == "npz":
+        _write(target, lambda sink: np.savez(sink, **dict(_for_numpy(name, array) for name, array in tensors.items())))  # type: ignore[arg-type]
+    else:
+        _write(target, partial(_write_safetensors, tensors=tensors, meta=snapshot.meta))
     click.echo(f"{len(tensors)} tensors, {sum(array.nbytes for array in tensors.values())} bytes, to {target}")
     return 0
+
+
+def _write(target: Path, write: Callable[[Sink], None]) -> None:
+    try:
+        with exporting(target) as sink:
+            write(sink)
+    except OSError as error:
+        raise StoreError(f"cannot write {str(target)!r}: {error.strerror or error}", "give another file with --output") from error
 
 
 def _for_numpy(name: str, array: Array) -> tuple[str, Array]:

@@ -14,6 +14,7 @@ from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.rng import Stream, Streams
+from detrain.runtime.weights import WeightsFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,9 @@ class Framework(Protocol):
 
     def counters(self) -> bytes:
         """Return, as JSON, the counts that name things, and how often loaders were drawn from."""
+
+    def weights_files(self) -> dict[str, WeightsFile]:
+        """Return what the framework's own weights file of each model alive would hold, by a key of the model."""
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
         """Return the positions of loaders alive, as data by their keys, and why others have none.

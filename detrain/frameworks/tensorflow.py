@@ -28,6 +28,7 @@ from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
 from detrain.frameworks.keras_state import KerasState
+from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_datasets import Datasets, NoPosition
 from detrain.frameworks.tensorflow_gradients import Gradients
@@ -40,6 +41,7 @@ from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
+from detrain.runtime.weights import WeightsFile
 
 _SUPPORTED: Final = ((2, 21), (2, 22))
 _NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
@@ -67,6 +69,7 @@ class TensorFlow:
         self._strays: list[str] = []
         self._fit = Fit(settings.probes)
         self._keras: KerasState | None = None
+        self._weights: KerasWeights | None = None
         self._holder_types: tuple[type, ...] = (tf.train.CheckpointManager,)
         self._model_types: tuple[type, ...] = (tf.Module,)
         self._container_types: tuple[type, ...] = (data_structures.ListWrapper, data_structures._DictWrapper)
@@ -153,6 +156,10 @@ class TensorFlow:
             "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
         return json.dumps(state, sort_keys=True).encode()
+
+    def weights_files(self) -> dict[str, WeightsFile]:
+        """Return what Keras's weights file of each model alive would hold, by the model's key."""
+        return {} if self._weights is None else self._weights.files()
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
         """Return the positions of loaders alive as data, and why others have none."""
@@ -329,6 +336,8 @@ class TensorFlow:
         self._handles[identity] = key
         weakref.finalize(variable.handle, self._handles.pop, identity, None)
         self._variables[key] = weakref.ref(variable, self._moments.on_change)
+        if self._weights is not None:
+            self._weights.on_variable()
         self._moments.on_change()
         if key in self._pending:
             with tf.init_scope():
@@ -355,6 +364,7 @@ class TensorFlow:
         from keras.src.ops.operation import Operation
         from keras.src.utils import tracking
 
+        self._weights = weights = KerasWeights(self._births, self._builder.variable_key)
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
         self._keras = KerasState(self._births, self._builder.keras_variables)
@@ -371,6 +381,7 @@ class TensorFlow:
         def layer_made(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(cls, *args, **kwargs)
             births.register(made, cls.__name__, sys._getframe(1))
+            weights.on_object(made)
             return made
 
         Operation.__new__ = staticmethod(layer_made)

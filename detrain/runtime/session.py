@@ -547,6 +547,7 @@ class Session:
             folders=self._files.folders(),
             metric=self._metric(frame, cursor),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
+            weights={key: file for framework in self.frameworks for key, file in framework.weights_files().items()},
         )
         is_large = sum(array.nbytes for array in (*tensors.values(), *arrays.values())) >= LARGE_BYTES
         self._settle_saves()  # or what went wrong with the save before would cost this one

@@ -6,15 +6,19 @@ kill the run. Here errors are kept until HDF5 is done, and raised then.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+_LEFTOVER: Final = re.compile(r"\..+\.\d+\.export", re.ASCII | re.DOTALL)
 
 
 class Sink(io.RawIOBase):
@@ -25,6 +29,11 @@ class Sink(io.RawIOBase):
         self._descriptor = descriptor
         self._position = 0
         self.error: OSError | None = None
+
+    def lock(self) -> None:
+        """Keep the file locked until it is closed, where the file system knows locks."""
+        with suppress(OSError):
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to an offset from the start or the end."""
@@ -78,7 +87,33 @@ def replacing(path: Path) -> Iterator[Sink]:
 
     Temporary name in the same folder, write, fsync, close, rename, fsync of the folder. Links are never followed.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _replacing(path, path.with_name(f".{path.name}.{os.getpid()}.tmp")) as sink:
+        yield sink
+
+
+@contextmanager
+def exporting(path: Path) -> Iterator[Sink]:
+    """Do as `replacing`, and delete what killed exports have left in the folder: temporary files that no process has locked."""
+    for left in path.parent.glob(".*.export") if path.parent.is_dir() else ():
+        if _LEFTOVER.fullmatch(left.name):
+            with suppress(OSError):
+                _delete_unlocked(left)
+    with _replacing(path, path.with_name(f".{path.name}.{os.getpid()}.export")) as sink:
+        sink.lock()
+        yield sink
+
+
+def _delete_unlocked(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _replacing(path: Path, temporary: Path) -> Iterator[Sink]:
     try:
         temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -9,6 +9,7 @@ import msgspec
 
 from detrain.runtime.cursor import FileState
 from detrain.runtime.digest import Array
+from detrain.runtime.weights import WeightsFile
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +48,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """The number by which `--keep-best` chooses."""
     outside: dict[str, list[str]] = {}
     """What the program has read of clock and randomness outside of its loops, by kind, in order."""
+    weights: dict[str, WeightsFile] | None = None
+    """The weights files of the models alive, by their keys; None if an earlier version of detrain took the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import h5py
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -13,9 +20,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from detrain.cli.export import command
-from detrain.errors import StoreError, UsageError
+from detrain.errors import CannotExport, StoreError, UsageError
 from detrain.runtime.digest import Array
-from detrain.store import Meta, Snapshot, read_meta, write
+from detrain.runtime.weights import WeightsFile, WeightsGroup
+from detrain.store import Meta, Snapshot, read, read_meta, write
 
 TENSORS: dict[str, Array] = {
     "dense/kernel": np.array([[1.5, -0.0], [np.nan, np.inf]], np.float32),
@@ -108,3 +116,113 @@ def test_no_checkpoint_is_overwritten(checkpoint: Path) -> None:
     with pytest.raises(UsageError, match="is the name of a checkpoint"):
         CliRunner().invoke(command, ["--to", "npz", "-o", str(checkpoint), str(checkpoint)], catch_exceptions=False)
     assert checkpoint.read_bytes() == before
+
+
+MODEL = WeightsFile(
+    "net", (WeightsGroup("", "net", ()), WeightsGroup("layers/dense", "d", ("dense/kernel", "dense/half")))
+)  # fmt: skip
+UNBUILT = WeightsFile("later")
+
+
+def saying(checkpoint: Path, weights: dict[str, WeightsFile] | None) -> Path:
+    """Let the checkpoint say this of its models."""
+    snapshot = read(checkpoint)
+    write(checkpoint, dataclasses.replace(snapshot, meta=msgspec.structs.replace(snapshot.meta, weights=weights)))
+    return checkpoint
+
+
+def to_keras(checkpoint: Path, *options: str) -> str:
+    done = CliRunner().invoke(command, ["--to", "keras", *options, str(checkpoint)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_keras(checkpoint: Path) -> None:
+    said = to_keras(saying(checkpoint, {"Net": MODEL, "Other": UNBUILT}))
+
+    path = checkpoint.with_name("train-r1-p0-e00001-e000000.weights.h5")
+    assert said == f"net: 2 variables, to {path}\n"
+    with h5py.File(path) as file:
+        assert list(file) == ["layers", "vars"]
+        assert (file["vars"].attrs["name"], file["layers/dense/vars"].attrs["name"]) == ("net", "d")
+        assert file["layers/dense/vars/0"][()].tobytes() == TENSORS["dense/kernel"].tobytes()
+        assert file["layers/dense/vars/1"].attrs["dtype"] == "bfloat16"
+        assert file["layers/dense/vars/1"][()].tobytes() == TENSORS["dense/half"].tobytes()
+
+
+def test_keras_with_several_models(checkpoint: Path) -> None:
+    """Each file is named after its model, or after the model's key where two have one name."""
+    named = msgspec.structs.replace(MODEL, name="../tower")
+    saying(checkpoint, {"Net": MODEL, "Net.1": MODEL, "Tower": named})
+    to_keras(checkpoint, "--output", str(checkpoint.with_name("x.weights.h5")))
+
+    written = sorted(path.name for path in checkpoint.parent.iterdir() if path != checkpoint)
+    assert written == ["x-..-tower.weights.h5", "x-Net.1.weights.h5", "x-Net.weights.h5"]
+    assert to_keras(checkpoint, "--match", "Net").endswith(f"{checkpoint.stem}-Net.weights.h5\n")
+
+
+def test_keras_is_not_needed_for_its_files(checkpoint: Path) -> None:
+    program = (
+        "import sys; from detrain.cli.export import command; command(sys.argv[1:], standalone_mode=False); "
+        "assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    )
+    options = ["--to", "keras", str(saying(checkpoint, {"Net": MODEL}))]
+    subprocess.run([sys.executable, "-c", program, *options], check=True)
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        (None, "does not say which variable is which .* an earlier version"),
+        ({}, "holds no Keras model\n"),
+        ({"Later": UNBUILT}, r"holds no Keras model \(later: not built yet\)\n  export a later"),
+        ({"Net": MODEL, "Own": WeightsFile("own", refused="Dense 'x' is odd")}, r"model 'own' \(Own\) .*: Dense 'x' is odd"),
+        ({"Net": WeightsFile("net", (WeightsGroup("", "net", ("gone",)),))}, "has no value of 'gone'"),
+        ({"Net": WeightsFile("net", (WeightsGroup("", "net", ("small",)),))}, "cannot hold 'small' of dtype float8_e5m2"),
+        ({"A B": MODEL, "A/B": MODEL}, "two of the models net, net would get one file"),
+    ],
+)
+def test_what_cannot_be_a_file_of_keras_is_refused(weights: dict[str, WeightsFile] | None, reason: str, checkpoint: Path) -> None:
+    write(checkpoint, Snapshot(read_meta(checkpoint), TENSORS | {"small": np.zeros(2, ml_dtypes.float8_e5m2)}, {}, b""))
+    with pytest.raises(CannotExport, match=reason):
+        to_keras(saying(checkpoint, weights))
+    assert sorted(path.name for path in checkpoint.parent.iterdir()) == [checkpoint.name]
+
+
+def test_keras_reads_only_files_with_its_ending(checkpoint: Path) -> None:
+    with pytest.raises(UsageError, match=r"reads no weights from 'x\.h5'"):
+        to_keras(saying(checkpoint, {"Net": MODEL}), "-o", "x.h5")
+
+
+def test_what_a_killed_export_left_is_deleted_by_the_next(checkpoint: Path) -> None:
+    folder = checkpoint.parent
+    program = (
+        "import os, signal, sys; from detrain.cli.export import command; "
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); command(sys.argv[1:])"
+    )
+    subprocess.run([sys.executable, "-c", program, "--to", "npz", str(checkpoint)], check=False)
+    assert len(list(folder.glob(".*.export"))) == 1
+    others = [folder / name for name in (".train-r1-p0-e00002-e000000.h5.77.tmp", ".notes.export", "x.7.export")]
+    for path in others:
+        path.touch()
+    (folder / ".link.7.export").symlink_to(checkpoint)
+
+    exported(checkpoint, "--to", "safetensors")
+
+    assert [path.name for path in folder.glob(".*.export") if path not in others] == [".link.7.export"]
+    assert all(path.exists() for path in others)
+    assert checkpoint.exists()
+
+
+def test_the_file_of_an_export_at_work_is_left_alone(checkpoint: Path) -> None:
+    running = checkpoint.parent / ".x.npz.7.export"
+    with running.open("wb") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        child = os.fork()
+        if child == 0:
+            exported(checkpoint, "--to", "npz")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert running.exists()
+    exported(checkpoint, "--to", "npz")
+    assert not running.exists()
