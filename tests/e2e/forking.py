@@ -56,6 +56,7 @@ def _become_a_run(request: dict[str, Any]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(request["cwd"])
         os.environ.update(request["changes"])
+        sys.path[1:1] = filter(None, request["changes"].get("PYTHONPATH", "").split(os.pathsep))
         _forget_frameworks()
         status = _bare(request["code"], request["command"]) if request["code"] else _detrain(request["command"])
     except SystemExit as end:

@@ -13,17 +13,20 @@ import pytest
 
 from detrain import errors
 from detrain.instrument.analysis import analyse
-from tests.e2e.runs import detrain
+from tests.e2e.forkserver import Server
+from tests.e2e.runs import Result, detrain
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
 TRAINING = [path for path in programs() if marks(path)]
 SET = ("evolution.py",)
 """Programs without an optimizer: any setting of weights in the batch loop may be named as the update."""
+FRESH = ("split_package", "train_on_batch.py")
+"""Programs in processes that are not forked: a package as a module, and one that imports first what draws random numbers then."""
 
 
-def trace(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def trace(tmp_path: Path, *words: str) -> Result:
     path = [str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "detrain", "trace", *words],
         capture_output=True,
         text=True,
@@ -31,6 +34,11 @@ def trace(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=tmp_path,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(path)},
     )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def trace_forked(server: Server, tmp_path: Path, *words: str) -> Result:
+    return server.detrain("trace", *words, cwd=tmp_path, PYTHONPATH=str(PROGRAMS))
 
 
 def found(tmp_path: Path) -> dict[str, Any]:
@@ -43,10 +51,11 @@ def place(base: str, loop: dict[str, Any] | None, root: Path) -> tuple[str, int]
 
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.name)
-def test_the_loops_the_load_and_the_update_are_found(path: Path, tmp_path: Path) -> None:
-    run = trace(tmp_path, "--epochs", "1000", *command(path))
+def test_the_loops_the_load_and_the_update_are_found(path: Path, server: Server, tmp_path: Path) -> None:
+    words = ("--epochs", "1000", *command(path))
+    run = trace(tmp_path, *words) if path.name in FRESH else trace_forked(server, tmp_path, *words)
 
-    assert run.returncode == 0, run.stderr
+    assert run.status == 0, run.err
     info, root = found(tmp_path), path if path.is_dir() else path.parent
     nests = [(place(info["base"], n["epoch_loop"], root), place(info["base"], n["batch_loop"], root), n) for n in info["nests"]]
     expected = {((p.epoch.file, p.epoch.line) if p.epoch else None, (p.batch.file, p.batch.line)) for p in phases(path)}
@@ -64,11 +73,13 @@ def test_the_loops_the_load_and_the_update_are_found(path: Path, tmp_path: Path)
     ("fit_only.py", 0, "trains through fit (fit_only.py:"),
     ("fit_folds.py", 0, "trains through fit (fit_folds.py:"),
 ])  # fmt: skip
-def test_programs_without_a_loop_of_their_own_are_answered(name: str, status: int, said: str, tmp_path: Path) -> None:
-    run = trace(tmp_path, str(PROGRAMS / name))
+def test_programs_without_a_loop_of_their_own_are_answered(
+    name: str, status: int, said: str, server: Server, tmp_path: Path
+) -> None:
+    run = trace_forked(server, tmp_path, str(PROGRAMS / name))
 
-    assert run.returncode == status
-    assert said in run.stderr
+    assert run.status == status
+    assert said in run.err
 
 
 def test_a_program_that_trains_through_fit_is_told_which_call_for_how_long_and_how_it_comes_back(tmp_path: Path) -> None:
@@ -77,7 +88,7 @@ def test_a_program_that_trains_through_fit_is_told_which_call_for_how_long_and_h
     before = detrain("info", str(PROGRAMS / "fit_only.py"), cwd=tmp_path, CKPT_DIR=str(tmp_path / "none")).out
 
     # 300 rows, a tenth of them for validation, 50 a batch.
-    assert "fit_only.py:14: 3 epochs of 6 batches, from arrays" in run.stderr
+    assert "fit_only.py:14: 3 epochs of 6 batches, from arrays" in run.err
     assert "  3 epochs of 6 batches, from arrays\n  fit_only.py:14         model.fit\n" in shown
     for argument in ("x                    x", "batch_size           50", "validation_split     0.1"):
         assert argument in shown
@@ -87,9 +98,9 @@ def test_a_program_that_trains_through_fit_is_told_which_call_for_how_long_and_h
 
 
 @pytest.mark.parametrize(("name", "loader"), [("named_range.py", ""), ("next_argument.py", "next(source)")])
-def test_the_load_is_named_as_a_person_would(name: str, loader: str, tmp_path: Path) -> None:
+def test_the_load_is_named_as_a_person_would(name: str, loader: str, server: Server, tmp_path: Path) -> None:
     """In both programs the observed run and the source alone must agree."""
-    trace(tmp_path, str(PROGRAMS / name))
+    trace_forked(server, tmp_path, str(PROGRAMS / name))
 
     (seen,) = found(tmp_path)["nests"]
     (read,) = analyse(PROGRAMS / name).nests
@@ -163,9 +174,9 @@ def test_tracing_ends_as_soon_as_it_is_sure(tmp_path: Path) -> None:
 
     run = trace(tmp_path, "program.py")
 
-    assert run.returncode == 0
-    assert "(sure)" in run.stderr
-    assert "epoch 0" in run.stdout
+    assert run.status == 0
+    assert "(sure)" in run.err
+    assert "epoch 0" in run.out
 
 
 def test_the_second_round_names_what_changed_with_the_dataset(tmp_path: Path) -> None:
@@ -174,8 +185,8 @@ def test_the_second_round_names_what_changed_with_the_dataset(tmp_path: Path) ->
     )
     (tmp_path / "program.py").write_text(program)
 
-    assert trace(tmp_path, "program.py", "40").returncode == 0
-    assert trace(tmp_path, "--second", "--diff-size", "8", "program.py", "48").returncode == 0
+    assert trace(tmp_path, "program.py", "40").status == 0
+    assert trace(tmp_path, "--second", "--diff-size", "8", "program.py", "48").status == 0
 
     (nest,) = found(tmp_path)["nests"]
     assert nest["loader"] == "x[i:i + 8]"
@@ -200,6 +211,6 @@ def test_a_program_that_fails_keeps_its_traceback_and_status(tmp_path: Path) -> 
 
     run = trace(tmp_path, "program.py")
 
-    assert run.returncode == 1
-    assert run.stderr.rstrip().endswith("ValueError: mine")
+    assert run.status == 1
+    assert run.err.rstrip().endswith("ValueError: mine")
     assert len(found(tmp_path)["nests"]) == 1
