@@ -5,6 +5,7 @@ A file says how large its arrays are: that is checked against the file before me
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import math
 import os
@@ -22,6 +23,9 @@ from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.trailer import Extent, Listed, Trailer, digest_of_rest, read_trailer
 
 _CHUNK_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 32 << 20
+_MOST_THREADS: Final = 4
+"""Reading is bound by memory: more threads than this gain nothing."""
 _GRAPH: Final = "python/graph"
 
 
@@ -35,7 +39,7 @@ def read(path: Path) -> Snapshot:
     """Read a checkpoint and check every digest. Raises CheckpointDamaged, CheckpointTooNew or StoreError."""
     with _opened(path) as file:
         file.check_rest()
-        values = {name: file.array(name) for name in file.listed}
+        values = file.arrays()
         tensors = {listed.key: values[name] for name, listed in file.listed.items() if name.startswith("tensors/")}
         rng = {name[len("rng/") :]: values[name].tobytes() for name in values if name.startswith("rng/")}
         arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
@@ -91,6 +95,13 @@ class _File:
         array: Array = (np.empty if extent.size_bytes else np.zeros)(listed.shape, dtype)
         self._digest(name, array.reshape(-1).view(np.uint8).data if extent.size_bytes else memoryview(b""))
         return array
+
+    def arrays(self) -> dict[str, Array]:
+        """Return all arrays, their digests checked: those of a large file by several threads."""
+        if self._end < _LARGE_BYTES:
+            return {name: self.array(name) for name in self.listed}
+        with concurrent.futures.ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+            return dict(zip(self.listed, pool.map(self.array, self.listed), strict=True))
 
     def check(self, name: str) -> None:
         """See that an array has its digest, in little memory."""
