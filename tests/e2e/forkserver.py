@@ -41,9 +41,9 @@ class Server:
         """Run the command `detrain`."""
         return self._run("", [*map(str, command)], cwd, changes)
 
-    def bare(self, *command: object, cwd: Path) -> Result:
+    def bare(self, *command: object, cwd: Path, **changes: str) -> Result:
         """Run a program with the same determinism settings and without detrain."""
-        return self._run(ORACLE, [*map(str, command)], cwd, {})
+        return self._run(ORACLE, [*map(str, command)], cwd, changes)
 
     def _run(self, code: str, command: Sequence[str], cwd: Path, changes: dict[str, str]) -> Result:
         assert self._process.stdin is not None

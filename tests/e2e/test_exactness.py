@@ -134,11 +134,7 @@ def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kil
         assert server.bare(*command(path), cwd=tmp_path / "bare").out == whole.last.out
 
 
-LONG = ("eight_replicas", *FRAMEWORK[FRAMEWORK.index("dqn_replay") :])
-"""Too long for every run of the tests: with `--slow`."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in [*PLAIN, *FRAMEWORK]])
+@pytest.mark.parametrize("name", [*PLAIN, *FRAMEWORK])
 def test_killed_at_random_cuts_it_ends_as_if_never_killed(name: str, server: Server, tmp_path: Path) -> None:
     every = "1" if len(name) % 3 == 0 else "2b"
     check(server, PROGRAMS / f"{name}.py", tmp_path, every, 0)

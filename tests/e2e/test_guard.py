@@ -13,9 +13,7 @@ import pytest
 
 from detrain import guard_run
 from detrain.errors import FaultPersists, UsageError
-from tests.e2e.runs import bare, detrain
-
-pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
+from tests.e2e.forkserver import Server
 
 PRELUDE = """\
 import hashlib, os, random, sys
@@ -178,71 +176,70 @@ show(*model.variables, *optimizer.variables)
 """
 
 
-def _run(tmp_path: Path, source: str, *options: str, **changes: str) -> tuple[list[str], list[dict[str, object]], str, int]:
+def _run(
+    server: Server, tmp_path: Path, source: str, *options: str, **changes: str
+) -> tuple[list[str], list[dict[str, object]], str, int]:
     """Run a program with the guard; return its lines, the alarms' log, what detrain said, and the status."""
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + source)
     home = tmp_path / "home"
-    run = detrain("run", "--ckpt", home, *options, program, cwd=tmp_path, **changes)
+    run = server.detrain("run", "--ckpt", home, *options, program, cwd=tmp_path, **changes)
     logs = list(home.glob("*.alarms.jsonl"))
     log = [json.loads(line) for line in logs[0].read_text().splitlines()] if logs else []
     return run.out.splitlines(), log, run.err, run.status
 
 
-def _bare(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def _bare(server: Server, tmp_path: Path, source: str, **changes: str) -> list[str]:
     folder = tmp_path / "bare"
     folder.mkdir()
     (folder / "program.py").write_text(PRELUDE + source)
-    monkeypatch.chdir(folder)
-    result = bare(folder / "program.py")
+    result = server.bare(folder / "program.py", cwd=folder, **changes)
     assert result.status == 0, result.err
     return result.out.splitlines()
 
 
-def test_faults_at_all_places_of_an_epoch_are_undone_to_the_bit_whatever_the_optimizer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = _bare(tmp_path, OPTIMIZERS, monkeypatch)
+def test_faults_at_all_places_of_an_epoch_are_undone_to_the_bit_whatever_the_optimizer(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, OPTIMIZERS)
 
-    lines, log, err, status = _run(tmp_path, OPTIMIZERS, "--guard", "recover", FAULTS=EVERYWHERE)
+    lines, log, err, status = _run(server, tmp_path, OPTIMIZERS, "--guard", "recover", FAULTS=EVERYWHERE)
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 20
     assert all(line["steps"] == 2 for line in log if line["action"] == "went back" and not str(line["at"]).endswith(":1"))
 
 
-def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = _bare(tmp_path, PYTHON_LOADER, monkeypatch)
+def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, PYTHON_LOADER)
 
-    lines, log, err, status = _run(tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan")
+    lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan")
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
 
 
-def test_fit_is_put_right_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = _bare(tmp_path, FIT, monkeypatch)
+def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, FIT)
 
-    lines, log, err, status = _run(tmp_path, FIT, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan,36:gradient,47:slot")
+    lines, log, err, status = _run(
+        server, tmp_path, FIT, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan,36:gradient,47:slot"
+    )
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 5
 
 
-def test_where_no_way_leads_back_in_memory_the_run_begins_again_at_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = _bare(tmp_path, WHILE, monkeypatch)
+def test_where_no_way_leads_back_in_memory_the_run_begins_again_at_a_checkpoint(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, WHILE)
 
-    lines, log, err, status = _run(tmp_path, WHILE, "--guard", "recover", "--every", "2b", FAULTS="20:gradient")
+    lines, log, err, status = _run(server, tmp_path, WHILE, "--guard", "recover", "--every", "2b", FAULTS="20:gradient")
 
     assert (status, lines[-2:]) == (0, expected[-2:]), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
     assert list((tmp_path / "home").glob("*.suspect"))
 
 
-def test_an_alarm_that_comes_again_is_no_transient_fault(tmp_path: Path) -> None:
-    lines, log, err, status = _run(tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="16:gradient", again="1")
+def test_an_alarm_that_comes_again_is_no_transient_fault(server: Server, tmp_path: Path) -> None:
+    lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="16:gradient", again="1")
 
     assert status == FaultPersists.exit_code, err
     assert "no transient fault" in err
@@ -250,10 +247,10 @@ def test_an_alarm_that_comes_again_is_no_transient_fault(tmp_path: Path) -> None
     assert not any(line.startswith("weights") for line in lines)
 
 
-def test_detect_names_the_variable_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = _bare(tmp_path, PYTHON_LOADER, monkeypatch)
+def test_detect_names_the_variable_and_changes_nothing(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, PYTHON_LOADER)
 
-    lines, log, err, status = _run(tmp_path, PYTHON_LOADER, "--guard", "detect", FAULTS="23:slot")
+    lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "detect", FAULTS="23:slot")
 
     assert (status, lines[:26], lines[26:] == expected[26:]) == (0, expected[:26], False), err
     assert [(line["action"], line["at"]) for line in log] == [("detected", "1:12")]
@@ -275,13 +272,13 @@ show(*model.variables, *optimizer.variables)
 """
 
 
-def test_the_first_steps_after_a_resume_are_guarded_as_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = _bare(tmp_path, RESUMED, monkeypatch)
+def test_the_first_steps_after_a_resume_are_guarded_as_all_others(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, RESUMED)
     options = ("--guard", "recover", "--every", "5b")
 
-    _lines, log, _err, status = _run(tmp_path, RESUMED, *options, DIE_AT="18")
+    _lines, log, _err, status = _run(server, tmp_path, RESUMED, *options, DIE_AT="18")
     assert (status, log) == (-9, [])
-    lines, log, err, status = _run(tmp_path, RESUMED, *options, FAULTS="16:slot")
+    lines, log, err, status = _run(server, tmp_path, RESUMED, *options, FAULTS="16:slot")
 
     assert (status, lines) == (0, expected[1:]), err
     assert "resuming program at 1:3" in err
@@ -320,11 +317,10 @@ show(*model.variables, *optimizer.variables)
 
 
 @pytest.mark.slow
-def test_a_fault_in_one_of_eight_replicas_is_undone_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEVICES", "8")
-    expected = _bare(tmp_path, REPLICAS, monkeypatch)
+def test_a_fault_in_one_of_eight_replicas_is_undone_in_all(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, REPLICAS, DEVICES="8")
 
-    lines, log, err, status = _run(tmp_path, REPLICAS, "--guard", "recover", FAULTS="8:nan,10:gradient")
+    lines, log, err, status = _run(server, tmp_path, REPLICAS, "--guard", "recover", FAULTS="8:nan,10:gradient", DEVICES="8")
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
@@ -344,10 +340,10 @@ show(*model.variables, *optimizer.variables)
 """
 
 
-def test_one_call_guards_a_program_with_probes_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = _bare(tmp_path, BY_HAND, monkeypatch)
+def test_one_call_guards_a_program_with_probes_by_hand(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, BY_HAND)
 
-    lines, log, err, status = _run(tmp_path, BY_HAND, FAULTS="14:weight")
+    lines, log, err, status = _run(server, tmp_path, BY_HAND, FAULTS="14:weight")
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]

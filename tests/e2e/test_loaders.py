@@ -18,9 +18,6 @@ from detrain.store import Catalogue, Snapshot, read
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Result, bare, detrain, environment
 
-pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
-
-
 COUNTING = (
     PRELUDE
     + """
