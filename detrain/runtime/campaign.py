@@ -60,6 +60,11 @@ class Campaign(ExperimentRun):
         if not self._is_over:
             super().end_body(kept)
 
+    def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
+        """The guard has seen something at the end of a body."""
+        if not self._is_over:
+            super().note_alarm(variable, norm, bound, kind)
+
     def finish(self) -> None:
         """The program ends."""
         if not self._is_over:

@@ -185,6 +185,7 @@ class Session:
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
         self._end_fetch()
+        self._note_alarm("end")
         self._look("end")
         if self._trial is not None and self._is_in_phase and not self.is_forwarding:
             self._trial.at_end(f"phase {self._phase}", self._tensors())
@@ -254,6 +255,7 @@ class Session:
 
     def at_end(self, epochs: int, frame: FrameType) -> None:
         """Cut: the epoch loop has run out after so many epochs."""
+        self._note_alarm("end")
         self._look("end")
         if self.experiment is not None and epochs > 0 and not self._stations:
             kept = accuracies(frame, self._to_array, is_after_epoch=True)
@@ -265,14 +267,19 @@ class Session:
 
     def _end_body(self, cut: Cut, frame: FrameType) -> None:
         """The body of a batch is over: note what the experiment wants to know of it."""
-        if self.experiment is None:
+        if self.experiment is not None:
+            self._note_alarm(cut)
+            self.experiment.end_body(accuracies(frame, self._to_array))
+
+    def _note_alarm(self, cut: Cut) -> None:
+        """Have the guard look, and tell the experiment what it sees."""
+        is_looking = self._guard is not None and not self._guard.recovers and self._is_in_phase and not self._stations
+        if self.experiment is None or self._guard is None or not is_looking:
             return
-        if self._guard is not None and not self._guard.recovers and self._is_in_phase and not self._stations:
-            self._guard.must_go_back(Cursor(self._phase, self._epoch, self._batch, cut), self._batches_done)
-            seen = self._guard.alarm
-            if seen is not None:
-                self.experiment.note_alarm(seen.key, seen.norm, seen.bound, seen.kind)
-        self.experiment.end_body(accuracies(frame, self._to_array))
+        self._guard.must_go_back(Cursor(self._phase, self._epoch, self._batch, cut), self._batches_done)
+        seen = self._guard.alarm
+        if seen is not None:
+            self.experiment.note_alarm(seen.key, seen.norm, seen.bound, seen.kind)
 
     def _look(self, cut: Cut, source: object = None, frame: FrameType | None = None) -> bool:
         """Look for a hardware fault in the bodies before this cut; return whether the run has gone back from it."""
@@ -468,6 +475,7 @@ class Session:
         """The program ends."""
         self._files.forget()
         self._end_fetch()
+        self._note_alarm("end")
         if self.experiment is not None:
             self.experiment.finish()
         self._digest()

@@ -58,5 +58,21 @@ def test_the_guard_sees_what_does_harm_and_nothing_else(tmp_path: Path) -> None:
     assert all(record["outcome"] == "masked" for record in unharmed)
 
 
+ENDING = PROGRAM.replace(
+    "        step(x, y)\n", "        if not np.isfinite(float(step(x, y))):\n            raise SystemExit(0)\n"
+)
+
+
+def test_a_fault_is_seen_in_the_step_with_which_the_program_ends(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ENDING)
+    options = ("--model", "SET:nan", "--site", "two", "--stage", "forward", "--at", "0:9", "--until", "+5", "--json")
+    done = detrain("inject", "--guard", *options, "program.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+    record = json.loads(done.out)
+
+    assert (record["end"], record["outcome"]) == ("program", "immediate INF/NaN")
+    assert record["alarm"]["steps"] == 0
+
+
 def _is_finite(step: dict[str, dict[str, float | str]]) -> bool:
     return all(math.isfinite(float(value)) for value in step["series"].values())
