@@ -10,6 +10,7 @@ from detrain.cli.trials import HANG, Done
 from detrain.faults.experiment import Cursor
 from detrain.faults.outcomes import End, Outcome, Series, classify
 from detrain.runtime.experiment import Step
+from detrain.runtime.metric import is_accuracy
 
 UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
@@ -38,7 +39,7 @@ def loss_of(step: Step) -> float:
 
 def accuracy_of(step: Step) -> float:
     """Return a step's accuracy, from the metric that is named so; NaN where the program has none."""
-    names = sorted(name for name in step.series if "acc" in name.lower())
+    names = sorted(name for name in step.series if is_accuracy(name))
     return float(step.series[names[0]]) if names else math.nan
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from detrain.cli.trials import Done, Subject, read_log
-from detrain.faults.experiment import Experiment, Injection
+from detrain.faults.experiment import Experiment
 from detrain.runtime import report
 
 _MOST_TRIALS: Final = 256
@@ -57,15 +57,11 @@ def _chunk(waiting: Mapping[int, Experiment]) -> dict[int, Experiment]:
     chunk: dict[int, Experiment] = {}
     for number, plan in sorted(waiting.items(), key=lambda pair: (pair[1].at, pair[0])):
         assert plan.injection is not None
-        places.add(_place(plan.injection))
+        places.add(plan.injection.place)
         if len(places) > _MOST_PLACES or len(chunk) == _MOST_TRIALS:
             break
         chunk[number] = plan
     return chunk
-
-
-def _place(injection: Injection) -> object:
-    return injection.site, injection.worker, injection.operand, bool(injection.limited)
 
 
 @dataclass
@@ -137,7 +133,7 @@ class _Process:
         if done.start and (before is None or done.start != before.state):
             return False
         steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
-        return all(known.get(_cursor(step)) == step or not step.state for step in steps)
+        return all(known.get(_cursor(step)) == step for step in steps)
 
 
 def _cursor(step: object) -> tuple[int, int, int]:

@@ -59,6 +59,11 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
         """Elements of the operand."""
         return int(np.prod(self.shape, dtype=np.int64))
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What injections at one point of a step have in common: where they are put, and whether all outputs see them."""
+        return self.site, self.worker, self.operand, self.dtype, self.shape, bool(self.limited)
+
     def array(self, name: str) -> NDArray[np.signedinteger]:
         """Return one of the arrays."""
         kind = np.int64 if name in ("positions", "sources", "limited") else BITS[self.dtype]

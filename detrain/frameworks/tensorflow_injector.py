@@ -23,17 +23,12 @@ _ARRAYS: Final = ("positions", "sources", "keep", "flip", "limited")
 _INTERNAL: Final = ("_class", "_output_shapes")
 
 
-def place_of(injection: Injection) -> tuple[object, ...]:
-    """Return what injections at one point have in common: where they are put, and whether all outputs see them."""
-    return injection.site, injection.worker, injection.operand, injection.dtype, injection.shape, bool(injection.limited)
-
-
 class Injector:
     """The point at which injections of one place are put, one of them at a time."""
 
     def __init__(self, injections: Sequence[Injection]) -> None:
         self._injection = injections[0]
-        self._place: Final = place_of(injections[0])
+        self._place: Final = injections[0].place
         self._bits: Final = BITS[self._injection.dtype]
         self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in _ARRAYS}
         self._variables: dict[str, Any] = {}
@@ -50,7 +45,7 @@ class Injector:
 
     def takes(self, injection: Injection) -> bool:
         """Return whether an injection is of this place."""
-        return self._place == place_of(injection)
+        return self._place == injection.place
 
     def select(self, injection: Injection) -> None:
         """Put this injection there from now on; nothing has been done of it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
-from detrain.frameworks.tensorflow_injector import Injector, place_of
+from detrain.frameworks.tensorflow_injector import Injector
 from detrain.frameworks.tensorflow_series import Series
 from detrain.frameworks.tensorflow_sites import Point, Sites
 
@@ -18,7 +18,7 @@ class Instruments:
         injections = [plan.injection for plan in plans if plan.injection is not None]
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for injection in injections:
-            groups.setdefault(place_of(injection), []).append(injection)
+            groups.setdefault(injection.place, []).append(injection)
         self._injectors = [Injector(group) for group in groups.values()]
         self._injector: Injector | None = None
         if injections:

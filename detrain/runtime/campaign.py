@@ -7,8 +7,6 @@ says why and ends; the trials that it has not come to are for another.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -106,13 +104,6 @@ class Campaign(ExperimentRun):
         """Have the series remember what it did."""
         if self._instruments is not None:
             self._instruments.set_state(state)
-
-    def _exit(self) -> NoReturn:
-        self._drain()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
-        os._exit(0)
 
 
 class Rewind:

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 import xxhash
@@ -16,6 +16,7 @@ from detrain.errors import FaultInvalid, FaultNotFired
 from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, Injection
 from detrain.faults.sites import Site
 from detrain.runtime.digest import Array, digest_array
+from detrain.runtime.metric import is_accuracy
 
 
 class Instruments(Protocol):
@@ -230,8 +231,12 @@ class ExperimentRun:
         """End the process at once, unless it ends anyway: what the program does after its training is not wanted."""
         if self._is_ending:
             return
-        self._drain()
+        self._drain()  # before it is said that the run is whole
         self._write(Log(end=why))
+        self._exit()
+
+    def _exit(self) -> NoReturn:
+        self._drain()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
@@ -240,7 +245,7 @@ class ExperimentRun:
 
 def _with(series: dict[str, float], kept: Mapping[str, float] | None) -> dict[str, float]:
     """Return a step's series with what the program keeps, if there is no metric of accuracy in it."""
-    return series if any("acc" in name.lower() for name in series) else {**(kept or {}), **series}
+    return series if any(map(is_accuracy, series)) else {**(kept or {}), **series}
 
 
 def _as_json(series: Mapping[str, float]) -> dict[str, float | str]:

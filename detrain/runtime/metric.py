@@ -7,6 +7,7 @@ an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Whe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final
@@ -19,6 +20,7 @@ from detrain.runtime.frames import user_frames
 _LOGS: Final = ("epoch_logs", "logs")
 """Where the training loop of Keras keeps the metrics of an epoch."""
 
+_ACCURACY: Final = re.compile(r"acc(uracy)?(?![a-z])")
 _VALIDATION: Final = ("val", "test", "held", "dev_")
 """Parts of the names of what is measured on other data than those trained on."""
 
@@ -39,6 +41,11 @@ def find_metric(name: str, frame: FrameType, to_array: Callable[[object], Array 
     return None
 
 
+def is_accuracy(name: str) -> bool:
+    """Return whether a name is that of an accuracy: `acc` or `accuracy` ends it, or a part of it. `accumulated` is none."""
+    return _ACCURACY.search(name.lower()) is not None
+
+
 def accuracies(frame: FrameType, to_array: Callable[[object], Array | None], *, is_after_epoch: bool = False) -> dict[str, float]:
     """Return the numbers that the innermost function of the program keeps under names like `accuracy`.
 
@@ -49,7 +56,7 @@ def accuracies(frame: FrameType, to_array: Callable[[object], Array | None], *, 
     for name, value in frames[0].f_locals.items() if frames else ():
         words = name.lower()
         is_of_validation = any(part in words for part in _VALIDATION)
-        if is_of_validation == is_after_epoch and any(part in words for part in (("acc", "loss") if is_after_epoch else ("acc",))):
+        if is_of_validation == is_after_epoch and (is_accuracy(name) or (is_after_epoch and "loss" in words)):
             array = np.asarray(value) if isinstance(value, float | np.ndarray | np.floating) else to_array(value)
             if array is not None and array.size == 1 and array.dtype.kind == "f":
                 found[name] = float(array.reshape(()))

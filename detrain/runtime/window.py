@@ -35,10 +35,6 @@ class Window(Ring):
             self._moments.append(Moment(address, batches_done, weakref.ref(source), id(frame), state, [], {}, {}, None))
             self._next = len(self._moments) - 1
 
-    def is_at(self, address: Address) -> bool:
-        """Return whether the moment that is held is this one."""
-        return bool(self._moments) and self._moments[0].address == address
-
     def keep(self, item: object, loader: object, frame: FrameType, baseline: Baseline) -> None:
         """Keep what a load has returned."""
         if self._next < len(self._moments):

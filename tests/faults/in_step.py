@@ -18,7 +18,7 @@ from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site, select
 from detrain.frameworks import Settings
 from detrain.frameworks.tensorflow import TensorFlow
-from detrain.frameworks.tensorflow_injector import Injector, place_of
+from detrain.frameworks.tensorflow_injector import Injector
 from detrain.frameworks.tensorflow_sites import Point, Sites
 from detrain.runtime.rng import Streams
 
@@ -77,7 +77,7 @@ def main() -> None:
         )[0]
         injection = draw_injection(site, kind, 0, trial_rng(int(seed), 0))
         drawn = [draw_injection(site, kind, 0, trial_rng(int(seed), number)) for number in range(1, 6)]
-        others = [other for other in drawn if place_of(other) == place_of(injection)]  # of one point: the longest sets its size
+        others = [other for other in drawn if other.place == injection.place]  # of one point: the longest sets its size
         injector = PLACED[site.name.partition("/")[2]] = Injector([*others, injection])
         injector.select(injection)
         step = step_of(op, stride, is_xla=is_xla)
