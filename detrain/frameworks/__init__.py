@@ -67,7 +67,10 @@ class Framework(Protocol):
         """
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
-        """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created."""
+        """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created.
+
+        `tensors` may be read from a file as they are asked for: go over its items once. Their memory may be taken over.
+        """
 
     def unclaimed(self) -> list[str]:
         """Return the variables that a resumed process has made for those of the first run, but without their values."""

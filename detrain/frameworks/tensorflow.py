@@ -40,6 +40,7 @@ from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
+from detrain.runtime.memory import can_be_taken_over
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
@@ -132,14 +133,15 @@ class TensorFlow:
         """Set the variables; a value whose variable does not exist yet waits for it."""
         alive = self._alive()
         self._pending, self._strays, self._has_restored = {}, [], True
-        self._tables.restore(tensors)
+        of_tables = {}
         for key, array in tensors.items():
             if is_of_table(key):
-                continue
-            if key in alive:
+                of_tables[key] = array
+            elif key in alive:
                 _assign(key, alive[key], array)
             else:
                 self._pending[key] = array
+        self._tables.restore(of_tables)
 
     def unclaimed(self) -> list[str]:
         """Return the variables made in place of those that the first run had before the cut, but without their values."""
@@ -447,4 +449,11 @@ def _assign(key: str, variable: Any, array: Array) -> None:
             "the program makes another model than the first run did; start anew with --fresh",
         )
     with tf.device(variable.handle.device):
-        gen_resource_variable_ops.assign_variable_op(variable.handle, tf.constant(array, variable.dtype))
+        gen_resource_variable_ops.assign_variable_op(variable.handle, _taken_over(array, variable.dtype))
+
+
+def _taken_over(array: Array, dtype: Any) -> Any:
+    """Return a tensor of what an array holds: of a large one in the array's very memory."""
+    if not can_be_taken_over(array):
+        return tf.constant(array, dtype)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

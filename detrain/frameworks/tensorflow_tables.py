@@ -48,7 +48,7 @@ class Tables:
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Fill the tables; what belongs to one that does not exist yet waits for it."""
-        self._pending = {name: array for name, array in arrays.items() if is_of_table(name)}
+        self._pending = dict(arrays)
         for name in list(self._tables):
             self._claim(name)
 

@@ -44,7 +44,7 @@ from detrain.runtime.rng import Streams
 from detrain.runtime.termination import GRACE_S, Termination
 from detrain.runtime.trial import Trial
 from detrain.runtime.window import Window
-from detrain.store import Catalogue, Meta, Snapshot, read, read_meta
+from detrain.store import Catalogue, Meta, Snapshot, opened, read_meta
 from detrain.store.catalogue import cursor_of
 from detrain.store.writer import LARGE_BYTES, Writer
 from detrain.tracer.confirmation import Confirmation
@@ -639,8 +639,7 @@ class Session:
         if cursor != Cursor(self._phase, self._epoch, self._batch, cut):
             return False
         report.stop_forwarding()
-        with report.working("restoring", cursor):
-            snapshot = read(path)
+        with report.working("restoring", cursor), opened(path) as snapshot:
             self._check_environment(snapshot.meta)
             self._check_sources(snapshot.meta)
             if snapshot.meta.item not in ("", self._item):

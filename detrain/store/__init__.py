@@ -2,8 +2,8 @@
 
 from detrain.store.catalogue import Catalogue, Choice, Entry
 from detrain.store.layout import write
-from detrain.store.reader import read, read_meta, verify
+from detrain.store.reader import opened, read, read_meta, verify
 from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.trailer import FORMAT_VERSION
 
-__all__ = ["FORMAT_VERSION", "Catalogue", "Choice", "Entry", "Meta", "Snapshot", "read", "read_meta", "verify", "write"]
+__all__ = ["FORMAT_VERSION", "Catalogue", "Choice", "Entry", "Meta", "Snapshot", "opened", "read", "read_meta", "verify", "write"]

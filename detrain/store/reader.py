@@ -5,11 +5,13 @@ A file says how large its arrays are: that is checked against the file before me
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ import numpy as np
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.digest import Array, begin_array, digest_bytes
 from detrain.runtime.dtypes import named_dtype
+from detrain.runtime.memory import to_hand_over
 from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.trailer import Extent, Listed, Trailer, digest_of_rest, read_trailer
 
@@ -37,13 +40,26 @@ def read_meta(path: Path) -> Meta:
 
 def read(path: Path) -> Snapshot:
     """Read a checkpoint and check every digest. Raises CheckpointDamaged, CheckpointTooNew or StoreError."""
-    with _opened(path) as file:
-        file.check_rest()
-        values = file.arrays()
-        tensors = {listed.key: values[name] for name, listed in file.listed.items() if name.startswith("tensors/")}
-        rng = {name[len("rng/") :]: values[name].tobytes() for name in values if name.startswith("rng/")}
-        arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
-        return Snapshot(file.meta(), tensors, rng, values[_GRAPH].tobytes(), arrays)
+    with opened(path) as snapshot:
+        return dataclasses.replace(snapshot, tensors=dict(snapshot.tensors.items()))
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Snapshot]:
+    """Open a checkpoint, all digests checked but those of tensors: these are read, and checked, as they are asked for.
+
+    So whoever takes them one by one needs no memory for all. Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
+    """
+    with _descriptor(path) as descriptor:
+        with _errors_of(path):
+            file = _File(descriptor)
+            file.check_rest()
+            tensors = {listed.key: name for name, listed in file.listed.items() if name.startswith("tensors/")}
+            values = dict(file.arrays([name for name in file.listed if not name.startswith("tensors/")]))
+            rng = {name[len("rng/") :]: values[name].tobytes() for name in values if name.startswith("rng/")}
+            arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
+            snapshot = Snapshot(file.meta(), _Tensors(path, file, tensors), rng, values[_GRAPH].tobytes(), arrays)
+        yield snapshot
 
 
 def verify(path: Path) -> str:
@@ -92,16 +108,25 @@ class _File:
         if extent.offset + extent.size_bytes > self._end or math.prod(listed.shape) > max(extent.size_bytes, self._end):
             raise CheckpointDamaged(f"has an array {name!r} of shape {listed.shape}, more than there is room for")
         # It owns its memory, as the array of the program did that it stands for.
-        array: Array = (np.empty if extent.size_bytes else np.zeros)(listed.shape, dtype)
+        new = to_hand_over if name.startswith("tensors/") else np.empty if extent.size_bytes else np.zeros
+        array: Array = new(listed.shape, dtype)
         self._digest(name, array.reshape(-1).view(np.uint8).data if extent.size_bytes else memoryview(b""))
         return array
 
-    def arrays(self) -> dict[str, Array]:
-        """Return all arrays, their digests checked: those of a large file by several threads."""
+    def arrays(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
+        """Yield arrays, their digests checked: those of a large file are read ahead by several threads."""
         if self._end < _LARGE_BYTES:
-            return {name: self.array(name) for name in self.listed}
-        with concurrent.futures.ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
-            return dict(zip(self.listed, pool.map(self.array, self.listed), strict=True))
+            yield from ((name, self.array(name)) for name in names)
+            return
+        threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            ahead: collections.deque[tuple[str, concurrent.futures.Future[Array]]] = collections.deque()
+            for name in names:
+                ahead.append((name, pool.submit(self.array, name)))
+                if len(ahead) > threads:
+                    first, array = ahead.popleft()
+                    yield first, array.result()
+            yield from ((each, array.result()) for each, array in ahead)
 
     def check(self, name: str) -> None:
         """See that an array has its digest, in little memory."""
@@ -132,17 +157,66 @@ class _File:
             done += count
 
 
+class _Tensors(Mapping[str, Array]):
+    """The tensors of an open checkpoint, by their full names; each is read when it is asked for."""
+
+    def __init__(self, path: Path, file: _File, names: Mapping[str, str]) -> None:
+        self._path, self._file, self._names = path, file, names
+
+    def __getitem__(self, key: str) -> Array:
+        with _errors_of(self._path):
+            return self._file.array(self._names[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def items(self) -> ItemsView[str, Array]:
+        """Return a view that reads ahead."""
+        return _Items(self)
+
+    def ahead(self) -> Iterator[tuple[str, Array]]:
+        """Yield all in turn."""
+        arrays = self._file.arrays(self._names.values())
+        for key in self._names:
+            with _errors_of(self._path):
+                _name, array = next(arrays)
+            yield key, array
+
+
+class _Items(ItemsView[str, Array]):
+    _mapping: _Tensors
+
+    def __iter__(self) -> Iterator[tuple[str, Array]]:
+        return self._mapping.ahead()
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[_File]:
-    """Open a checkpoint. What goes wrong is an error of the store that names the file."""
+    with _descriptor(path) as descriptor, _errors_of(path):
+        yield _File(descriptor)
+
+
+@contextlib.contextmanager
+def _descriptor(path: Path) -> Iterator[int]:
+    """Open a checkpoint."""
     if not path.is_file():
         raise StoreError(f"no checkpoint at {str(path)!r}", "`detrain ckpt ls DIR` lists those of a folder")
-    try:
+    with _errors_of(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield _File(descriptor)
-        finally:
-            os.close(descriptor)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """What goes wrong in here is an error of the store that names the file."""
+    try:
+        yield
     except CheckpointTooNew as error:
         todo = "update detrain, or start anew with --fresh; the file is left as it is"
         raise CheckpointTooNew(f"checkpoint {str(path)!r} {error.what}", todo) from error

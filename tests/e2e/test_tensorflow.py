@@ -53,6 +53,28 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(losses.result())!r}", flush=True)
 show(*model.variables, *optimizer.variables)
 """,
+    "a large state, whose memory is read from the file and taken over": """
+table = tf.Variable(tf.random.stateless_uniform([40_000, 50], [1, 2]), name="table")
+before = table.read_value()
+optimizer = keras.optimizers.Adam(1e-2)
+optimizer.build([table])
+
+@tf.function(jit_compile=True)
+def step_on(a, rows):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, rows)[:, :5] * a) + 1e-3 * tf.reduce_sum(table ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    table.scatter_nd_add([[0, 0]], [0.5])
+    return loss
+
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        loss = step_on(a, tf.constant(np.random.randint(0, 40_000, len(a))))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+assert np.array_equal(before, tf.random.stateless_uniform([40_000, 50], [1, 2])), "memory of another tensor was written"
+show(table, *optimizer.variables)
+""",
     "stateful random ops in a traced function": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(8), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2, momentum=0.9)

@@ -24,7 +24,7 @@ from hypothesis.extra import numpy as hnp
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.digest import begin_array, digest_array, digest_bytes
 from detrain.runtime.dtypes import named_dtype
-from detrain.store import FORMAT_VERSION, Meta, Snapshot, read, read_meta, verify, write
+from detrain.store import FORMAT_VERSION, Meta, Snapshot, opened, read, read_meta, verify, write
 from detrain.store.trailer import read_trailer
 from tests.store.forging import forge, with_version
 
@@ -183,6 +183,39 @@ def test_arrays_own_their_memory(written):
     snapshot = read(written)
     arrays = [*snapshot.tensors.values(), *snapshot.arrays.values()]
     assert all(array.flags.owndata and array.flags.writeable and array.flags.aligned for array in arrays)
+
+
+def test_tensors_are_read_as_they_are_asked_for(path):
+    tensors = {f"layer_{number}": np.full(3_000_000 + number, number, "f4") for number in range(12)}
+    tensors["text"] = np.array([b"a", b"bc"])
+    write(path, Snapshot(meta(), tensors, {}, b""))
+    del tensors["layer_3"]  # nothing but the comparison holds them
+    tracemalloc.start()
+    with opened(path) as snapshot:
+        for key, array in snapshot.tensors.items():
+            assert form(array) == form(tensors.get(key, np.full(3_000_003, 3, "f4"))), key
+        most = tracemalloc.get_traced_memory()[1]
+        assert form(snapshot.tensors["layer_7"]) == form(tensors["layer_7"])
+        assert list(snapshot.tensors) == sorted([*tensors, "layer_3"], key=list(snapshot.tensors).index)
+    tracemalloc.stop()
+    assert most < 9 * 12_000_000, "more than what is read ahead was held"
+
+
+def test_damage_is_found_when_a_tensor_is_asked_for_and_other_errors_pass(path):
+    write(path, Snapshot(meta(), {"a": np.arange(4), "b": np.arange(5)}, {}, b""))
+    with h5py.File(path) as file:
+        offset = file["tensors/00001 b"].id.get_offset()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\7")
+    with opened(path) as snapshot:
+        assert np.array_equal(snapshot.tensors["a"], np.arange(4))
+        with pytest.raises(CheckpointDamaged, match="tensors/00001 b has digest"):
+            snapshot.tensors["b"]
+        with pytest.raises(CheckpointDamaged, match="tensors/00001 b has digest"):
+            list(snapshot.tensors.items())
+    with pytest.raises(ValueError, match="of the caller"), opened(path):
+        raise ValueError("of the caller")
 
 
 def test_equal_snapshots_give_equal_bytes(tmp_path):
