@@ -31,6 +31,7 @@ from detrain.runtime.naming import (
 from detrain.runtime.positions import place_of
 from detrain.runtime.set_order import can_become, fill, freeze
 from detrain.runtime.stdlib_state import parts, remake
+from detrain.runtime.tables import KINDS, become, make_table
 
 
 class Decoder(Leaves):
@@ -277,8 +278,10 @@ class Decoder(Leaves):
         return current
 
     def _decode_made(self, node: list[Item], current: Any, path: str) -> Any:
-        """Decode an iterator, a writer of CSV or a file in memory from its parts."""
+        """Decode an iterator, a writer of CSV, a file in memory or a table from its parts."""
         _kind, kind, items = node
+        if kind in KINDS:
+            return self._decode_table(kind, items, current, path)
         now = None if current is ABSENT else parts(current)
         old = now[1] if now is not None and now[0] == kind else []
         values = [
@@ -288,6 +291,18 @@ class Decoder(Leaves):
         if made is None:
             self._miss(path, f"this Python cannot make {kind}")
         return ABSENT if made is None else made
+
+    def _decode_table(self, kind: str, items: list[Item], current: Any, path: str) -> Any:
+        values = [self._required(item, ABSENT, f"{path}[{index}]") for index, item in enumerate(items)]
+        try:
+            made = make_table(kind, values)
+        except Exception as error:  # an edge: another version of pandas, or none
+            self._miss(path, f"{kind} cannot be made again ({type(error).__name__})")
+            return ABSENT
+        if not self._claim(current, type(made)):
+            return made
+        become(current, made)
+        return current
 
     def _attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
         """Decode attributes; one that is absent stays as it is, and is named."""

@@ -40,8 +40,10 @@ from detrain.runtime.naming import (
     static_name,
     type_name,
 )
+from detrain.runtime.positions import place_of, position
 from detrain.runtime.set_order import frozen_recipe, set_recipe
 from detrain.runtime.stdlib_state import parts
+from detrain.runtime.tables import is_large, is_table, table_parts
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
@@ -174,6 +176,8 @@ class Encoder(Leaves):
         if cls is functools.partial and not vars(value):
             names = ("func", "args", "keywords")
             return ["partial", *[self.encode(getattr(value, name), f"{path}.{name}") for name in names]]
+        if is_table(value):
+            return self._encode_table(number, value, path)
         described = parts(value)
         if described is not None:
             return ["made", described[0], self._encode_all(described[1], path)]
@@ -190,6 +194,16 @@ class Encoder(Leaves):
         if is_own_class(cls) or self._kinds.is_holder(value) or self._kinds.is_marked(value):
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
+
+    def _encode_table(self, number: int, value: Any, path: str) -> list[Item]:
+        """A table is described by what it holds; a large one that is as it was stays as it is."""
+        is_kept = self._collects or (is_large(value) and self._baseline.is_at(value, position(value)))
+        described = None if is_kept else table_parts(value)
+        if described is not None:
+            return ["made", described[0], self._encode_all(described[1], path)]
+        node = self._encode_opaque(number, value, path)
+        place = None if self._collects or self._lost_numbers.get(number) else place_of(value)
+        return [*node, place] if place is not None and len(node) == 3 else node
 
     def _note_classes(self, cls: type) -> None:
         """Encode what the classes of an object hold besides methods."""

@@ -25,6 +25,7 @@ from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import STATIC, is_own_class, is_user_class, own_attributes
 from detrain.runtime.positions import is_open_for_writing
 from detrain.runtime.stdlib_state import parts
+from detrain.runtime.tables import is_table
 
 TEXTS: Final[dict[type, Callable[[Any], str]]] = {
     datetime.date: datetime.date.isoformat,
@@ -82,7 +83,7 @@ class Kinds:
     def is_state(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
         cls = type(value)
-        if is_open_for_writing(value) or parts(value) is not None:
+        if is_open_for_writing(value) or is_table(value) or parts(value) is not None:
             return True
         if value is None or issubclass(cls, _STATE_TYPES):
             return cls is not np.ndarray or dtype_name(value.dtype) is not None
@@ -106,7 +107,7 @@ def is_plain_state(value: object) -> bool:
     cls = type(value)
     if issubclass(cls, np.ndarray):
         return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
-    return issubclass(cls, _STATE_TYPES) or is_user_class(cls)
+    return issubclass(cls, _STATE_TYPES) or is_user_class(cls) or is_table(value)
 
 
 def has_contents(cell: types.CellType) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from detrain.runtime.graph import CONTAINERS
 from detrain.runtime.naming import is_own_class, own_attributes
+from detrain.runtime.tables import is_table
 
 _FRAMEWORKS: Final = frozenset(
     {"tensorflow", "keras", "tensorboard", "jax", "jaxlib", "torch", "numpy", "h5py", "google", "absl", "wrapt", "detrain"}
@@ -44,7 +45,7 @@ def _is_of_library(cls: type) -> bool:
 
 def is_library_object(value: object) -> bool:
     """Return whether an object's class is of a library that is neither Python's own nor a framework, and has attributes."""
-    return _is_library_class(type(value)) and own_attributes(value) is not None
+    return _is_library_class(type(value)) and own_attributes(value) is not None and not is_table(value)
 
 
 def is_data_object(value: object, is_state: Any) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 from detrain.runtime.digest import digest_bytes
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.library_state import is_library_object, scalars_of
+from detrain.runtime.tables import content, is_table
 
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
@@ -49,6 +50,8 @@ def position(value: Any) -> object:
     if isinstance(value, functools._lru_cache_wrapper):
         code = getattr(value.__wrapped__, "__code__", None)
         return value.cache_info() if code is not None and is_user_file(code.co_filename) else None
+    if is_table(value):
+        return content(value)
     return scalars_of(value) if is_library_object(value) else None
 
 
