@@ -38,7 +38,7 @@ def step(a, b):
     return loss
 step(tf.constant(x[:8]), tf.constant(y[:8]))
 EPOCHS = 1 if "LONG" in sys.argv else 30
-BATCHES = 960 // EPOCHS
+BATCHES = 3840 // EPOCHS
 if "LINES" in sys.argv:
     count = [0]
     def local(frame, event, argument):
