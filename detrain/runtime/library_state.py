@@ -16,7 +16,7 @@ from detrain.runtime.graph import CONTAINERS
 from detrain.runtime.naming import is_own_class, own_attributes
 from detrain.runtime.tables import is_table
 
-_FRAMEWORKS: Final = frozenset(
+FRAMEWORKS: Final = frozenset(
     {"tensorflow", "keras", "tensorboard", "jax", "jaxlib", "torch", "numpy", "h5py", "google", "absl", "wrapt", "detrain"}
 )
 _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
@@ -40,7 +40,7 @@ def _is_library_class(cls: type) -> bool:
 def _is_of_library(cls: type) -> bool:
     top = cls.__module__.partition(".")[0]
     is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
-    return is_known and top not in _FRAMEWORKS and not is_own_class(cls)
+    return is_known and top not in FRAMEWORKS and not is_own_class(cls)
 
 
 def is_library_object(value: object) -> bool:

@@ -1,7 +1,9 @@
 """What the program takes from outside: clock and randomness of the system, recorded and replayed; the order of listings, fixed.
 
 Clock and randomness are recorded where the program itself asks for them (or Python's and NumPy's libraries for it) outside of its
-training loops: that code runs again when a run resumes, and must find what it found. What a loop asks for is state, or shows.
+training loops: that code runs again when a run resumes, and must find what it found. Randomness that a loop asks for, or a library
+(an environment that nobody has seeded), is drawn from one recorded number, the place in the run and who asks: killed and resumed,
+a run draws the same. What a loop asks of the clock is state, or shows.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import ctypes
 import datetime
 import functools
 import gc
+import hashlib
 import os
 import random
 import sys
@@ -20,30 +23,39 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from detrain.runtime.cursor import Cursor
 from detrain.runtime.frames import is_user_file
+from detrain.runtime.library_state import FRAMEWORKS
 
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""
 _MOST_READINGS: Final = 20_000
+_PROGRAM: Final = "__main__"
+_LOOP: Final = "in a loop: "
 
 Readings = dict[str, list[str]]
-"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64)."""
+"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64); `entropy` is what other randomness is drawn from."""
 
 
 class Outside:
     """The readings of one run, over all its processes."""
 
-    def __init__(self, earlier: Mapping[str, list[str]], is_looping: Callable[[], bool]) -> None:
+    def __init__(self, earlier: Mapping[str, list[str]], place: Callable[[], Cursor | None]) -> None:
+        """`place` returns where in its loops the program is; None outside of them."""
         self.readings: Readings = {kind: list(values) for kind, values in earlier.items()}
+        self.readings.setdefault("entropy", [_to_text(os.urandom(16))])
         self._used: dict[str, int] = {}
-        self._is_looping = is_looping
+        self._place = place
+        self._drawn_at: Cursor | None = None
+        self._drawn: dict[str, int] = {}
+        """How often who has drawn, in a loop at `_drawn_at`."""
         self._thread = threading.get_ident()
 
     def watch(self) -> None:
         """Put the recorded clock and randomness in the place of the real ones."""
         time.time = self._replayed("time", time.time, repr, float)
         time.time_ns = self._replayed("time_ns", time.time_ns, repr, int)
-        urandom = self._replayed("urandom", os.urandom, _to_text, base64.b64decode)
+        urandom = self._settled(os.urandom, self._replayed("urandom", os.urandom, _to_text, base64.b64decode))
         os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
         for name in ("localtime", "gmtime", "ctime"):
             setattr(time, name, _of_now(getattr(time, name), lambda moment: moment))
@@ -54,7 +66,7 @@ class Outside:
 
     def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
         def read(*arguments: Any) -> Any:
-            if self._is_looping() or threading.get_ident() != self._thread or not _is_for_program(sys._getframe(1)):
+            if self._place() is not None or threading.get_ident() != self._thread or not _is_for_program(sys._getframe(1)):
                 return real(*arguments)
             place = self._used.get(kind, 0)
             known = self.readings.setdefault(kind, [])
@@ -70,6 +82,26 @@ class Outside:
         read.__name__ = read.__qualname__ = kind
         read.__doc__ = real.__doc__
         return read
+
+    def _settled(self, real: Callable[[int], bytes], replayed: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        """Return randomness of the system for all who may ask: replayed for the program outside of its loops, drawn for others."""
+
+        def urandom(count: int) -> bytes:
+            asker = _asker(sys._getframe(1)) if threading.get_ident() == self._thread else None
+            if asker is None:
+                return real(count)
+            place = self._place()
+            return replayed(count) if place is None and asker == _PROGRAM else self._draw(count, asker, place)
+
+        return urandom
+
+    def _draw(self, count: int, asker: str, place: Cursor | None) -> bytes:
+        if place is not None and place != self._drawn_at:
+            self._drawn_at = place
+            self._drawn = {who: turn for who, turn in self._drawn.items() if not who.startswith(_LOOP)}
+        who = asker if place is None else f"{_LOOP}{asker}"
+        turn = self._drawn[who] = self._drawn.get(who, 0) + 1
+        return hashlib.shake_128(f"{self.readings['entropy'][0]} {place} {who} {turn}".encode()).digest(count)
 
 
 def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
@@ -156,9 +188,17 @@ def _to_text(data: bytes) -> str:
 
 def _is_for_program(frame: FrameType | None) -> bool:
     """Return whether the program asks, itself or through Python's own modules."""
+    return _asker(frame) == _PROGRAM
+
+
+def _asker(frame: FrameType | None) -> str | None:
+    """Return who asks, itself or through Python's own modules: the program, a library by its name, None for all others."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if name != __name__ and name.partition(".")[0] not in _PASSED:
-            return is_user_file(frame.f_code.co_filename)
+        top = name.partition(".")[0]
+        if name != __name__ and top not in _PASSED:
+            if is_user_file(frame.f_code.co_filename):
+                return _PROGRAM
+            return None if top in FRAMEWORKS or top in sys.stdlib_module_names else top
         frame = frame.f_back
-    return False
+    return None

@@ -93,7 +93,7 @@ class Session:
         kept, made = (last.files, last.folders) if last is not None else ((), ())
         self._files.watch(kept, made, note, is_new=last is None)
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
-        self._outside = Outside(known, lambda: self._is_in_phase)
+        self._outside = Outside(known, self._place)
         self._outside.watch()
         journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
@@ -695,6 +695,10 @@ class Session:
                     f"{loss!r} was made in the loop, with variables that cannot be put back into another one",
                     "make it before the loop, and start anew with --fresh",
                 )
+
+    def _place(self) -> Cursor | None:
+        """Return where in a loop with probes the program is."""
+        return Cursor(self._phase, self._epoch, self._batch) if self._is_in_phase else None
 
     def _check_claims(self) -> None:
         """After the first body of a resumed run: see that what it has made took the values that were restored for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +47,11 @@ show(optimizer.weights)
 CHANCE = (
     PRELUDE
     + """
+import time
 optimizer = Optimizer(np.ones(3))
 for epoch in range(3):
     for step in range(4):
-        x = np.frombuffer(os.urandom(3), np.uint8) / 255
+        x = np.array([time.perf_counter_ns() % 251, 1, 2]) / 255
         optimizer.apply_gradients(x)
 show(optimizer.weights)
 """
@@ -84,7 +86,69 @@ def test_a_folder_that_the_first_run_made_is_made_again_without_complaint(tmp_pa
     assert "FileExistsError" in detrain("run", "--fresh", "program.py", cwd=tmp_path).err
 
 
-def test_a_program_that_draws_from_the_system_in_its_loop_is_told_apart(tmp_path: Path) -> None:
+UNSEEDED = (
+    PRELUDE
+    + """
+import random, secrets, uuid
+import someenv
+env, late = someenv.Env(), someenv.Env()
+first = env.reset()
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    x = env.reset()
+    for step in range(5):
+        if (epoch, step) == (1, 2):
+            late.reset()
+        rng = np.random.default_rng()
+        drawn = rng.random() + random.Random().random() + uuid.uuid4().int % 7 + secrets.randbelow(5)
+        optimizer.apply_gradients(x * drawn + first + late.state)
+        x = env.step()
+    print(epoch, optimizer.weights.tolist(), late.state.tolist(), flush=True)
+"""
+)
+"""A library's object that nobody seeds, and a loop that draws from the system."""
+
+ENV = """
+import numpy as np
+class Env:
+    def __init__(self):
+        self.rng, self.state = None, np.zeros(3)
+    def reset(self):
+        self.rng = np.random.default_rng() if self.rng is None else self.rng
+        self.state = self.rng.normal(size=3)
+        return self.state
+    def step(self):
+        self.state = self.state * 0.9 + self.rng.normal(size=3)
+        return self.state
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_what_a_loop_and_a_library_draw_from_the_system_is_the_same_again(
+    every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "someenv.py").write_text(ENV)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")]))
+    status, said = verified(tmp_path, UNSEEDED, "--every", every, "--kills", 3)
+
+    assert (status, said["exact"]) == (0, True), said
+    assert said["runs"][2]["lines_of_output"], said  # type: ignore[index]
+    assert not any(run["comparison"] and any(run["comparison"]["checkpoints"].values()) for run in said["runs"])  # type: ignore[attr-defined]
+
+
+def test_runs_draw_other_numbers_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "someenv.py").write_text(ENV)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "program.py").write_text(UNSEEDED)
+    one, other = (detrain("run", "--fresh", "program.py", cwd=tmp_path) for _ in range(2))
+
+    assert (one.status, other.status) == (0, 0), one.err
+    assert one.out != other.out
+
+
+def test_a_program_that_asks_the_clock_in_its_loop_is_told_apart(tmp_path: Path) -> None:
     status, said = verified(tmp_path, CHANCE)
 
     assert (status, said["exact"]) == (78, False)
