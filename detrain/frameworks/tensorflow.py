@@ -30,6 +30,7 @@ from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
 from detrain.frameworks.keras_state import KerasState
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
+from detrain.frameworks.tensorflow_clock import settle_clock
 from detrain.frameworks.tensorflow_datasets import Datasets, NoPosition
 from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
@@ -293,6 +294,7 @@ class TensorFlow:
     def _settle(self, settings: Settings) -> None:
         tf.random.set_seed(settings.seed)
         tf.config.experimental.enable_op_determinism()
+        settle_clock()
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
         # Grappler's dependency optimizer drops the edge from a read to a later write of the variable if another path joins them;

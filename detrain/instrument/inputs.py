@@ -19,6 +19,7 @@ _RECORDED: Final = "recorded by the first run, replayed when it resumes; in loop
 _DRAWN: Final = "recorded by the first run, replayed when it resumes; in loops drawn from a recorded number"
 _GENERATOR: Final = "its state is in each checkpoint; where it is made before the loops its seed is recorded and replayed"
 _SORTED: Final = "in the order of names"
+_REAL: Final = "NOT FIXED: the real one; ask `time.time`"
 _UNSORTED: Final = "NOT FIXED: in the order of the file system; sort it"
 
 _CALLS: Final = {
@@ -26,6 +27,7 @@ _CALLS: Final = {
     **dict.fromkeys(("os.urandom", "uuid.uuid1", "uuid.uuid4", "random.SystemRandom"), ("entropy", _DRAWN)),
     **dict.fromkeys(("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today"), ("clock", _RECORDED)),
     **dict.fromkeys(("datetime.date.today", "time.strftime", "time.localtime", "time.gmtime"), ("clock", _RECORDED)),
+    "tensorflow.timestamp": ("clock", _REAL),
     **dict.fromkeys(("os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob"), ("listing", _SORTED)),
     **dict.fromkeys(
         ("tensorflow.io.gfile.listdir", "tensorflow.io.gfile.walk", "tensorflow.io.gfile.glob"), ("listing", _UNSORTED)

@@ -29,6 +29,7 @@ def found(look: Callable[[Mapping[str, ast.Module]], list[Input]], text: str) ->
         ("import glob\nglob.glob('*')", "listing: glob.glob", "in the order of names"),
         ("import pathlib\nfor p in pathlib.Path().iterdir(): pass", "listing: .iterdir", "in the order of names"),
         ("import tensorflow as tf\ntf.io.gfile.listdir('.')", "listing: tensorflow.io.gfile.listdir", "NOT FIXED"),
+        ("import tensorflow as tf\ntf.timestamp()", "clock: tensorflow.timestamp", "NOT FIXED"),
         ("from datetime import datetime\ndatetime.now()", "clock: datetime.datetime.now", "recorded"),
         ("for x in {1, 2}: pass", "hash: order of a set (train.py:1)", "the hash seed is fixed"),
         ("x = [y for y in set(z)]", "hash: order of a set", "the hash seed is fixed"),
