@@ -66,7 +66,7 @@ def _compiled(device: str, variables: list[Any], make: Callable[[list[Any]], lis
             return make(variables)
 
     with tf.init_scope():
-        graph = func_graph.func_graph_from_py_func("detrain", body, (), {})
+        graph = func_graph.func_graph_from_py_func("detrain_own", body, (), {})
         function = atomic_function.from_func_graph(f"__detrain_{next(_numbers)}", graph, {})
         return function, [outer for outer, _inner in graph.captures], len(graph.outputs)
 

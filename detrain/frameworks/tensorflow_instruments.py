@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
+from detrain.frameworks.tensorflow_eager import EagerInjector
 from detrain.frameworks.tensorflow_injector import Injector
 from detrain.frameworks.tensorflow_series import Series
 from detrain.frameworks.tensorflow_sites import Point, Sites
@@ -19,21 +20,22 @@ class Instruments:
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for injection in injections:
             groups.setdefault(injection.place, []).append(injection)
-        self._injectors = [Injector(group) for group in groups.values()]
-        self._injector: Injector | None = None
-        if injections:
-            self.select(injections[0])
+        self._injectors = [EagerInjector(group) if EagerInjector.is_of(group[0]) else Injector(group) for group in groups.values()]
+        self._injector: Injector | EagerInjector | None = None
         first = plans[0]
         self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
+        if injections:
+            self.select(injections[0])
         self._series = Series(self._sites)
 
     def _points(self, name: str, replica: int) -> list[Point]:
-        return [injector for injector in self._injectors if injector.fits(name, replica)]
+        return [injector for injector in self._injectors if isinstance(injector, Injector) and injector.fits(name, replica)]
 
     def select(self, injection: Injection) -> None:
         """Take up one of the injections."""
         self._injector = next(injector for injector in self._injectors if injector.takes(injection))
         self._injector.select(injection)
+        self._sites.eager.injector = self._injector if isinstance(self._injector, EagerInjector) else None
 
     def on_keras(self) -> None:
         """Keras is there now."""
@@ -47,11 +49,13 @@ class Instruments:
     def arm(self, occurrence: int) -> None:
         """Have the site hit."""
         if self._injector is not None:
+            self._sites.eager.begin()
             self._injector.arm(occurrence)
 
     def disarm(self) -> None:
         """Have it hit no more."""
         if self._injector is not None:
+            self._sites.eager.end()
             self._injector.disarm()
 
     def is_placed(self) -> bool:

@@ -2,7 +2,7 @@
 
 Every op of a graph is made by one function of TensorFlow's (`_apply_op_helper`); what it returns takes the op's place wherever its
 outputs are used, on the gradient tape too. So a site's outputs can be replaced there: the backward pass sees what was put in, the
-op's own inputs stay. Eager ops do not pass that way and cost nothing; they cannot be hit.
+op's own inputs stay. Eager ops do not pass that way and cost nothing (detrain.frameworks.tensorflow_eager).
 
 Names do not use TensorFlow's own, which are made unique by counting what was traced before: a site is the k-th op of its type that
 a layer makes in a stage. The functions of tf.data are left out (they belong to the loader), and ops that do no arithmetic.
@@ -27,13 +27,16 @@ from tensorflow.python.framework import func_graph, op_def_library, ops
 from tensorflow.python.ops import gradients_util, while_v2
 
 from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage
+from detrain.frameworks.tensorflow_eager import EagerSites
 from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
 from detrain.frameworks.tensorflow_liveness import live_ops
 
+OWN_FUNCTION: Final = "detrain_own"
+"""Names of detrain's own functions begin so."""
 OWN_SCOPE: Final = "detrain_fault"
 """Name scope of the ops that detrain itself puts into a graph."""
 
-_NO_ARITHMETIC: Final = frozenset(
+NO_ARITHMETIC: Final = frozenset(
     {
         *("Assert", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge", "NextIteration"),
         *(
@@ -74,8 +77,16 @@ _ATTRIBUTES: Final = (
     *("strides", "padding", "explicit_paddings", "dilations", "data_format"),
     *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),
 )
-_LOADERS: Final = ("Dataset_", "_next_func", "_remote_next_func", "_init_func", "_remote_init_func", "_finalize_func")
-"""Names of the functions of tf.data begin so."""
+_LOADERS: Final = (
+    "detrain_own",
+    "Dataset_",
+    "_next_func",
+    "_remote_next_func",
+    "_init_func",
+    "_remote_init_func",
+    "_finalize_func",
+)
+"""Names of the functions of tf.data begin so, and of those of our own."""
 _NUMBER: Final = re.compile(r"(_\d+)+$")
 _REPLICA: Final = re.compile(r"\breplica_(\d+)/")
 
@@ -124,6 +135,7 @@ class Sites:
         self._counts = counts
         self._has_digests = has_digests
         self._context = _Context()
+        self.eager: Final = EagerSites(self._context, operands_of, _ATTRIBUTES)
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""
         self._scopes: dict[tuple[str, str], str] = {}
@@ -189,7 +201,7 @@ class Sites:
         @functools.wraps(original)
         def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
             result = original(op_type_name, *args, **kwargs)
-            if self._context.own or op_type_name in _NO_ARITHMETIC:
+            if self._context.own or op_type_name in NO_ARITHMETIC:
                 return result
             structure, is_stateful, op, outputs = result
             function = function_of(op.graph)
@@ -261,8 +273,9 @@ class Sites:
         original_symbolic = gradients_util._MaybeCompile
 
         def of_tape(op_name: str, *rest: Any) -> Any:
-            graph = ops.get_default_graph() if not context.executing_eagerly() else None
-            function = function_of(graph) if graph is not None else None
+            if context.executing_eagerly():
+                return self.eager.gradient(original_tape, op_name, *rest)
+            function = function_of(ops.get_default_graph())
             layer = self._scopes.get((function or "", str(rest[-1] or "")), "")
             with self._in_gradient(op_name, layer) as finish:
                 return finish(original_tape(op_name, *rest))
@@ -295,6 +308,7 @@ class Sites:
 
     def begin_step(self) -> None:
         """Count runs from here on."""
+        self.eager.begin(notes=True)
         self._called.clear()
         for counter in self._runs.values():
             counter.assign(0)
@@ -327,7 +341,8 @@ class Sites:
             is_alive = (id(known.op.graph), known.op.name) in alive
             if known.key not in found or (is_alive and not found[known.key].is_alive):
                 found[known.key] = self._site(known, is_alive=is_alive)
-        return [msgspec.structs.replace(site, replicas=replicas[name], executions=runs[name]) for name, site in found.items()]
+        compiled = [msgspec.structs.replace(site, replicas=replicas[name], executions=runs[name]) for name, site in found.items()]
+        return compiled + self.eager.sites()
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (name, replica, digest) of each op, in the order in which they were traced: an op's inputs come before it."""
@@ -431,7 +446,7 @@ def function_of(graph: Any) -> str | None:
     """
     outer = graph
     while isinstance(outer, func_graph.FuncGraph):
-        if str(outer.name).startswith(_LOADERS) or isinstance(outer, while_v2._WhileBodyGradFuncGraph):
+        if str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)) or isinstance(outer, while_v2._WhileBodyGradFuncGraph):
             return None
         outer = outer.outer_graph
     if outer is graph:

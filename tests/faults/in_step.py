@@ -1,6 +1,6 @@
-"""Puts faults into compiled steps and writes what came of them: run by test_injector in a process of its own, which it changes.
+"""Puts faults into steps, compiled and eager, and writes what came of them: test_injector runs it in a process of its own.
 
-Arguments: the file (npz) to write, and the cases as JSON: [name, op, stride, site pattern, stage, model, seed, is XLA].
+Arguments: the file (npz) to write, and the cases as JSON: [name, op, stride, site pattern, stage, model, seed, how the step runs].
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site, select
 from detrain.frameworks import Settings
 from detrain.frameworks.tensorflow import TensorFlow
+from detrain.frameworks.tensorflow_eager import EagerInjector
 from detrain.frameworks.tensorflow_injector import Injector
 from detrain.frameworks.tensorflow_sites import Point, Sites
 from detrain.runtime.rng import Streams
@@ -31,10 +32,9 @@ def points(name: str, _replica: int) -> list[Point]:
     return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
 
 
-def step_of(op: str, stride: int, *, is_xla: bool) -> Any:
-    """Return a new compiled function (x, w, c) -> (y, dx, dw) of the loss sum(y * c)."""
+def step_of(op: str, stride: int, how: str) -> Any:
+    """Return a new function (x, w, c) -> (y, dx, dw) of the loss sum(y * c)."""
 
-    @tf.function(jit_compile=is_xla)
     def step(x: Any, w: Any, c: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([x, w])
@@ -42,7 +42,7 @@ def step_of(op: str, stride: int, *, is_xla: bool) -> Any:
             loss = tf.reduce_sum(y * c)
         return (y, *tape.gradient(loss, [x, w]))
 
-    return step
+    return step if how == "eager" else tf.function(step, jit_compile=how == "xla")
 
 
 def listed(sites: Sites, step: Any, tensors: list[Any]) -> list[Site]:
@@ -52,12 +52,20 @@ def listed(sites: Sites, step: Any, tensors: list[Any]) -> list[Site]:
     return sites.sites()
 
 
+def stepped(sites: Sites, step: Any, tensors: list[Any]) -> Any:
+    """Run a step, and say so."""
+    sites.eager.begin()
+    results = step(*tensors)
+    sites.eager.end()
+    return results
+
+
 def main() -> None:
     """Do all cases."""
     TensorFlow(Settings(0, 1), Streams())
     sites = Sites(points, counts=True)
     results: dict[str, np.ndarray] = {}
-    for name, op, stride, pattern, stage, model, seed, is_xla in json.loads(sys.argv[2]):
+    for name, op, stride, pattern, stage, model, seed, how in json.loads(sys.argv[2]):
         rng = np.random.default_rng(int(seed))
         shapes = {
             "dense": ((4, 96), (96, 32), (4, 32)),
@@ -66,7 +74,7 @@ def main() -> None:
         tensors = [tf.constant(rng.integers(-4, 5, shape).astype(np.float32)) for shape in shapes[op]]
         PLACED.clear()
         kind = model_named(model)
-        found = listed(sites, step_of(op, stride, is_xla=is_xla), tensors)
+        found = listed(sites, step_of(op, stride, how), tensors)
         is_forward = stage == "forward"
         site = select(
             found,
@@ -78,14 +86,18 @@ def main() -> None:
         injection = draw_injection(site, kind, 0, trial_rng(int(seed), 0))
         drawn = [draw_injection(site, kind, 0, trial_rng(int(seed), number)) for number in range(1, 6)]
         others = [other for other in drawn if other.place == injection.place]  # of one point: the longest sets its size
-        injector = PLACED[site.name.partition("/")[2]] = Injector([*others, injection])
+        injector: Injector | EagerInjector
+        if how == "eager":
+            injector = sites.eager.injector = EagerInjector([*others, injection])
+        else:
+            injector = PLACED[site.name.partition("/")[2]] = Injector([*others, injection])
         injector.select(injection)
-        step = step_of(op, stride, is_xla=is_xla)
-        unarmed = step(*tensors)
+        step = step_of(op, stride, how)
+        unarmed = stepped(sites, step, tensors)
         injector.arm(0)
-        faulty = step(*tensors)
+        faulty = stepped(sites, step, tensors)
         injector.disarm()
-        after = step(*tensors)
+        after = stepped(sites, step, tensors)
         firing = injector.firing()
         assert firing is not None
         for label, values in (("unarmed", unarmed), ("faulty", faulty), ("after", after), ("given", tensors)):
