@@ -38,7 +38,8 @@ def _is_library_class(cls: type) -> bool:
 
 
 def _is_of_library(cls: type) -> bool:
-    top = cls.__module__.partition(".")[0]
+    is_data = cls is np.poly1d or cls.__module__.startswith("numpy.polynomial.")
+    top = "" if is_data else cls.__module__.partition(".")[0]
     is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
     return is_known and top not in FRAMEWORKS and not is_own_class(cls)
 

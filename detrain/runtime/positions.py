@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import array
 import collections.abc
+import contextvars
+import ctypes
 import functools
 import io
 import itertools
+import mmap
 import sys
+import threading
 from types import GeneratorType
 from typing import Any, Final
 
@@ -27,6 +31,10 @@ _BUILTIN: Final = ("builtins", "itertools")
 _STILL: Final = frozenset(
     {"tensorflow", "keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
 )
+_HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
+_STREAMS: Final = ("zlib", "_bz2", "_lzma")
+"""Modules of compressors, which do not say what they have taken in."""
+_OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 _READERS: Final = ("tensorflow.python.lib.io",)
 """Where a framework has its own files, which have a position."""
 
@@ -43,8 +51,14 @@ def position(value: Any) -> object:
     if isinstance(value, collections.abc.Iterator) and type(value).__module__ in _BUILTIN:
         hint = getattr(value, "__length_hint__", None)
         return hint() if hint is not None else object()  # it does not say: it may have moved
-    if isinstance(value, array.array | np.memmap):
-        return digest_bytes(value.tobytes())
+    memory = _memory(value)
+    if memory is not None:
+        return digest_bytes(memory)
+    if isinstance(value, contextvars.ContextVar):
+        now = value.get(None)
+        return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
+    if type(value).__module__ in _STREAMS:
+        return object()
     if type(value).__name__ == "reader" and type(value).__module__ == "_csv":
         return value.line_num
     if isinstance(value, functools._lru_cache_wrapper):
@@ -53,6 +67,27 @@ def position(value: Any) -> object:
     if is_table(value):
         return content(value)
     return scalars_of(value) if is_library_object(value) else None
+
+
+def _memory(value: Any) -> bytes | None:
+    """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a database."""
+    cls = type(value)
+    module = cls.__module__.partition(".")[0]
+    if isinstance(value, np.ma.MaskedArray):
+        return value.tobytes() + np.ma.getmaskarray(value).tobytes()
+    if isinstance(value, array.array | np.ndarray):
+        return value.tobytes()
+    if isinstance(value, mmap.mmap):
+        return b"" if value.closed else value[:]
+    if isinstance(value, threading.local):
+        return repr(sorted(vars(value).items())).encode()
+    if module in _HASHES and callable(getattr(value, "hexdigest", None)):
+        return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
+    if module == "sqlite3" and hasattr(value, "total_changes"):
+        return str(value.total_changes).encode()
+    if module == "PIL" and hasattr(value, "tobytes"):
+        return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
+    return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
 
 
 def place_of(value: Any) -> str | None:

@@ -24,7 +24,7 @@ from detrain.faults.experiment import of_environment
 from detrain.frameworks import Framework
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
-from detrain.runtime import report
+from detrain.runtime import figures, report
 from detrain.runtime.campaign import Campaign, Rewind
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline, Encoded
@@ -65,6 +65,8 @@ class Session:
         self._writer = Writer()
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
+        self._figures: dict[int, tuple[int, ...]] = {}
+        """What was in the open figures when the loop was entered."""
         self._termination = Termination(lambda: self._is_in_phase)
         if config.saves_on_sigterm:
             self._termination.watch()
@@ -167,6 +169,7 @@ class Session:
         self._phase += 1
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
+        self._figures = figures.drawn()
         self._epoch_at = time.monotonic()
         for framework in self.frameworks:
             framework.begin_phase()
@@ -525,6 +528,7 @@ class Session:
             *encoded.not_captured,
             *self._changed_variables(),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
+            *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),
         ]
         self._name_losses(losses)
         forward, positions = self._positions(cut, encoded, loop, frame)

@@ -220,3 +220,31 @@ def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: P
     assert last.status == 78
     assert "epoch 2:0 is 4 for the program; it was 2 in the first run" in last.err
     assert last.out == ""
+
+
+DRAWING = (
+    PRELUDE
+    + """
+import matplotlib.pyplot as plt
+plt.plot([1, 2])
+optimizer, kept = Optimizer(np.zeros(3)), []
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.rand(3))
+    kept.append(optimizer.weights[0])
+    if sys.argv[1:] == ["new"]:
+        plt.figure().gca().plot(kept)
+        plt.close()
+    else:
+        plt.plot(kept)
+"""
+)
+
+
+@pytest.mark.parametrize("figure", ["old", "new"])
+def test_a_figure_that_the_loop_goes_on_drawing_into_is_named(figure: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(DRAWING)
+    run = detrain("run", "program.py", figure, cwd=tmp_path, MPLBACKEND="Agg")
+
+    assert run.status == 0, run.err
+    assert ("figures of matplotlib.pyplot" in run.err) == (figure == "old")
