@@ -10,7 +10,7 @@ from typing import Any
 
 from detrain.runtime.decoder_leaves import Leaves
 from detrain.runtime.derived import stored_names
-from detrain.runtime.frames import is_user_file
+from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
 from detrain.runtime.kinds import class_attributes, has_contents, is_plain_state, plain, read_slot
 from detrain.runtime.library_state import is_data_object
@@ -340,7 +340,7 @@ class Decoder(Leaves):
         if found is ABSENT:
             return ABSENT
         self._made[number] = found
-        if kind == "function" and isinstance(found, types.FunctionType) and is_user_file(found.__code__.co_filename):
+        if kind == "function" and has_user_code(found):
             self._fill_function(found, state, path)
         elif kind == "class" and isinstance(found, type) and is_own_class(found):
             old = class_attributes(found)

@@ -14,7 +14,7 @@ import numpy as np
 
 from detrain.runtime.derived import stored_names
 from detrain.runtime.encoder_leaves import Leaves
-from detrain.runtime.frames import is_user_file
+from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import (
     CONTAINERS,
     MAX_DEPTH,
@@ -163,7 +163,7 @@ class Encoder(Leaves):
         cls = type(value)
         if cls is types.CellType:
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
-        if cls is types.FunctionType and is_user_file(value.__code__.co_filename):
+        if cls is types.FunctionType and has_user_code(value):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):
             return self._encode_class(number, value, path)

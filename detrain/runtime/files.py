@@ -45,6 +45,8 @@ class Files:
         self._said: set[str] = set()
         self._note: Path | None = None
         self._home = ""
+        self._base = os.getcwd()
+        """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
         self._before: dict[str, int] = {}
         """Lengths of files before this run appended to them."""
 
@@ -61,8 +63,8 @@ class Files:
                     _set_back(path, size, note.parent, "before the run that was killed")
             self._note = note
         note.unlink(missing_ok=True)
-        self._kept = frozenset(map(os.path.abspath, kept))
-        self._made = set(map(os.path.abspath, made))
+        self._kept = frozenset(map(self._path, kept))
+        self._made = set(map(self._path, made))
         original = os.mkdir
 
         @functools.wraps(original)
@@ -93,7 +95,8 @@ class Files:
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
         if is_new and path not in self._written and path not in self._said and is_user_file(path):
             self._said.add(path)
-            report.warn(f"{_shown(path)} is read, which was written after the checkpoint: it holds what a later moment put there")
+            shown = self._shown(path)
+            report.warn(f"{shown} is read, which was written after the checkpoint: it holds what a later moment put there")
 
     def opened(self, path: str, mode: str, file: Any, size: int) -> None:
         """Note a file that has been opened for writing; it was `size` bytes long."""
@@ -132,16 +135,16 @@ class Files:
                 with contextlib.suppress(OSError, ValueError):
                     file.flush()
             if (live or path in self._appended) and os.path.isfile(path):
-                found[_shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
+                found[self._shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
         return found
 
     def untouched(self) -> dict[str, FileState]:
         """Return the files that this process appends to, as they were before."""
-        return {_shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
+        return {self._shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
 
     def folders(self) -> tuple[str, ...]:
         """Return the folders that the program has made and that are there."""
-        return tuple(sorted(_shown(path) for path in self._made if os.path.isdir(path)))
+        return tuple(sorted(self._shown(path) for path in self._made if os.path.isdir(path)))
 
     def resume(self, checkpoint: Path) -> None:
         """The state of a checkpoint has been set: what was written since it was taken is of a later moment."""
@@ -150,7 +153,7 @@ class Files:
     def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
         """Bring files to where they were. On the way to a later cut (`kept_in` is None) none is cut: more is still to come."""
         for shown, state in files.items():
-            path = os.path.abspath(shown)
+            path = self._path(shown)
             live = self._live(path)
             for file in live:
                 file.flush()
@@ -160,6 +163,14 @@ class Files:
                 live[0].seek(state.position)
         if kept_in is not None:
             self._kept, self._kept_folders = frozenset(), False
+
+    def _shown(self, path: str) -> str:
+        """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started in."""
+        relative = os.path.relpath(path, self._base)
+        return path if relative.startswith(os.pardir) else relative
+
+    def _path(self, shown: str) -> str:
+        return os.path.normpath(os.path.join(self._base, shown))
 
     def _live(self, path: str) -> list[Any]:
         live = [file for reference in self._open.get(path, ()) if (file := reference()) is not None and not file.closed]
@@ -190,12 +201,6 @@ class _Open:
         made = self._original(file, self._files.gentle_mode(path, mode), *args, **kwargs)
         self._files.opened(path, mode, made, size)
         return made
-
-
-def _shown(path: str) -> str:
-    """Return a path as checkpoints have it: relative, where it lies below the current folder."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
 
 
 def _tell(file: Any) -> int | None:

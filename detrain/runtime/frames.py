@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Final
 
 from detrain.runtime.liveness import live_names, names_read_by_functions
@@ -47,6 +47,18 @@ def _is_user_folder(folder: str) -> bool:
     return not (os.path.realpath(folder) + "/").startswith(_library_folders())
 
 
+def has_user_code(function: object) -> bool:
+    """Return whether a function is the user's, or a library's around one of those: what a decorator has returned."""
+    for _ in range(_MOST_DECORATORS):
+        if not isinstance(function, FunctionType):
+            return False
+        if is_user_file(function.__code__.co_filename):
+            return True
+        function = vars(function).get("__wrapped__")
+    return False
+
+
+_MOST_DECORATORS: Final = 16
 _adopted: set[CodeType] = set()
 
 

@@ -248,3 +248,44 @@ def test_a_figure_that_the_loop_goes_on_drawing_into_is_named(figure: str, tmp_p
 
     assert run.status == 0, run.err
     assert ("figures of matplotlib.pyplot" in run.err) == (figure == "old")
+
+
+ELSEWHERE = (
+    PRELUDE
+    + """
+import contextlib, logging, time
+
+@contextlib.contextmanager
+def noted(what, notes=[]):
+    notes.append(what)
+    yield notes
+
+folder = time.strftime("run-%Y%m%d-%H%M%S")
+os.mkdir(folder)
+os.chdir(folder)
+log = open("log.txt", "w")
+optimizer = Optimizer(np.zeros(3))
+for epoch in range(3):
+    with noted(epoch) as notes:
+        for step in range(4):
+            optimizer.apply_gradients(np.random.rand(3))
+            die(f"{epoch}:{step}")
+    print(epoch, notes, optimizer.weights.tolist(), file=log, flush=True)
+log.close()
+print(open("log.txt").read())
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_a_program_goes_into_its_folder_of_results_again(every: str, tmp_path: Path) -> None:
+    """And a decorated function of a library is looked into: what its default holds is state."""
+    (tmp_path / "program.py").write_text(ELSEWHERE)
+    whole = detrain("run", "--ckpt", tmp_path / "whole", "program.py", cwd=tmp_path)
+    killed = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1")
+    resumed = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (whole.status, killed.status) == (0, -9), whole.err
+    assert resumed.status == 0, resumed.err
+    assert resumed.out == whole.out
+    assert "[0, 1, 2]" in whole.out
