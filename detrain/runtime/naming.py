@@ -151,7 +151,7 @@ def own_attributes(value: object) -> dict[str, object] | None:
     """Return the dictionary of an object, past the hooks of its class, or None if it has none."""
     try:
         own: dict[str, object] = object.__getattribute__(value, "__dict__")
-    except AttributeError:
+    except (AttributeError, TypeError):  # a class may be made with another one's descriptors (TensorFlow's ShouldUseWrapper)
         return None
     return own
 

@@ -167,3 +167,13 @@ def test_methods_are_found_past_the_hooks_of_a_class() -> None:
     assert naming.find_method([1], "append") == [1].append or callable(naming.find_method([1], "append"))
     assert naming.own_attributes(value) == {}
     assert naming.own_attributes(3) is None
+
+
+def test_an_object_with_another_class_s_dictionary_has_none() -> None:
+    """As what TensorFlow's `tf_should_use` puts around a `TensorArray`."""
+
+    class Other:
+        pass
+
+    borrowed: Any = type("Borrowed", (), {"__slots__": (), "__dict__": vars(Other)["__dict__"]})
+    assert own_attributes(borrowed()) is None
