@@ -176,4 +176,4 @@ def test_an_object_with_another_class_s_dictionary_has_none() -> None:
         pass
 
     borrowed: Any = type("Borrowed", (), {"__slots__": (), "__dict__": vars(Other)["__dict__"]})
-    assert own_attributes(borrowed()) is None
+    assert naming.own_attributes(borrowed()) is None
