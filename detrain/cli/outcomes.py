@@ -23,7 +23,8 @@ def outcome_of(golden: Done, trial: Done, at: Cursor) -> str:
     order = {cursor: number for number, cursor in enumerate(sorted(key for key in golden.by_cursor() if key[2] >= 0))}
     if all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps):
         return NO_LOSS
-    has_accuracy = any(not math.isnan(accuracy_of(step)) for step in golden.steps)
+    # Some programs take it now and then: the other steps have none, or that of an earlier one.
+    has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
     found = classify(_series(golden, order, has_accuracy=has_accuracy), _series(trial, order, has_accuracy=has_accuracy), order[at])
     if has_accuracy or found not in (Outcome.MASKED, Outcome.OTHER):
         return found.value

@@ -85,7 +85,7 @@ class TensorFlow:
         self._tables = Tables(self._births)
         self._random = RandomCounters(self._births)
         self._datasets = Datasets(self._births, is_of_fit)
-        self._moments = moments = Moments(self._births, self._building, self._alive, self._datasets.made)
+        self._moments = moments = Moments(self._births, self._building, self._alive, self._datasets.made, self._random.eager)
         self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         self._datasets.watch(moments.iterators, moments.pulls)
@@ -156,6 +156,7 @@ class TensorFlow:
             **self._datasets.counters(),
             "fit": self._fit.state(),
             "keras": None if self._keras is None else self._keras.state(),
+            "draws": self._random.eager.state()[1],
             "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
         return json.dumps(state, sort_keys=True).encode()
@@ -183,6 +184,7 @@ class TensorFlow:
         self._births.set_top_counts(state["births"])
         if self._keras is not None and state.get("keras") is not None:
             self._keras.restore(state["keras"])
+        self._random.eager.restore(state.get("draws", {}))
         if state.get("step") is not None:
             summary_ops_v2.set_step(state["step"])
 
@@ -262,7 +264,7 @@ class TensorFlow:
             if variable.dtype in _NO_NUMBERS
         ]
         found += self._keras.not_captured() if self._keras is not None else []
-        return found + self._datasets.not_captured()
+        return found + self._datasets.not_captured() + self._random.not_captured()
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""

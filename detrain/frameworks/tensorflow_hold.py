@@ -26,6 +26,7 @@ from tensorflow.python.ops import gen_resource_variable_ops
 from detrain.frameworks import Watched
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building
+from detrain.frameworks.tensorflow_random import EagerDraws
 from detrain.frameworks.tensorflow_watch import find_watched
 from detrain.runtime.digest import Array
 
@@ -112,6 +113,8 @@ class Held:
     made: dict[str, int]
     iterators: weakref.WeakSet[Any]
     """Those that there were."""
+    draws: tuple[int, dict[str, int]]
+    """Of eager random ops."""
     pulls: list[tuple[weakref.ref[Any], Any]] = field(default_factory=list)
     """What iterators have handed out since, until the next moment that was held."""
     following: Held | None = None
@@ -169,8 +172,9 @@ class Moments:
         building: Building,
         alive: Callable[[], dict[str, Any]],
         made: Callable[[], dict[str, int]],
+        draws: EagerDraws,
     ) -> None:
-        self._births, self._building, self._alive, self._made = births, building, alive, made
+        self._births, self._building, self._alive, self._made, self._draws = births, building, alive, made, draws
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.pulls = Pulls()
         self._generation = 0
@@ -208,6 +212,7 @@ class Moments:
             self._births.top_counts(),
             dict(self._made()),
             weakref.WeakSet(self.iterators),
+            self._draws.state(),
         )
         if self.pulls.latest is not None:
             self.pulls.latest.following = held
@@ -241,6 +246,7 @@ class Moments:
             with tf.device(alive[key].handle.device):
                 gen_resource_variable_ops.assign_variable_op(alive[key].handle, value)
         self._births.set_top_counts(held.births)
+        self._draws.go_back(held.draws)
         self.pulls.take_back(held)
         return []
 

@@ -4,24 +4,133 @@ The state of TensorFlow's stateful random ops lives in C++ kernels that Python c
 function becomes its stateless twin, seeded by (the op's own seeds, a counter), and the counter, a variable, goes up by one each
 time the op runs. Counters are found again by (function, turn of the op in its trace), so that retraces share them.
 
-Eager ops need nothing: each draws its seed from the eager context's generator, which is captured. The functions of tf.data stay
-as they are: every iterator starts their kernels anew, and prefetching makes a counter's value at a cut meaningless.
+Eager ops mostly draw a seed each from the eager context's generator, which is captured. Those that the program gives a seed go on
+in one kernel, whose state is how much it has drawn: that is counted, and drawn again where the kernel is new. The functions of
+tf.data stay as they are: every iterator starts their kernels anew, and prefetching makes a counter's value at a cut meaningless.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, ops
-from tensorflow.python.ops import gen_random_ops
+from tensorflow.python.ops import gen_candidate_sampling_ops, gen_image_ops, gen_nn_ops, gen_random_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from detrain.frameworks.births import Births
 
 Draw = Callable[..., Any]
+
+
+_NOT_LIFTED: Final = (
+    (gen_random_ops, ("parameterized_truncated_normal", "random_poisson")),
+    (gen_image_ops, ("random_crop", "sample_distorted_bounding_box", "sample_distorted_bounding_box_v2")),
+    (gen_nn_ops, ("fractional_avg_pool", "fractional_max_pool")),
+    (
+        gen_candidate_sampling_ops,
+        tuple(
+            f"{name}_candidate_sampler"
+            for name in ("all", "fixed_unigram", "learned_unigram", "log_uniform", "thread_unsafe_unigram", "uniform")
+        ),
+    ),
+)
+"""Random ops that have no stateless twin."""
+
+
+_VALUES: Final = ("shape", "num_samples", "minval", "maxval")
+"""Arguments whose values decide how much is drawn."""
+
+
+class EagerDraws:
+    """What the kernels of eager random ops have drawn, of those that have more than one draw: the program gives their seeds."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        """Draws by (op, seeds, arguments as far as they decide how much is drawn), as JSON."""
+        self._drawn = 0
+        """Draws of all eager random ops."""
+        self._from_context: int | None = None
+        self._ops: dict[str, Any] = {}
+        original_seed, original_set = context.Context._internal_operation_seed, context.Context._set_global_seed
+
+        @functools.wraps(original_seed)
+        def operation_seed(runtime: Any) -> int:
+            self._from_context = original_seed(runtime)
+            return self._from_context
+
+        @functools.wraps(original_set)
+        def set_seed(runtime: Any, seed: Any) -> None:
+            original_set(runtime, seed)
+            self._counts.clear()  # all kernels are new then
+
+        context.Context._internal_operation_seed = operation_seed
+        context.Context._set_global_seed = set_seed
+
+    def watch(self, name: str, op: Any) -> None:
+        """Know an op: `note` is told of its calls."""
+        self._ops[name] = op
+
+    def note(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """An op is about to run in eager code."""
+        self._drawn += 1
+        given = inspect.signature(self._ops[name]).bind(*args, **kwargs).arguments
+        seed, seed2 = int(given.get("seed") or 0), int(given.get("seed2") or 0)
+        if seed2 == self._from_context:
+            self._from_context = None
+            return
+        size = {key: _decides(key, value) for key, value in given.items() if key not in ("seed", "seed2", "name")}
+        key = json.dumps([name, seed, seed2, size], sort_keys=True)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def state(self) -> tuple[int, dict[str, int]]:
+        """Return how many draws there were, and those of kernels that go on."""
+        return self._drawn, dict(self._counts)
+
+    def go_back(self, state: tuple[int, dict[str, int]]) -> None:
+        """Have the kernels as they were when `state` was taken in this process."""
+        if state[0] != self._drawn:
+            self._drawn = state[0]
+            self._set(state[1])
+
+    def restore(self, counts: Mapping[str, int]) -> None:
+        """Have the kernels as those were that had drawn this."""
+        if counts != self._counts:
+            self._set(counts)
+
+    def _set(self, counts: Mapping[str, int]) -> None:
+        context.context().clear_kernel_cache()
+        self._counts = dict(counts)
+        with tf.init_scope():
+            for key, count in counts.items():
+                name, seed, seed2, size = json.loads(key)
+                arguments = {each: _again(value) for each, value in size.items()}
+                for _ in range(count):
+                    self._ops[name](**arguments, seed=seed, seed2=seed2)
+
+
+def _decides(name: str, value: Any) -> Any:
+    """Return what decides how much is drawn: what is no tensor, the value of some that are, of the others their shape and type."""
+    if isinstance(value, tf.DType):
+        return value.name
+    if not isinstance(value, tf.Tensor | tf.Variable | np.ndarray | np.generic):
+        return value
+    array = np.asarray(value)
+    content = {"value": array.tolist()} if name in _VALUES else {"shape": list(array.shape)}
+    return {**content, "dtype": tf.as_dtype(array.dtype).name}
+
+
+def _again(value: Any) -> Any:
+    """Return an argument with which an op draws as much as with that which `_decides` has seen."""
+    if not isinstance(value, dict):
+        return value
+    return tf.constant(value["value"], value["dtype"]) if "value" in value else tf.ones(value["shape"], value["dtype"])
 
 
 class RandomCounters:
@@ -30,8 +139,17 @@ class RandomCounters:
     def __init__(self, births: Births) -> None:
         self._births = births
         self._counters: dict[str, Any] = {}
+        self.eager: Final = EagerDraws()
+        self._not_lifted: set[str] = set()
         for name, draw in _STATELESS.items():
             self._lift(name, draw)
+        for module, names in _NOT_LIFTED:
+            for name in names:
+                self._name(module, name)
+
+    def not_captured(self) -> list[str]:
+        """Return, in words, the random ops whose state nobody can read."""
+        return sorted(self._not_lifted)
 
     @property
     def count(self) -> int:
@@ -45,6 +163,8 @@ class RandomCounters:
         def lifted(*args: Any, **kwargs: Any) -> Any:
             graph = _traced_function()
             if graph is None:
+                if context.executing_eagerly():
+                    self.eager.note(name, args, kwargs)
                 return original(*args, **kwargs)
             seed, seed2 = kwargs.pop("seed", 0), kwargs.pop("seed2", 0)
             op_name = kwargs.pop("name", None)
@@ -55,6 +175,22 @@ class RandomCounters:
                 return draw(*args, seed=tf.stack([first, tf.cast(turn, tf.int64)]), **kwargs)
 
         setattr(gen_random_ops, name, lifted)
+        self.eager.watch(name, original)
+
+    def _name(self, module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            graph = _traced_function()
+            if graph is not None:
+                self._not_lifted.add(f"{name} in {graph.name} (a random op whose state TensorFlow keeps)")
+            elif context.executing_eagerly() and not name.startswith("learned"):
+                self.eager.note(name, args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(module, name, named)
+        self.eager.watch(name, original)
 
     def _counter(self, graph: Any) -> Any:
         turn = getattr(graph, "detrain_random_ops", 0)

@@ -11,6 +11,7 @@ import sys
 import weakref
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
@@ -69,7 +70,7 @@ class Series:
             return
         if context.executing_eagerly():
             name = f"{sys._getframe(2).f_code.co_name} {sys._getframe(2).f_lineno}"
-            self._eager[name] = float(sum(tf.reduce_sum(tf.cast(tensor, tf.float64)).numpy() for tensor in tensors))
+            self._eager[name] = float(sum(np.asarray(tensor).astype(np.float64).sum() for tensor in tensors))
             return
         graph = ops.get_default_graph()
         function = function_of(graph)

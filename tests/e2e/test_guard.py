@@ -160,6 +160,21 @@ print(open("log.txt").read())
 show(*model.variables, *optimizer.variables)
 """
 
+EAGER = """
+model, optimizer = net(), keras.optimizers.Adam(1e-2)
+optimizer.build(model.trainable_variables)
+for epoch in range(2):
+    for a, b in data:
+        struck = strike()
+        a = tf.nn.dropout(a, 0.2) + 0.1 * tf.random.normal([1, 5], seed=3)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients[2] = gradients[2] + struck[0]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+show(*model.variables, *optimizer.variables)
+"""
+
 WHILE = """
 model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []
 step = step_of(model, optimizer)
@@ -215,6 +230,15 @@ def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(server: Server,
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
+
+
+def test_eager_random_ops_draw_the_same_again(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, EAGER)
+
+    lines, log, err, status = _run(server, tmp_path, EAGER, "--guard", "recover", FAULTS="9:gradient,16:nan")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
 
 
 def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path) -> None:

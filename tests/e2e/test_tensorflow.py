@@ -93,6 +93,29 @@ for epoch in range(4):
 assert np.array_equal(before, tf.random.stateless_uniform([40_000, 50], [1, 2])), "memory of another tensor was written"
 show(table, *optimizer.variables)
 """,
+    "random ops of eager code with seeds of their own": """
+table = tf.Variable(tf.ones([5, 3]) * 0.1)
+optimizer = keras.optimizers.SGD(1e-2)
+first = tf.random.normal([2], seed=5)
+for epoch in range(4):
+    if epoch == 2:
+        tf.random.set_seed(epoch)  # their kernels begin anew
+    for step, (a, b) in enumerate(data):
+        rows = len(a)
+        a += tf.random.normal([1, 5], seed=5) + tf.random.truncated_normal([rows, 5], seed=5) * tf.random.uniform([], seed=9)
+        a = tf.random.shuffle(a, seed=3) + 0.01 * tf.cast(tf.random.uniform([5], 0, 9, tf.int64, seed=2), tf.float32)
+        a += 0.01 * tf.random.gamma([1], [1.0, 2.0, 0.3, 1.0, 4.0], seed=4) + 0.01 * tf.random.poisson([1], [0.5] * 5, seed=6)
+        a += tf.cast(tf.reduce_sum(tf.random.categorical(tf.math.log([[0.1, 0.5, 0.4]]), 3 + step, seed=8)), tf.float32) / 99
+        a += tf.cast(tf.reduce_sum(tf.random.log_uniform_candidate_sampler([[1, 2]], 2, 5, True, 100, seed=7)[0]), tf.float32) / 999
+        if step % 2:
+            a = tf.nn.dropout(a, 0.1) + tf.random.normal([1])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ table - b) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+show(table)
+""",
     "stateful random ops in a traced function": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(8), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2, momentum=0.9)
@@ -363,6 +386,30 @@ def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path:
         assert "ahead" not in again.err
         lines = again.out.splitlines()
         assert lines == whole.out.splitlines()[-len(lines) :]
+
+
+SAMPLED = """
+table, weights = tf.Variable(tf.ones([50, 4])), tf.Variable(tf.ones([50, 4]))
+
+@tf.function
+def step():
+    loss = tf.reduce_mean(tf.nn.nce_loss(weights, tf.zeros([50]), [[1], [2]], table[:2], 4, 50))
+    table.assign_sub(loss * table)
+
+for epoch in range(2):
+    for turn in range(2):
+        step()
+"""
+
+
+def test_a_random_op_whose_state_tensorflow_keeps_is_named_at_the_first_checkpoint(server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + SAMPLED)
+    run = server.detrain("run", program, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "not captured" in run.err
+    assert "log_uniform_candidate_sampler in step (a random op whose state TensorFlow keeps)" in run.err
 
 
 READ_AND_WRITTEN = """

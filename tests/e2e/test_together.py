@@ -43,6 +43,25 @@ for epoch in range(2):
     print(epoch, best, len(losses))
 """
 
+EAGER = """
+import numpy as np, keras, tensorflow as tf
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(64, 6)).astype("float32"), rng.integers(0, 3, 64)
+layer, weights = keras.layers.Dense(8, activation="tanh", name="one"), tf.Variable(rng.normal(size=(8, 3)).astype("float32"))
+layer.build((8, 6))
+optimizer = keras.optimizers.Adam(1e-2)
+for epoch in range(2):
+    for batch, (a, b) in enumerate(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64).batch(8)):
+        with tf.GradientTape() as tape:
+            out = tf.nn.dropout(layer(a), 0.2) @ weights
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(b, out))
+        variables = [*layer.trainable_variables, weights]
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        if batch % 3 == 1:
+            accuracy = float(np.mean(np.argmax(out, 1) == b))
+            print(float(loss), accuracy)
+"""
+
 
 def _records(folder: Path, name: str, *command: object) -> tuple[list[dict[str, object]], str]:
     done = detrain("random", "--out", name, *command, cwd=folder)
@@ -54,6 +73,7 @@ def _records(folder: Path, name: str, *command: object) -> tuple[list[dict[str, 
     ("text", "arguments", "count"),
     [
         pytest.param(COUNTS, (), 4, id="python state"),
+        pytest.param(EAGER, (), 3, id="eager"),
         pytest.param(PROGRAM, PLAIN, 5, id="loop", marks=pytest.mark.slow),
         pytest.param(PROGRAM, FIT, 5, id="fit", marks=pytest.mark.slow),
         pytest.param(PROGRAM, XLA, 4, id="XLA", marks=pytest.mark.slow),
@@ -71,3 +91,5 @@ def test_trials_in_one_process_are_those_of_processes_of_their_own(
     assert any(record["outcome"] for record in alone)
     assert together == alone
     assert ("in a process of its own" in said) is (arguments == MANY)
+    first = next((tmp_path / "alone").glob("*.json"))
+    assert detrain("replay", first, "program.py", *arguments, cwd=tmp_path).out.startswith("IDENTICAL")
