@@ -393,7 +393,7 @@ table, weights = tf.Variable(tf.ones([50, 4])), tf.Variable(tf.ones([50, 4]))
 
 @tf.function
 def step():
-    loss = tf.reduce_mean(tf.nn.nce_loss(weights, tf.zeros([50]), [[1], [2]], table[:2], 4, 50))
+    loss = tf.reduce_mean(tf.nn.nce_loss(weights, tf.zeros([50]), tf.constant([[1], [2]], tf.int64), table[:2], 4, 50))
     table.assign_sub(loss * table)
 
 for epoch in range(2):
