@@ -153,6 +153,11 @@ class Fit:
                 yield step
         self._turn = 0
 
+    def source(self) -> Any:
+        """Return the set that the running `fit` draws from by an iterator that it has now, or None."""
+        steps = None if self._steps is None else self._steps()
+        return self._judged if steps is not None and (self._turn or _lives_on(steps)) else None
+
     def pull(self, iterator: Iterator[Any]) -> None:
         """Fetch what a step would have fetched, without the step."""
         _pull(iterator, self._running().steps_per_execution)
@@ -190,7 +195,7 @@ class Fit:
             "steps_seen": steps._steps_seen,
             "has_iterator": _lives_on(steps),
             "has_validated": getattr(self._names.get("self"), "_eval_epoch_iterator", None) is not None,
-            "made": getattr(steps._current_iterator, "detrain_made", {}),
+            "seeds": getattr(steps._current_iterator, "detrain_given", {}),
             "turn": self._turn,
         }
 
@@ -204,12 +209,10 @@ class Fit:
             raise NoPosition("fit() trains on a distributed set")
         return read_position(iterator, self._judged, is_forced=is_forced, is_judged=True)
 
-    def restore(
-        self, state: dict[str, Any] | None, make_iterators: Callable[[Mapping[str, int]], None], position: Array | None
-    ) -> None:
+    def restore(self, state: dict[str, Any] | None, set_seeds: Callable[[Mapping[str, int]], None], position: Array | None) -> None:
         """Bring the loader to where it was, if no epoch has begun in this process.
 
-        `make_iterators` makes as many iterators over shuffled sets, by key, as there were when the first run made this one.
+        `set_seeds` has shuffled sets, by key, give the seeds that they gave next when the first run made its iterator.
         """
         steps = None if self._steps is None else self._steps()
         if steps is None or state is None or self._has_fetched:
@@ -221,7 +224,7 @@ class Fit:
             self._make_validation()
         steps._num_batches, steps._steps_seen = state["num_batches"], state["steps_seen"]
         if state["has_iterator"]:
-            make_iterators(state["made"])
+            set_seeds(state["seeds"])
             steps._current_iterator = iter(steps._distributed_dataset)
             if position is None:
                 self._replay(steps, steps._current_iterator, state["steps_seen"])

@@ -149,7 +149,7 @@ class TensorFlow:
         return [key for key in self._strays if key in self._alive()]
 
     def counters(self) -> bytes:
-        """Return the counts of births at the top, of shuffled iterators, and the positions of iterators alive."""
+        """Return the counts of births at the top, what shuffled sets have given as seeds, and how far iterators alive have come."""
         state = {
             "births": self._births.top_counts(),
             "built": msgspec.to_builtins(self._building.units()),
@@ -175,12 +175,12 @@ class TensorFlow:
         return found if fit is None else found | {FIT: fit}, reasons
 
     def set_counters(self, counters: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set the counts; make the iterators that the first run made, and bring those that live on to their positions."""
+        """Set the counts, and the seeds that shuffled sets give next; bring the iterators that live on to their positions."""
         state = json.loads(counters)
         units = msgspec.convert(state["built"], list[Unit])
         self._builder.build_ahead(self._building.begin_restore(units))
-        self._fit.restore(state["fit"], self._datasets.make_iterators, None if mode == "forward" else positions.get(FIT))
-        self._datasets.restore(state, positions, mode)
+        self._fit.restore(state["fit"], self._datasets.set_seeds, None if mode == "forward" else positions.get(FIT))
+        self._datasets.restore(state, positions, mode, self._fit.source())
         self._births.set_top_counts(state["births"])
         if self._keras is not None and state.get("keras") is not None:
             self._keras.restore(state["keras"])
@@ -244,7 +244,8 @@ class TensorFlow:
         return isinstance(value, tf.GradientTape) and value._tape is None and not value._recording
 
     def begin_phase(self) -> None:
-        """Note what models consist of."""
+        """Note what models consist of, and forget what was left before: each process comes by there."""
+        self._datasets.begin_phase()
         if self._keras is not None:
             self._keras.begin_phase()
 

@@ -1,4 +1,4 @@
-"""tf.data: how many iterators were made over each shuffled set, how far those alive have come, and their positions as data.
+"""tf.data: what each shuffled set has given its iterators as seeds, how far those alive have come, and their positions as data.
 
 A position is what TensorFlow's own checkpoint of an iterator holds in explicit mode: counts, the seeds of shuffling, and by value
 what waits in buffers. It is exact where nothing in the pipeline has a state of its own, else TensorFlow refuses, and so do we; such
@@ -11,16 +11,18 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, options, repeat_op
+from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, options
 from tensorflow.python.eager import context
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import errors_impl, op_def_registry
 from tensorflow.python.ops import gen_dataset_ops
 
 from detrain.errors import Diverged
+from detrain.frameworks import tensorflow_seeds
 from detrain.frameworks.births import Births
 from detrain.frameworks.tensorflow_hold import Pulls
 from detrain.runtime.config import Mode
@@ -38,6 +40,9 @@ _HARMLESS: Final = frozenset(
 )
 """Operations that count as stateful and keep no state between elements; what they call is looked at by itself."""
 _RANDOM: Final = ("Random", "Multinomial", "Truncated", "Parameterized", "SampleDistorted", "StatefulRandom", "StatefulUniform")
+_SHUFFLED: Final = ("_ShuffleDataset", "_RandomDataset")
+_ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
+_AHEAD: Final = ("_Prefetch", "_Parallel")
 _PYTHON: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
@@ -52,20 +57,27 @@ class Datasets:
         self._births = births
         self._is_of_fit = is_of_fit
         self._iterators: dict[str, weakref.ref[Any]] = {}
-        self._shuffles: dict[str, weakref.ref[Any]] = {}
+        self._seeds: dict[str, weakref.ref[tensorflow_seeds.Seeds]] = {}
+        self._caches: dict[str, weakref.ref[Any]] = {}
+        """Caches over shuffled sets."""
         self._made: dict[str, int] = {}
         self._pulls: Pulls | None = None
-        self._lost_orders: set[str] = set()
-        """Keys of shuffled sets that an iterator which is gone has repeated: their order from there on cannot be had again."""
+        self._uncertain: set[str] = set()
+        """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had, is chance."""
+
+    def begin_phase(self) -> None:
+        """A training loop begins: what iterators before it have gone over anew is known now, and comes back."""
+        self._uncertain.clear()
 
     def made(self) -> dict[str, int]:
         """Return how many iterators were made over each shuffled set."""
         return self._made
 
     def counters(self) -> dict[str, Any]:
-        """Return how many iterators were made over each shuffled set, and how many elements those alive have given."""
+        """Return what each shuffled set has given as seeds, and how many elements the iterators alive have given."""
         return {
-            "shuffles": self._made,
+            "caches": {key: start for key, cached, cache in self._alive_caches() if (start := cache.start_of(cached)) is not None},
+            "seeds": {key: seeds.given for key, seeds in self._alive_seeds()},
             "iterators": {key: iterator.detrain_pulled for key, iterator in self._alive()},
             "uncounted": [key for key, iterator in self._alive() if iterator.detrain_is_traced],
         }
@@ -89,9 +101,13 @@ class Datasets:
                 reasons.append(str(reason))
         return found, reasons
 
-    def restore(self, state: Mapping[str, Any], positions: Mapping[str, Array], mode: Mode) -> None:
-        """Make the iterators that the first run had made, and bring those alive to where they were."""
-        self.make_iterators(state["shuffles"])
+    def restore(self, state: Mapping[str, Any], positions: Mapping[str, Array], mode: Mode, of_fit: Any) -> None:
+        """Bring the iterators alive to where they were, and shuffled sets to the seeds that they give next.
+
+        `of_fit` is what the running `fit` draws from by an iterator of its own, or None.
+        """
+        if "seeds" not in state:
+            raise Diverged("an earlier version of detrain took the checkpoint", "start anew with --fresh")
         alive = dict(self._alive())
         for key, pulled in state["iterators"].items():
             iterator = alive.get(key)
@@ -100,14 +116,38 @@ class Datasets:
                 iterator.detrain_pulled = pulled
             while iterator is not None and iterator.detrain_pulled < pulled:
                 next(iterator)
-        self._made = dict(state["shuffles"])
+        for key, cached, cache in self._alive_caches():
+            if key in state["caches"] and not cache.is_filled(cached):
+                self.set_seeds(state["caches"][key])
+                for _element in cached:
+                    pass
+        sources = [of_fit, *(iterator._dataset for iterator in alive.values())]
+        # An iterator that repeats a set takes seeds while it runs ahead of what draws from it: they come back with its position.
+        repeated = {seeds.key for source in sources if source is not None for seeds in tensorflow_seeds.drawn(source).later}
+        self.set_seeds({key: given for key, given in state["seeds"].items() if key not in repeated})
 
-    def make_iterators(self, made: Mapping[str, int]) -> None:
-        """Make as many iterators over each shuffled set as the first run had made."""
-        for key in reversed(list(self._shuffles)):  # a later set draws from an earlier one, never the other way
-            dataset = self._shuffles[key]()
-            while dataset is not None and self._made.get(key, 0) < made.get(key, 0):
-                iter(dataset)
+    def set_seeds(self, given: Mapping[str, int]) -> None:
+        """Have shuffled sets go on with the seeds that come after those which they had given."""
+        for key, seeds in self._alive_seeds():
+            if key in given:
+                seeds.given = given[key]
+
+    def _alive_caches(self) -> Iterator[tuple[str, Any, tensorflow_seeds.Cache]]:
+        for key, reference in list(self._caches.items()):
+            dataset = reference()
+            cache = None if dataset is None else tensorflow_seeds.cache_of(dataset)
+            if cache is None:
+                del self._caches[key]
+            else:
+                yield key, dataset, cache
+
+    def _alive_seeds(self) -> Iterator[tuple[str, tensorflow_seeds.Seeds]]:
+        for key, reference in list(self._seeds.items()):
+            seeds = reference()
+            if seeds is None:
+                del self._seeds[key]
+            else:
+                yield key, seeds
 
     def is_counted(self, value: object) -> bool:
         """Return whether an object is an iterator that `restore` brings back."""
@@ -116,7 +156,7 @@ class Datasets:
 
     def not_captured(self) -> list[str]:
         """Return, in words, what cannot be had again: orders of sets, and iterators that nobody has counted."""
-        found = [f"order of {key} (a shuffled set, repeated inside of one epoch's iterator)" for key in sorted(self._lost_orders)]
+        found = [f"order of {key} (a shuffled set, repeated by an iterator that was left)" for key in sorted(self._uncertain)]
         return found + [
             f"{key} (a tf.data iterator that a tf.function advances; {reason})"
             for key, iterator in self._alive()
@@ -134,6 +174,7 @@ class Datasets:
     def watch(self, iterators: weakref.WeakSet[Any], pulls: Pulls) -> None:
         """See each dataset and iterator that is made; `iterators` takes all of them, what they give goes through `pulls`."""
         self._pulls = pulls
+        tensorflow_seeds.watch()
         original_dataset = dataset_ops.DatasetV2.__init__
         original_iterator = iterator_ops.OwnedIterator.__init__
         original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
@@ -144,28 +185,45 @@ class Datasets:
         @functools.wraps(original_dataset)
         def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
             original_dataset(dataset, *args, **kwargs)
-            if type(dataset).__name__ == "_ShuffleDataset":
-                self._shuffles[births.register(dataset, "shuffle", sys._getframe(1))] = weakref.ref(dataset)
+            key = births.register(dataset, "shuffle", sys._getframe(1)) if type(dataset).__name__ in _SHUFFLED else ""
+            seeds = tensorflow_seeds.on_dataset(dataset) if context.executing_eagerly() else None
+            if seeds is not None:
+                seeds.key = key
+                self._seeds[key] = weakref.ref(seeds)
+            if context.executing_eagerly() and tensorflow_seeds.cache_of(dataset) is not None:
+                self._caches[births.register(dataset, "cache", sys._getframe(1))] = weakref.ref(dataset)
 
         @functools.wraps(original_iterator)
         def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+            is_of_fit = self._is_of_fit(sys._getframe(1))
+            if dataset is not None and context.executing_eagerly():
+                begin(iterator, dataset, is_of_fit=is_of_fit)
             original_iterator(iterator, dataset, *args, **kwargs)
             iterator.detrain_pulled, iterator.detrain_is_traced = 0, False
             iterators.add(iterator)
             if dataset is not None and context.executing_eagerly():
-                if not self._is_of_fit(sys._getframe(1)):
-                    self._iterators[births.register(iterator, "iterator", sys._getframe(1))] = weakref.ref(iterator)
-                self._count_iterator(iterator, dataset)
+                if not is_of_fit:
+                    self._iterators[births.register(iterator, "iterator", _asking(dataset))] = weakref.ref(iterator)
+                # What `fit` draws from to its end it leaves nowhere.
+                self._count_iterator(
+                    iterator, dataset, is_drawn_out=is_of_fit and dataset.cardinality() != tf.data.INFINITE_CARDINALITY
+                )
 
         @functools.wraps(original_many)
         def many_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+            if dataset is not None and context.executing_eagerly():
+                begin(iterator, dataset)
             original_many(iterator, dataset, *args, **kwargs)
             if dataset is not None and context.executing_eagerly():
                 self._count_iterator(iterator, dataset)
 
         @functools.wraps(original_next)
         def advanced(iterator: Any) -> Any:
-            value = pulls.next(iterator, original_next)
+            try:
+                value = pulls.next(iterator, original_next)
+            except errors_impl.OutOfRangeError:
+                end(iterator)
+                raise
             if context.executing_eagerly():
                 iterator.detrain_pulled += 1
             else:
@@ -183,14 +241,47 @@ class Datasets:
         iterator_ops.OwnedIterator._next_internal = advanced
         iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
 
-    def _count_iterator(self, iterator: Any, dataset: Any) -> None:
+    def _count_iterator(self, iterator: Any, dataset: Any, *, is_drawn_out: bool = False) -> None:
         """Count an iterator over the shuffled sets that it draws from."""
-        shuffles = _upstream_shuffles(dataset, self._births)
-        iterator.detrain_made = {key: self._made.get(key, 0) for key in shuffles}
-        for key in shuffles:
+        drawn = tensorflow_seeds.drawn(dataset)
+        for key in drawn.names():
             self._made[key] = self._made.get(key, 0) + 1
-        for key in _upstream_shuffles(dataset, self._births, is_only_repeated=True):
-            weakref.finalize(iterator, self._lost_orders.add, key).atexit = False
+        if drawn.later and not is_drawn_out:
+            iterator.detrain_runs_ahead = _runs_ahead(dataset)
+            iterator.detrain_left = weakref.finalize(iterator, self._uncertain.update, [seeds.key for seeds in drawn.later])
+            iterator.detrain_left.atexit = False
+
+
+def _asking(dataset: Any) -> FrameType | None:
+    """Return the frame that asks a dataset for an iterator: a shuffled set is no owner, its counts would not come back."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_locals.get("self") is dataset:
+        frame = frame.f_back
+    return frame
+
+
+def begin(iterator: Any, dataset: Any, *, is_of_fit: bool = False) -> None:
+    """Note what is there when an iterator over a dataset is about to be made."""
+    if is_of_fit:
+        iterator.detrain_given = tensorflow_seeds.given(dataset)
+    drawn = tensorflow_seeds.drawn(dataset)
+    for stage in stages(dataset) if drawn.at_start or drawn.later else ():
+        cache = tensorflow_seeds.cache_of(stage)
+        if cache is not None:
+            cache.begin(stage)
+
+
+def end(iterator: Any) -> None:
+    """Note that an iterator has run out: it goes over nothing anew any more, but for what a stage has drawn ahead and dropped."""
+    left = getattr(iterator, "detrain_left", None)
+    if left is not None and not iterator.detrain_runs_ahead:
+        left.detach()
+
+
+def _runs_ahead(dataset: Any) -> bool:
+    """Return whether a stage of a pipeline may end while one before it, which works on its own, still has elements."""
+    enders = [stage for stage in stages(dataset) if type(stage).__name__.startswith(_ENDERS)]
+    return any(type(stage).__name__.startswith(_AHEAD) for ender in enders for stage in stages(ender))
 
 
 def read_position(iterator: Any, dataset: Any, *, is_forced: bool = False, is_judged: bool = False) -> Array:
@@ -241,6 +332,8 @@ def _refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
             is_stateful = definition is None or (definition.is_stateful and "Dataset" not in operation)
             if is_stateful and operation not in _HARMLESS | _allowed(stage):
                 return f"{name} in its tf.data pipeline {_what(operation)} ({operation})"
+        if name == "DirectedInterleaveDataset":  # set to a position behind the end of one of its inputs, TensorFlow's never goes on
+            return "a set mixed from several in its tf.data pipeline has a position from which TensorFlow may not go on"
         if name == "CacheDataset" and not is_forced:
             return "cache() in its tf.data pipeline would be stored whole"
         size = 0 if is_forced else max(_buffer_bytes(stage), getattr(stage, "detrain_state_bytes", 0))
@@ -308,23 +401,3 @@ def _too_large(size_bytes: int) -> str:
 def _cause(error: Exception) -> str:
     text = getattr(error, "message", "") or str(error)
     return str(text).partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0][:200]
-
-
-def _upstream_shuffles(dataset: Any, births: Births, *, is_only_repeated: bool = False) -> set[str]:
-    """Return the keys of the shuffled sets that an iterator over a dataset draws from, or of those that it draws from again and
-    again, because they are repeated downstream: how often, nobody counts.
-    """
-    found: set[str] = set()
-    seen: set[tuple[int, bool]] = set()
-    waiting = [(dataset, not is_only_repeated)]
-    while waiting:
-        current, is_wanted = waiting.pop()
-        if (id(current), is_wanted) in seen:
-            continue
-        seen.add((id(current), is_wanted))
-        key = births.key(current)
-        if key is not None and is_wanted:
-            found.add(key)
-        is_wanted = is_wanted or isinstance(current, repeat_op._RepeatDataset)
-        waiting.extend((upstream, is_wanted) for upstream in current._inputs())
-    return found

@@ -45,7 +45,6 @@ EXACT = {
     "zipped, filtered, scanned": lambda: (
         Data.zip(rows(), Data.range(400)).filter(lambda r, i: i % 3 > 0).scan(0.0, lambda s, e: (s + e[0][0], s))
     ),
-    "sampled": lambda: Data.sample_from_datasets([Data.range(100).repeat(), Data.range(200, 300)], seed=4, weights=[0.7, 0.3]),
 }
 REFUSED = {
     "a map that draws": (lambda: rows().map(lambda r: r + tf.random.normal([3])), "draws random numbers (RandomStandardNormal)"),
@@ -65,6 +64,10 @@ REFUSED = {
     "a variable": (lambda: rows().map(lambda r: r * VARIABLE), "reads a variable"),
     "a cache": (lambda: rows().cache().batch(4), "cache()"),
     "datasets as elements": (windows, "holds datasets as elements"),
+    "sampled": (
+        lambda: Data.sample_from_datasets([Data.range(100).repeat(), Data.range(200, 300)], seed=4, weights=[0.7, 0.3]),
+        "mixed from several",
+    ),
     "a huge buffer": (lambda: Data.range(1 << 40).map(lambda i: tf.zeros([4096]) + 1.0).shuffle(1 << 14), "hold 256 MB"),
 }
 

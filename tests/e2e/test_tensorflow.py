@@ -456,13 +456,15 @@ model.compile("sgd", "mse")
 for epoch in range(4):
     for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(5).take(1):
         pass
-    for step, (a, b) in enumerate(data.repeat().take(7)):
+    for step, (a, b) in enumerate(data.repeat()):
+        if step == 7:
+            break
         model.train_on_batch(a, b)
 show(*model.variables)
 """
 
 
-def test_a_shuffled_set_repeated_inside_of_an_epoch_is_named(server: Server, tmp_path: Path) -> None:
+def test_a_shuffled_set_repeated_by_an_iterator_that_is_left_is_named(server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + REPEATED)
 
     run = server.detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
