@@ -24,7 +24,7 @@ from tensorflow.python.ops import gen_dataset_ops
 from detrain.errors import Diverged
 from detrain.frameworks import tensorflow_seeds
 from detrain.frameworks.births import Births
-from detrain.frameworks.tensorflow_hold import Pulls
+from detrain.frameworks.tensorflow_hold import Pulls, runs_python
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 
@@ -60,6 +60,8 @@ class Datasets:
         self._seeds: dict[str, weakref.ref[tensorflow_seeds.Seeds]] = {}
         self._caches: dict[str, weakref.ref[Any]] = {}
         """Caches over shuffled sets."""
+        self._filled_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Caches whose content Python makes: another run of it may make another."""
         self._made: dict[str, int] = {}
         self._pulls: Pulls | None = None
         self._uncertain: set[str] = set()
@@ -157,6 +159,10 @@ class Datasets:
     def not_captured(self) -> list[str]:
         """Return, in words, what cannot be had again: orders of sets, and iterators that nobody has counted."""
         found = [f"order of {key} (a shuffled set, repeated by an iterator that was left)" for key in sorted(self._uncertain)]
+        if self._filled_by_python:
+            found.append(
+                "what a cache() of tf.data holds (Python fills it; a resumed run fills it again, by what its Python draws then)"
+            )
         return found + [
             f"{key} (a tf.data iterator that a tf.function advances; {reason})"
             for key, iterator in self._alive()
@@ -190,6 +196,8 @@ class Datasets:
             if seeds is not None:
                 seeds.key = key
                 self._seeds[key] = weakref.ref(seeds)
+            if type(dataset).__name__ == "CacheDataset" and runs_python(dataset):
+                self._filled_by_python.add(dataset)
             if context.executing_eagerly() and tensorflow_seeds.cache_of(dataset) is not None:
                 self._caches[births.register(dataset, "cache", sys._getframe(1))] = weakref.ref(dataset)
 

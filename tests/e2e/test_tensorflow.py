@@ -413,6 +413,30 @@ def test_a_random_op_whose_state_tensorflow_keeps_is_named_at_the_first_checkpoi
     assert "log_uniform_candidate_sampler in train_step (a random op whose state TensorFlow keeps)" in run.err
 
 
+CACHED = """
+def rows():
+    for row in np.random.permutation(24):
+        yield x[row]
+
+data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([5])).cache().batch(6)
+weights, optimizer = tf.Variable(tf.ones([5, 1])), keras.optimizers.SGD(0.1)
+for epoch in range(2):
+    for a in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ weights) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+"""
+
+
+def test_a_cache_that_python_fills_is_named_at_the_first_checkpoint(server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + CACHED)
+    run = server.detrain("run", program, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "not captured, a resumed run will not have them as they are now: what a cache() of tf.data holds" in run.err
+
+
 READ_AND_WRITTEN = """
 a, b = tf.Variable(tf.ones(8)), tf.Variable(tf.ones(8))
 
