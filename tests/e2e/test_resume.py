@@ -280,8 +280,10 @@ print(open("log.txt").read())
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_a_program_goes_into_its_folder_of_results_again(every: str, tmp_path: Path) -> None:
     """And a decorated function of a library is looked into: what its default holds is state."""
-    (tmp_path / "program.py").write_text(ELSEWHERE)
-    whole = detrain("run", "--ckpt", tmp_path / "whole", "program.py", cwd=tmp_path)
+    (tmp_path / "whole").mkdir()  # both may start in the same second
+    for folder in (tmp_path, tmp_path / "whole"):
+        (folder / "program.py").write_text(ELSEWHERE)
+    whole = detrain("run", "program.py", cwd=tmp_path / "whole")
     killed = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1")
     resumed = detrain("run", "--every", every, "program.py", cwd=tmp_path)
 
