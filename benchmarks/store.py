@@ -61,6 +61,8 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
     import safetensors.numpy
     import tensorflow as tf
 
+    from detrain.frameworks.tensorflow import taken_over
+
     writer = Writer()
     spare = {key: array.copy() for key, array in arrays.items()}
     variables = [tf.Variable(array) for array in arrays.values()]
@@ -114,7 +116,7 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
     def load() -> None:
         with opened(files["a.h5"]) as snapshot:
             for variable, (_key, array) in zip(variables, snapshot.tensors.items(), strict=True):
-                variable.assign(tf.experimental.dlpack.from_dlpack(array.__dlpack__()))
+                variable.assign(taken_over(array, tf.float32))
 
     def background() -> None:
         writer.write(lambda: None, is_large=True)

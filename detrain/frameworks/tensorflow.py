@@ -454,10 +454,10 @@ def _assign(key: str, variable: Any, array: Array) -> None:
             "the program makes another model than the first run did; start anew with --fresh",
         )
     with tf.device(variable.handle.device):
-        gen_resource_variable_ops.assign_variable_op(variable.handle, _taken_over(array, variable.dtype))
+        gen_resource_variable_ops.assign_variable_op(variable.handle, taken_over(array, variable.dtype))
 
 
-def _taken_over(array: Array, dtype: Any) -> Any:
+def taken_over(array: Array, dtype: Any) -> Any:
     """Return a tensor of what an array holds: of a large one in the array's very memory."""
     if not can_be_taken_over(array):
         return tf.constant(array, dtype)

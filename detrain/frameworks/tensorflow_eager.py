@@ -68,10 +68,6 @@ class EagerInjector:
         """Return whether an injection is in eager code."""
         return injection.site.startswith(f"{FUNCTION}/")
 
-    def fits(self, name: str, replica: int) -> bool:
-        """Return whether an op is the one to be hit."""
-        return (name, replica) == (self._injection.site, self._injection.worker)
-
     def takes(self, injection: Injection) -> bool:
         """Return whether an injection is of this place."""
         return self._place == injection.place
@@ -131,8 +127,15 @@ class EagerInjector:
 class EagerSites:
     """Watches the eager ops of steps. `where` tells what the thread is doing; `injector` returns what is to be put in."""
 
-    def __init__(self, where: Any, operands_of: Callable[[Any], dict[str, tuple[int, Any]]], attributes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        where: Any,
+        operands_of: Callable[[Any], dict[str, tuple[int, Any]]],
+        attributes: Sequence[str],
+        no_arithmetic: frozenset[str],
+    ) -> None:
         self._where = where
+        self._no_arithmetic = no_arithmetic
         self._operands_of = operands_of
         self._known_attributes = attributes
         self._is_on = self._notes = False
@@ -245,7 +248,7 @@ class EagerSites:
         recorded: Callable[[Sequence[Any]], tuple[Any, ...]] | None,
     ) -> Any:
         """Run an op. `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that."""
-        if op_type in self._no_arithmetic():
+        if op_type in self._no_arithmetic:
             result = run(inputs)
             self._hand_on(op_type, _flat(inputs), result)
             return result
@@ -264,13 +267,6 @@ class EagerSites:
                 op.inputs = [_tensor(each) for each in op.inputs]
         self._note(op)
         return result
-
-    @staticmethod
-    @functools.cache
-    def _no_arithmetic() -> frozenset[str]:
-        from detrain.frameworks.tensorflow_sites import NO_ARITHMETIC
-
-        return NO_ARITHMETIC
 
     def _begun(self, op_type: str, inputs: list[Any], attributes: tuple[Any, ...]) -> EagerOp:
         """Return an op that is about to run, with its name."""

@@ -36,7 +36,7 @@ OWN_FUNCTION: Final = "detrain_own"
 OWN_SCOPE: Final = "detrain_fault"
 """Name scope of the ops that detrain itself puts into a graph."""
 
-NO_ARITHMETIC: Final = frozenset(
+_NO_ARITHMETIC: Final = frozenset(
     {
         *("Assert", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge", "NextIteration"),
         *(
@@ -135,7 +135,7 @@ class Sites:
         self._counts = counts
         self._has_digests = has_digests
         self._context = _Context()
-        self.eager: Final = EagerSites(self._context, operands_of, _ATTRIBUTES)
+        self.eager: Final = EagerSites(self._context, operands_of, _ATTRIBUTES, _NO_ARITHMETIC)
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""
         self._scopes: dict[tuple[str, str], str] = {}
@@ -201,7 +201,7 @@ class Sites:
         @functools.wraps(original)
         def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
             result = original(op_type_name, *args, **kwargs)
-            if self._context.own or op_type_name in NO_ARITHMETIC:
+            if self._context.own or op_type_name in _NO_ARITHMETIC:
                 return result
             structure, is_stateful, op, outputs = result
             function = function_of(op.graph)

@@ -403,16 +403,6 @@ for epoch in range(2):
 """
 
 
-def test_a_random_op_whose_state_tensorflow_keeps_is_named_at_the_first_checkpoint(server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + SAMPLED)
-    run = server.detrain("run", program, cwd=tmp_path)
-
-    assert run.status == 0, run.err
-    assert "not captured" in run.err
-    assert "log_uniform_candidate_sampler in train_step (a random op whose state TensorFlow keeps)" in run.err
-
-
 CACHED = """
 def rows():
     for row in np.random.permutation(24):
@@ -428,13 +418,21 @@ for epoch in range(2):
 """
 
 
-def test_a_cache_that_python_fills_is_named_at_the_first_checkpoint(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (SAMPLED, "log_uniform_candidate_sampler in train_step (a random op whose state TensorFlow keeps)"),
+        (CACHED, "what a cache() of tf.data holds"),
+    ],
+    ids=["a random op without a twin", "a cache that Python fills"],
+)
+def test_what_nobody_can_read_is_named_at_the_first_checkpoint(source: str, named: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PRELUDE + CACHED)
+    program.write_text(PRELUDE + source)
     run = server.detrain("run", program, cwd=tmp_path)
 
     assert run.status == 0, run.err
-    assert "not captured, a resumed run will not have them as they are now: what a cache() of tf.data holds" in run.err
+    assert f"not captured, a resumed run will not have them as they are now: {named}" in run.err
 
 
 READ_AND_WRITTEN = """
