@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType, ModuleType
-from typing import Final
+from typing import Final, cast
 
 from detrain.frameworks import Framework
 from detrain.runtime import report
@@ -21,10 +21,12 @@ from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, u
 from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
 from detrain.runtime.loaders import Loop, is_made_anew, read_offered, set_state
 from detrain.runtime.pulls import Pulls
+from detrain.runtime.settings import ProcessSettings
 from detrain.store import Snapshot
 
 _SKIPPED_TYPES = (ModuleType,)
 _LOADER: Final = "what the batch loop goes over"
+_SETTINGS: Final = "settings of the process"
 
 
 class Capture:
@@ -34,6 +36,12 @@ class Capture:
         self._frameworks = frameworks
         self._pulls = pulls
         self._files = files
+        self._settings = ProcessSettings()
+
+    def begin_phase(self, frame: FrameType) -> Baseline:
+        """The program enters a training loop. Returns the baseline."""
+        self._settings.begin()
+        return self.baseline(frame)
 
     def baseline(self, frame: FrameType, loop: Loop | None = None) -> Baseline:
         """Return what is there now, so that later only what the loop changed counts as changed."""
@@ -51,7 +59,7 @@ class Capture:
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
         encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
-        roots = _roots(encoder, frame, self._frameworks)
+        roots = self._roots(encoder, frame)
         if loop is not None and not loop.is_fetched_in_body:
             roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
         return encoder.finish(roots)
@@ -59,7 +67,7 @@ class Capture:
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
         encoder = LiveEncoder(self._hooks(), baseline)
-        return encoder.finish_live(_roots(encoder, frame, self._frameworks))
+        return encoder.finish_live(self._roots(encoder, frame))
 
     def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
@@ -82,8 +90,16 @@ class Capture:
         decoder.replay_generators()
         return self._bind(decoder, frame, loop)
 
-    @staticmethod
-    def _bind(decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
+    def _roots(self, encoder: Encoder, frame: FrameType) -> dict[str, Item]:
+        roots: dict[str, Item] = {"settings|changed": encoder.encode(self._settings.changed(), _SETTINGS)}
+        for root, values in _namespaces(frame):
+            for name, value in values.items():
+                if any(framework.is_spent(value) for framework in self._frameworks):
+                    continue
+                roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
+        return roots
+
+    def _bind(self, decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
@@ -98,6 +114,8 @@ class Capture:
                     decoder.missing.append(f"module {rest!r} is not imported")
                     continue
                 vars(module).update(_decode_names(decoder, items, vars(module), root))
+            elif kind == "settings":
+                self._settings.set(cast("dict[str, object]", decoder.decode(items["changed"], ABSENT, _SETTINGS)))
             elif kind == "loader":
                 if loop is not None:
                     _set_source(loop, decoder.decode(items["loop"], _source(loop), _LOADER))
@@ -209,16 +227,6 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
                 if not (key.startswith("__") and key.endswith("__")) and not isinstance(value, _SKIPPED_TYPES)
             },
         )
-
-
-def _roots(encoder: Encoder, frame: FrameType, frameworks: Iterable[Framework]) -> dict[str, Item]:
-    roots: dict[str, Item] = {}
-    for root, values in _namespaces(frame):
-        for name, value in values.items():
-            if any(framework.is_spent(value) for framework in frameworks):
-                continue
-            roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
-    return roots
 
 
 def _source(loop: Loop) -> object:

@@ -102,7 +102,6 @@ class Session:
             journal.unlink(missing_ok=True)
         self._journal = Journal(journal, last.journal_bytes if last is not None else 0)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
-        self._variables_at_phase: dict[str, str] = {}
         self._batches_done = 0
         self._entered = Entered()
         self._has_sought = False
@@ -173,7 +172,7 @@ class Session:
         self._epoch_at = time.monotonic()
         for framework in self.frameworks:
             framework.begin_phase()
-        self._at_phase, self._variables_at_phase = self._capture.baseline(frame), dict(os.environ)
+        self._at_phase = self._capture.begin_phase(frame)
         if self._pulls:
             self.note_all_streams()
 
@@ -526,7 +525,6 @@ class Session:
         encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch", loop=loop)
         losses = [
             *encoded.not_captured,
-            *self._changed_variables(),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
             *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),
         ]
@@ -724,12 +722,6 @@ class Session:
             if stream is not None and not stream.closed:
                 stream.flush()
         os.kill(os.getpid(), signal.SIGTERM)
-
-    def _changed_variables(self) -> list[str]:
-        """Return the variables of the environment that the loop has changed, in words."""
-        before = self._variables_at_phase
-        names = [name for name in {**before, **os.environ} if before.get(name) != os.environ.get(name)]
-        return [f"os.environ[{name!r}] (changed in the loop)" for name in sorted(names)]
 
     def _tensors(self) -> dict[str, Array]:
         return {key: value for framework in self.frameworks for key, value in framework.tensors().items()}

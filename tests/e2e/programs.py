@@ -207,6 +207,37 @@ if __name__ == "__main__":
 """
 )
 
+SETTINGS = (
+    PRELUDE
+    + """
+import decimal, locale, warnings
+optimizer = Optimizer(np.ones(3))
+os.environ["KEPT"] = os.environ["TURNS"] = "0"
+os.environ["GONE"] = "yes"
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        os.environ["TURNS"] = str(int(os.environ["TURNS"]) + 1)
+        if (epoch, step) == (0, 1):
+            decimal.getcontext().prec, decimal.getcontext().traps[decimal.Inexact] = 5, False
+            np.seterr(divide="raise")
+            np.set_printoptions(precision=3, floatmode="fixed")
+            locale.setlocale(locale.LC_NUMERIC, "C.UTF-8" if locale.setlocale(locale.LC_NUMERIC) == "C" else "C")
+            sys.setrecursionlimit(sys.getrecursionlimit() + 17)
+            del os.environ["GONE"]
+        die(f"{epoch}:{step}")
+    try:
+        np.ones(1) / np.zeros(1)
+        how = "quiet"
+    except FloatingPointError:
+        how = "raised"
+    third = decimal.Decimal(1) / 3
+    print(epoch, third, how, optimizer.weights, locale.setlocale(locale.LC_NUMERIC), sys.getrecursionlimit(), flush=True)
+    print(os.environ["TURNS"], os.environ["KEPT"], os.environ.get("GONE"), flush=True)
+show(optimizer.weights)
+"""
+)
+
 ALL = {
     "for_loops": FOR_LOOPS,
     "while_loops": WHILE_LOOPS,
@@ -214,4 +245,5 @@ ALL = {
     "phases": PHASES,
     "one_loop": ONE_LOOP,
     "methods": METHODS,
+    "settings": SETTINGS,
 }

@@ -19,6 +19,7 @@ PLACES = {
     "phases": ["fold0:1:0", "fold1:2:4", "fold2:0:0", "fold2:3:4"],
     "one_loop": ["0:7", "0:18", "0:29"],
     "methods": ["0:3", "1:0", "2:5", "3:3"],
+    "settings": ["0:3", "1:2"],
 }
 CASES = [
     (name, every, place)
