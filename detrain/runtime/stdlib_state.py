@@ -1,5 +1,5 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
-in memory.
+in memory, files that have been closed.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
 """
@@ -11,6 +11,7 @@ import csv
 import gc
 import io
 import itertools
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -32,6 +33,7 @@ _COPYING: Final = ("dict_", "set_", "odict_")
 _DIALECT: Final = (
     *("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict"),
 )
+_FILES: Final = ("FileIO", "BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper")
 _DICT_WRITER: Final = ("fieldnames", "restval", "extrasaction", "writer")
 
 
@@ -50,6 +52,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "csv.DictWriter", [getattr(value, name) for name in _DICT_WRITER]
     if cls in (io.StringIO, io.BytesIO) and not value.closed:
         return f"io.{cls.__name__}", [value.getvalue(), value.tell()]
+    if cls.__module__ == "_io" and cls.__name__ in _FILES and value.closed:
+        return _closed(value)
     is_iterator = cls.__module__ in ("builtins", "itertools") and isinstance(value, Iterator)
     return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) else None
 
@@ -58,6 +62,9 @@ def remake(kind: str, values: list[Any], current: Any) -> object | None:
     """Return the object of a kind with these parts: `current` if it is that, or can become it; None if none can be made."""
     if type(current) in (io.StringIO, io.BytesIO) and kind == f"io.{type(current).__name__}":
         _fill(current, *values)
+        return current  # type: ignore[no-any-return]
+    if kind == "io.closed" and type(current).__name__ == values[0] in _FILES and current.name == values[1]:
+        current.close()
         return current  # type: ignore[no-any-return]
     now = parts(current)
     old = now[1] if now is not None and now[0] == kind else []
@@ -80,6 +87,8 @@ def _make(kind: str, values: list[Any]) -> object | None:
         memory: Any = io.StringIO() if kind == "io.StringIO" else io.BytesIO()
         _fill(memory, *values)
         return memory  # type: ignore[no-any-return]
+    if kind == "io.closed":
+        return _make_closed(*values)
     maker: Callable[..., Any] | None = _MAKERS.get(kind)
     if maker is None:
         return None
@@ -102,6 +111,30 @@ def _reduced(value: Any) -> tuple[str, list[object]] | None:
     if name == "itertools.cycle":  # what it has saved is its own: it must not be filled with something else
         state = [(list(state[0][0]), state[0][1])]
     return None if name is None or len(state) > 1 else (name, [arguments, *state])
+
+
+def _closed(file: Any) -> tuple[str, list[object]] | None:
+    """Return what there is to a closed file: its class, its name and its mode."""
+    name, mode = getattr(file, "name", None), getattr(file, "mode", None)
+    is_named = isinstance(name, str | int) and isinstance(mode, str | None)
+    return ("io.closed", [type(file).__name__, name, mode]) if is_named else None
+
+
+def _make_closed(cls: str, name: str | int, mode: str | None) -> object | None:
+    if cls not in _FILES:
+        return None
+    plain = (mode or "w").translate(str.maketrans("x", "w", "bt"))
+    raw = io.FileIO(os.devnull, plain)
+    vars(raw)["name"] = name
+    file: Any = raw
+    if cls != "FileIO":
+        buffered = io.BufferedRandom if "+" in plain else io.BufferedReader if "r" in plain else io.BufferedWriter
+        file = buffered(raw)
+    if cls == "TextIOWrapper":
+        file = io.TextIOWrapper(file, "utf-8")
+        file.mode = mode
+    file.close()
+    return file  # type: ignore[no-any-return]
 
 
 def _fill(memory: Any, content: Any, position: int) -> None:

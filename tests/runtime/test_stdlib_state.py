@@ -9,6 +9,7 @@ import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,3 +133,30 @@ def test_a_writer_of_csv_that_the_loop_made_writes_on() -> None:
         world["writer"].writerow({"a": 1, "b": "x;y"})
 
     assert before["memory"].getvalue() == after["memory"].getvalue() == '"a";"b"\n"1";"x;y"\n'
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "r", "r+", "wb", "rb", "rb+", "ab"])
+@pytest.mark.parametrize("there", ["nothing", "open", "closed", "another"])
+def test_a_closed_file_is_closed_again(mode: str, there: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("kept")
+    with open(path, mode) as file:
+        pass
+    held = {
+        "nothing": None,
+        "open": open(path, mode),  # noqa: SIM115
+        "closed": open(path, mode),  # noqa: SIM115
+        "another": open(tmp_path / "other.txt", "w"),  # noqa: SIM115
+    }
+    held["closed"].close()  # type: ignore[union-attr]
+    before: World = {"file": held[there]}
+
+    encoded = encode({"file": file}, baseline_of({}))
+    missing = restore(encoded, before, baseline_of({}))
+
+    new = before["file"]
+    assert (missing, encoded.not_captured) == ([], [])
+    assert (type(new), new.closed, new.name, new.mode) == (type(file), True, str(path), file.mode)
+    assert there not in ("open", "closed") or new is held[there]
+    assert not held["another"].closed  # type: ignore[union-attr]
+    assert path.read_text() == ("" if mode[0] == "w" else "kept")
