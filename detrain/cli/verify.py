@@ -63,6 +63,8 @@ class Done:
     """Lines of output compared, from the last resume on; None where they are others in each run."""
     differing_output: list[str] = field(default_factory=list)
     """How the output differs, and the files that do."""
+    unstable_files: list[str] = field(default_factory=list)
+    """Files that are others in each run, so that they were not compared."""
 
     @property
     def journal(self) -> Path:
@@ -104,8 +106,9 @@ class Done:
             self.differing_output += [f"output: {difference}"] if difference is not None else []
         if self.files is not None and whole.files is not None and again.files is not None:
             names = sorted({*self.files, *whole.files})
-            same = [name for name in names if whole.files.get(name) == again.files.get(name)]
-            self.differing_output += [f"file {name}" for name in same if self.files.get(name) != whole.files.get(name)]
+            self.unstable_files = [name for name in names if whole.files.get(name) != again.files.get(name)]
+            differing = [name for name in names if self.files.get(name) != whole.files.get(name)]
+            self.differing_output += [f"file {name}" for name in differing if name not in self.unstable_files]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -292,10 +295,18 @@ def _verdict(again: Done, killed: Done, batches: int) -> str:
     compared = [f"{batches} batches", f"{killed.variables} variables"]
     left_out = ["output (other lines in each run)"] if killed.lines is None else []
     compared += [f"{killed.lines} lines of output"] if killed.lines is not None else []
-    compared += [f"{len(killed.files)} files"] if killed.files is not None else []
-    left_out += ["files (too many in the current folder to work in copies of it)"] if killed.files is None else []
+    if killed.files is None:
+        left_out.append("files (too many in the current folder to work in copies of it)")
+    else:
+        compared.append(f"{sum(name not in killed.unstable_files for name in killed.files)} files")
+    left_out += [f"{_some(killed.unstable_files)} (another file in each run)"] if killed.unstable_files else []
+    left_out += [f"{_some(sorted(again.values))} (other values in each run)"] if again.values else []
     told = f"; not compared: {', '.join(left_out)}" if left_out else ""
     return f"{_EXACT}: {len(killed.kills)} kills, 0 differing bits in {', '.join(compared)}{told}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _as_json(runs: list[Done], batches: int) -> dict[str, Any]:
@@ -316,6 +327,7 @@ def _as_json(runs: list[Done], batches: int) -> dict[str, Any]:
                 "lines_of_output": run.lines,
                 "files": None if run.files is None else len(run.files),
                 "differing_output": run.differing_output,
+                "files_not_compared": run.unstable_files,
                 "warnings": sorted(set(run.warnings)),
             }
             for run in runs

@@ -254,6 +254,29 @@ def test_what_only_the_output_and_the_files_show_is_found(tmp_path: Path) -> Non
     assert not (tmp_path / "turns.txt").exists()
 
 
+OTHERS = (
+    PRELUDE
+    + """
+optimizer, who = Optimizer(np.ones(3)), {"pid": 0}
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+    who["pid"] = os.getpid()
+    open("weights.txt", "w").write(repr(optimizer.weights))
+    open("pid.txt", "w").write(str(who["pid"]))
+"""
+)
+
+
+def test_what_is_another_in_each_run_is_said_to_be_not_compared(tmp_path: Path) -> None:
+    status, said = verified(tmp_path, OTHERS)
+
+    assert (status, said["exact"]) == (0, True), said
+    verdict = str(said["verdict"])
+    assert ", 1 files; not compared: pid.txt (another file in each run), who['pid'] (other values in each run)" in verdict
+    assert said["runs"][2]["files_not_compared"] == ["pid.txt"]  # type: ignore[index]
+
+
 LOGS = (
     PRELUDE
     + """
