@@ -26,6 +26,7 @@ from detrain.cli.programs import program_arguments
 from detrain.errors import DetrainError, Diverged
 from detrain.runtime import report
 from detrain.runtime.cursor import Cursor
+from detrain.runtime.outside import CLOCK_AND_RANDOMNESS
 from detrain.runtime.trial import VARIABLE, Trial
 from detrain.store import Catalogue, read_meta
 
@@ -106,7 +107,14 @@ class Done:
             self.differing_output += [f"output: {difference}"] if difference is not None else []
         if self.files is not None and whole.files is not None and again.files is not None:
             names = sorted({*self.files, *whole.files})
-            self.unstable_files = [name for name in names if whole.files.get(name) != again.files.get(name)]
+            both = {*whole.files, *again.files}
+            one_sided = {_place(name) for name in both if (name in whole.files) != (name in again.files)}
+            self.unstable_files = [
+                name
+                for name in names
+                if whole.files.get(name) != again.files.get(name)
+                or ((name in whole.files) != (name in self.files) and _place(name) in one_sided)
+            ]
             differing = [name for name in names if self.files.get(name) != whole.files.get(name)]
             self.differing_output += [f"file {name}" for name in differing if name not in self.unstable_files]
 
@@ -134,7 +142,7 @@ def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, p
         place = Place.around(Path.cwd(), Path(folder))
         everything = [*options, program if is_module else place.program(program), *arguments]
         whole = _run("whole", place, everything, {}, {})
-        outside = _outside(whole.home)
+        outside = outside_of_run(whole.home)
         again = _run("again", place, everything, {}, outside)
         batches = list(Run.at(whole.journal).batches) if whole.journal.is_file() else []
         if whole.status or not batches:
@@ -158,14 +166,15 @@ def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, p
 
 
 def _place(path: str) -> str:
-    """Return the path of a value without numbers: one of several readings of a clock may happen to be the same."""
+    """Return the path of a value or a file without numbers: one of several readings of a clock may happen to be the same."""
     return re.sub(r"\d+", "#", path)
 
 
-def _outside(home: Path) -> dict[str, list[str]]:
+def outside_of_run(home: Path) -> dict[str, list[str]]:
     """Return what a run has read of clock and randomness: the runs to be compared with it are given the same."""
     entries = Catalogue(home).entries()
-    return read_meta(entries[-1].path).outside if entries else {}
+    readings = read_meta(entries[-1].path).outside if entries else {}
+    return {kind: values for kind, values in readings.items() if kind in CLOCK_AND_RANDOMNESS}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from detrain.runtime.answers import Answers
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 from detrain.runtime.experiment import ExperimentRun
@@ -29,6 +30,8 @@ class Settings:
     """Called when weights are updated from eager code, with a number that tells one updater from another."""
     on_assign: Callable[[int], None] = lambda _what: None
     """Called when a trainable variable is set outside of updates."""
+    answers: Answers | None = None
+    """What the file system has told the program; None: it is asked each time."""
     experiment: ExperimentRun | None = None
     """The experiment that this run is, if it is one."""
 

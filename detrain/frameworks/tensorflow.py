@@ -32,6 +32,7 @@ from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
 from detrain.frameworks.tensorflow_datasets import Datasets, NoPosition
+from detrain.frameworks.tensorflow_files import watch_files
 from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
@@ -298,6 +299,8 @@ class TensorFlow:
         tf.random.set_seed(settings.seed)
         tf.config.experimental.enable_op_determinism()
         settle_clock()
+        if settings.answers is not None:
+            watch_files(settings.answers)
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
         # Grappler's dependency optimizer drops the edge from a read to a later write of the variable if another path joins them;

@@ -19,7 +19,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -29,12 +29,16 @@ from detrain.runtime.library_state import FRAMEWORKS
 
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""
-_MOST_READINGS: Final = 20_000
+_MOST_CHARACTERS: Final = 1 << 18
 _PROGRAM: Final = "__main__"
+_OWN: Final = (__name__, "detrain.runtime.answers")
 _LOOP: Final = "in a loop: "
+CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
+"""Kinds of readings that have nothing to do with files."""
 
 Readings = dict[str, list[str]]
-"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64); `entropy` is what other randomness is drawn from."""
+"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64), and what detrain.runtime.answers asks; `entropy` is what
+other randomness is drawn from."""
 
 
 class Outside:
@@ -45,6 +49,7 @@ class Outside:
         self.readings: Readings = {kind: list(values) for kind, values in earlier.items()}
         self.readings.setdefault("entropy", [_to_text(os.urandom(16))])
         self._used: dict[str, int] = {}
+        self._size = sum(len(kind) + len(value) for kind, values in self.readings.items() for value in values)
         self._place = place
         self._drawn_at: Cursor | None = None
         self._drawn: dict[str, int] = {}
@@ -64,20 +69,30 @@ class Outside:
         _watch_datetime()
         _watch_seeds(urandom)
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether a run that resumes asks again what is asked now: outside of training loops, in the program's thread."""
+        return self._place() is None and threading.get_ident() == self._thread
+
+    def read(self, kind: str, real: Callable[[], str]) -> str:
+        """Return what was read of a kind at this turn, by the first run that came here; `real` reads."""
+        place = self._used.get(kind, 0)
+        known = self.readings.get(kind, [])
+        if place < len(known):
+            self._used[kind] = place + 1
+            return known[place]
+        value = real()
+        self._size += len(kind) + len(value)
+        if self._size <= _MOST_CHARACTERS:  # once over, always: no later reading may take the place of one that was left out
+            self._used[kind] = place + 1
+            self.readings.setdefault(kind, known).append(value)
+        return value
+
     def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
         def read(*arguments: Any) -> Any:
-            if self._place() is not None or threading.get_ident() != self._thread or not _is_for_program(sys._getframe(1)):
+            if not self.is_recording or not _is_for_program(sys._getframe(1)):
                 return real(*arguments)
-            place = self._used.get(kind, 0)
-            known = self.readings.setdefault(kind, [])
-            if place >= _MOST_READINGS:
-                return real(*arguments)
-            self._used[kind] = place + 1
-            if place < len(known):
-                return unpack(known[place])
-            value = real(*arguments)
-            known.append(pack(value))
-            return value
+            return unpack(self.read(kind, lambda: pack(real(*arguments))))
 
         read.__name__ = read.__qualname__ = kind
         read.__doc__ = real.__doc__
@@ -152,14 +167,21 @@ def fix_listings() -> None:
     """Have folders listed in the order of their names, not in that of the file system."""
     listdir, scandir = os.listdir, os.scandir
 
-    def sorted_names(*arguments: Any, **keywords: Any) -> Any:
+    @functools.wraps(listdir)
+    def list_names(*arguments: Any, **keywords: Any) -> Any:
         return sorted(listdir(*arguments, **keywords))
 
-    def sorted_entries(*arguments: Any, **keywords: Any) -> Any:
+    @functools.wraps(scandir)
+    def scan(*arguments: Any, **keywords: Any) -> Any:
         with scandir(*arguments, **keywords) as entries:
-            return _Entries(sorted(entries, key=lambda entry: entry.name))
+            return sorted_entries(entries)
 
-    os.listdir, os.scandir = sorted_names, sorted_entries
+    os.listdir, os.scandir = list_names, scan
+
+
+def sorted_entries(entries: Iterable[Any]) -> Iterator[Any]:
+    """Return what `os.scandir` returns, with these entries in the order of their names."""
+    return _Entries(sorted(entries, key=lambda entry: entry.name))
 
 
 class _Entries(Iterator[Any]):
@@ -191,12 +213,17 @@ def _is_for_program(frame: FrameType | None) -> bool:
     return _asker(frame) == _PROGRAM
 
 
-def _asker(frame: FrameType | None) -> str | None:
+def is_asked_by_program(frame: FrameType | None, through: Collection[str]) -> bool:
+    """Return whether the program asks, itself or through these modules of Python."""
+    return _asker(frame, through) == _PROGRAM
+
+
+def _asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str | None:
     """Return who asks, itself or through Python's own modules: the program, a library by its name, None for all others."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         top = name.partition(".")[0]
-        if name != __name__ and top not in _PASSED:
+        if name not in _OWN and top not in through:
             if is_user_file(frame.f_code.co_filename):
                 return _PROGRAM
             return None if top in FRAMEWORKS or top in sys.stdlib_module_names else top

@@ -25,6 +25,7 @@ from detrain.frameworks import Framework
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
 from detrain.runtime import figures, report
+from detrain.runtime.answers import Answers
 from detrain.runtime.campaign import Campaign, Rewind
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline, Encoded
@@ -97,6 +98,8 @@ class Session:
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
         self._outside = Outside(known, self._place)
         self._outside.watch()
+        self.answers = Answers(self._outside)
+        self.answers.watch()
         journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
             journal.unlink(missing_ok=True)

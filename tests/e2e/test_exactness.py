@@ -104,9 +104,9 @@ def run(server: Server, path: Path, folder: Path, every: str, kills: list[int], 
 
 def outside_of(home: Path) -> str:
     """What a run has read of the clock, as the runs that are compared with it are given it."""
-    from detrain.store import Catalogue, read_meta
+    from detrain.cli.verify import outside_of_run
 
-    return json.dumps(read_meta(Catalogue(home).entries()[-1].path).outside)
+    return json.dumps(outside_of_run(home))
 
 
 def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kills: int = KILLS) -> None:

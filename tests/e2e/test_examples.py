@@ -54,7 +54,7 @@ def test_the_music_example_prints_what_the_bare_program_prints(music: tuple[Resu
 LAST_OF_EPOCH = DIGITS_BATCHES * 2
 RNG = random.Random(2026)
 KILLS = [
-    ("1", [1]),
+    pytest.param("1", [1], marks=pytest.mark.slow),
     ("1", [DIGITS_BATCHES + 1]),
     ("1", [LAST_OF_EPOCH]),
     ("5b", [RNG.randrange(DIGITS_BATCHES, LAST_OF_EPOCH)]),
@@ -72,7 +72,7 @@ def test_digits_killed_at_a_batch_resumes_to_the_bit(every: str, batches: list[i
     assert_continues(resumed, digits)
 
 
-@pytest.mark.parametrize("save", [1, 2])
+@pytest.mark.parametrize("save", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_digits_killed_during_a_save_resumes_to_the_bit(save: int, digits: Result, tmp_path: Path) -> None:
     assert killed(tmp_path, "--every", "9b", DIGITS, "--epochs", DIGITS_EPOCHS, in_save=save)
 
@@ -121,7 +121,7 @@ def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: 
     assert f"resuming train at {DIGITS_EPOCHS}:0" in again.err
 
 
-@pytest.mark.parametrize(("every", "at_batch"), [("1", 130), ("20b", 75)])
+@pytest.mark.parametrize(("every", "at_batch"), [pytest.param("1", 130, marks=pytest.mark.slow), ("20b", 75)])
 def test_the_fit_example_killed_resumes_to_the_bit(every: str, at_batch: int, tmp_path: Path) -> None:
     command = ("--every", every, EXAMPLES / "digits" / "fit.py", "--epochs", 4)
     whole = bare(EXAMPLES / "digits" / "fit.py", "--epochs", 4)

@@ -200,7 +200,10 @@ BY_ITSELF = (
     PRELUDE
     + """
 optimizer = Optimizer(np.ones(3))
-start = int(open("epoch.txt").read()) if os.path.exists("epoch.txt") else 0
+try:
+    start = int(open("epoch.txt").read())
+except FileNotFoundError:
+    start = 0
 for epoch in range(start, 5):
     for step in range(3):
         x = np.random.normal(size=3)

@@ -1,0 +1,131 @@
+"""What the program asks of the file system outside of its loops, and clears away there.
+
+That code runs again when a run resumes, and then meets what the loop has written since: it would go on by itself from checkpoints
+of its own, number its folder of results anew, or clear away what the run has made. So the answers are recorded, and a resumed run
+hears what the first one heard; what that one has cleared away is not cleared away again.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import pathlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import xxhash
+
+from detrain.runtime.outside import Outside, is_asked_by_program, sorted_entries
+
+_THROUGH: Final = ("pathlib", "glob")
+_THROUGH_WALK: Final = ("os", "pathlib", "glob")
+"""Modules of Python through which the program may ask."""
+_MOST_NAMES: Final = 1000
+"""Longer listings are those of data, which training does not add to."""
+_ALL: Final = "all"
+_NAME_DIGITS: Final = 12
+
+
+class Answers:
+    """The answers of one run, over all its processes."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._started = time.time()
+
+    def watch(self) -> None:
+        """Put the recorded answers in the place of the real ones."""
+        for owner, names in ((os.path, ("exists", "lexists", "isfile", "isdir")), (pathlib.Path, ("exists", "is_file", "is_dir"))):
+            for name in names:
+                setattr(owner, name, self._asking(name, getattr(owner, name)))
+        os.listdir = self._listing(os.listdir, lambda name: name)
+        os.scandir = self._listing(os.scandir, lambda entry: entry.name)
+        for owner, name in ((os, "remove"), (os, "unlink"), (os, "rename"), (os, "replace"), (shutil, "rmtree")):
+            setattr(owner, name, self._clearing(name, getattr(owner, name)))
+
+    def is_so(self, question: str, path: Any, real: Callable[[], bool]) -> bool:
+        """Return the answer to a question about a path that is answered by yes or no."""
+        return self.told(question, path, lambda: str(int(real()))) == "1"
+
+    def told(self, question: str, path: Any, real: Callable[[], str]) -> str:
+        """Return the answer to a question about a path that is answered by a text."""
+        return self._outside.read(_kind(question, path), real) if self._outside.is_recording else real()
+
+    def among(self, question: str, path: Any, items: Iterable[Any], name_of: Callable[[Any], str]) -> list[Any]:
+        """Return what of a folder (or of what fits a pattern) was there when this was asked first."""
+        now = list(items)
+        if not self._outside.is_recording:
+            return now
+        names = [_digest(name_of(item)) for item in now]
+        recorded = self._outside.read(_kind(question, path), lambda: "".join(names) if len(names) <= _MOST_NAMES else _ALL)
+        known = {recorded[start : start + _NAME_DIGITS] for start in range(0, len(recorded), _NAME_DIGITS)}
+        return [item for item, name in zip(now, names, strict=True) if recorded == _ALL or name in known]
+
+    def clear(self, question: str, path: Any, real: Callable[[], object]) -> None:
+        """Clear something away, if the first run has not done that, or this process has made it."""
+
+        def cleared() -> str:
+            try:
+                real()
+            except FileNotFoundError:
+                return "0"
+            return "1"
+
+        if not self._outside.is_recording or self._is_new(path):
+            real()
+        elif self._outside.read(_kind(question, path), cleared) == "0":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+
+    def _is_new(self, path: Any) -> bool:
+        try:
+            return os.lstat(path).st_mtime >= self._started
+        except OSError:
+            return False
+
+    def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
+        @functools.wraps(real)
+        def ask(path: Any, *arguments: Any, **keywords: Any) -> bool:
+            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH)):
+                return real(path, *arguments, **keywords)
+            return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
+
+        return ask
+
+    def _listing(self, real: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def list_folder(path: Any = ".") -> Any:
+            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH_WALK)):
+                return real(path)
+            found = real(path)
+            among = self.among(real.__name__, path, found, name_of)
+            return among if isinstance(found, list) else sorted_entries(among)
+
+        return list_folder
+
+    def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
+        @functools.wraps(real)
+        def clear(path: Any, *arguments: Any, **keywords: Any) -> None:
+            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH)):
+                real(path, *arguments, **keywords)
+            else:
+                self.clear(question, path, lambda: real(path, *arguments, **keywords))
+
+        return clear
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, str | os.PathLike)
+
+
+def _kind(question: str, path: Any) -> str:
+    """Return the key of a question. It does not tell the path, which may be that of another machine."""
+    path = path.decode(errors="surrogateescape") if isinstance(path, bytes) else path
+    return f"{question} {xxhash.xxh3_64_hexdigest(os.fsencode(os.path.normpath(path)))}"
+
+
+def _digest(name: str) -> str:
+    return xxhash.xxh3_64_hexdigest(os.fsencode(name))[:_NAME_DIGITS]

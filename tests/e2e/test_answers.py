@@ -1,0 +1,154 @@
+"""Programs that look, before they train, at what an earlier run has left: resumed, they see what the first run saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.forkserver import Server
+from tests.e2e.programs import PRELUDE
+from tests.e2e.runs import detrain, plain
+
+RESULTS = (
+    PRELUDE
+    + """
+import glob, pathlib, shutil
+os.makedirs("runs", exist_ok=True)
+folder = f"runs/exp{len(os.listdir('runs'))}"
+os.makedirs(folder)
+assert len([each for _folder, folders, _files in os.walk("runs") for each in folders]) == int(folder[-1]) + 1
+if os.path.exists("plots"):
+    shutil.rmtree("plots")
+os.makedirs("plots")
+if pathlib.Path("notes.txt").exists():
+    os.remove("notes.txt")
+try:
+    os.unlink("lock")
+except FileNotFoundError:
+    print("no lock")
+if os.path.isfile("last.txt"):
+    os.rename("last.txt", "before.txt")
+with open("config.tmp", "w") as file:
+    file.write(folder)
+os.replace("config.tmp", "config.txt")
+start = int(np.load("state.npy")[0]) if os.path.isfile("state.npy") else 0
+found = sorted(glob.glob("weights-*.npy"))
+optimizer = Optimizer(np.load(found[-1]) if found else np.ones(3))
+for epoch in range(start, 4):
+    for step in range(5):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    with open(f"{folder}/log.txt", "a") as log, open("notes.txt", "a") as notes:
+        print(epoch, optimizer.weights, file=log)
+        print(epoch, file=notes)
+    for name in (f"plots/{epoch}.txt", "lock", "last.txt"):
+        with open(name, "w") as file:
+            file.write(f"{epoch} {optimizer.weights}")
+    np.save("state.npy", np.array([epoch + 1]))
+    np.save(f"weights-{epoch}.npy", optimizer.weights)
+    print(epoch, optimizer.weights, flush=True)
+print(sorted(os.listdir("runs")), sorted(os.listdir("plots")), os.listdir(folder), os.path.exists("lock"))
+"""
+)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files and folders, and what is in them."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else b"a folder"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("is_used", [False, True], ids=["an empty folder", "results of earlier runs"])
+@pytest.mark.parametrize("places", [["1:1"], ["1:4", "2:0", "3:4"]])
+def test_a_folder_of_results_is_the_one_that_the_first_run_took(places: list[str], is_used: bool, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+        (folder / "train.py").write_text(RESULTS)
+        if is_used:
+            for name in ("runs/exp0", "plots/old"):
+                (folder / name).mkdir(parents=True)
+            for name in ("notes.txt", "lock", "last.txt", "plots/7.txt"):
+                (folder / name).write_text("of an earlier run")
+    options = ("run", "--ckpt", tmp_path / "ckpt", "--every", "2b", "train.py")
+
+    expected = detrain("run", "--ckpt", tmp_path / "other", "--every", "2b", "train.py", cwd=whole)
+    died = [detrain(*options, cwd=killed, DIE_AT=place).status for place in places]
+    again = detrain(*options, cwd=killed)
+
+    assert (expected.status, died) == (0, [-9] * len(places)), expected.err
+    assert again.status == 0, again.err
+    lines = again.out.splitlines()
+    assert lines[-2:] == expected.out.splitlines()[-2:]
+    assert tree(killed) == tree(whole)
+    assert "not captured" not in again.err
+
+
+def test_outside_of_detrain_the_program_is_as_it_was(tmp_path: Path) -> None:
+    """What detrain does to `os` and `shutil` is gone with its process, and one uninterrupted run does what plain Python does."""
+    trees = []
+    for name, runs in (("bare", [plain]), ("run", [lambda *command, cwd: detrain("run", *command, cwd=cwd)])):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.py").write_text(f"import numpy as np\nnp.random.seed(0)\n{RESULTS}")
+        for run in runs:
+            assert run("train.py", cwd=folder).status == 0
+        trees.append({key: value for key, value in tree(folder).items() if not key.startswith("ckpt")})
+    assert trees[0] == trees[1]
+
+
+RESTARTING = """
+import tensorflow as tf, keras, hashlib
+import numpy as np
+x = np.random.normal(size=(32, 4)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(32).batch(8)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)])
+optimizer = keras.optimizers.Adam(0.02)
+saved = tf.train.Checkpoint(model=model, optimizer=optimizer)
+manager = tf.train.CheckpointManager(saved, "own", max_to_keep=2)
+start = 0
+if manager.latest_checkpoint:
+    start = int(manager.latest_checkpoint.split("-")[-1])
+    saved.restore(manager.latest_checkpoint)
+if tf.io.gfile.exists("logs"):
+    tf.io.gfile.rmtree("logs")
+tf.io.gfile.makedirs("logs")
+print(tf.io.gfile.exists("own"), tf.io.gfile.isdir("own"), tf.io.gfile.glob("own/*"), tf.train.latest_checkpoint("own"))
+for epoch in range(start, 4):
+    for a, b in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    manager.save()
+    with tf.io.gfile.GFile(f"logs/{epoch}.txt", "w") as log:
+        log.write(f"{float(loss)!r}")
+    print(f"epoch {epoch} loss {float(loss)!r} kept {manager.latest_checkpoint}", flush=True)
+print(sorted(tf.io.gfile.listdir("logs")), sorted(tf.io.gfile.listdir("own")))
+print("weights", hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.variables)).hexdigest())
+"""
+
+
+def test_a_program_that_goes_on_from_its_own_checkpoints_leaves_that_to_detrain(server: Server, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+        (folder / "train.py").write_text(RESTARTING)
+
+    expected = server.detrain("run", "train.py", cwd=whole)
+    died = [server.detrain("run", "train.py", cwd=killed, DETRAIN_TRIAL=kill_at(folder, at)).status for at in (7, 14)]
+    again = server.detrain("run", "train.py", cwd=killed)
+
+    assert (expected.status, died, again.status) == (0, [-9, -9], 0), again.err
+    lines = again.out.splitlines()
+    assert lines[0] == "False False [] None"
+    assert lines[1:] == expected.out.splitlines()[-len(lines) + 1 :]
+    assert lines[1].startswith("epoch 3")
+    logs = [{key: value for key, value in tree(each).items() if key.startswith("logs")} for each in (whole, killed)]
+    assert logs[0] == logs[1]
+
+
+def kill_at(folder: Path, batches: int) -> str:
+    return f'{{"states": "{folder}.states", "kill_at": {batches}}}'
