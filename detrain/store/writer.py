@@ -46,7 +46,9 @@ class Writer:
         if not is_large:
             act()
             return
-        self._thread = threading.Thread(target=self._run, args=(act,), name="detrain writer", daemon=True)
+        # No daemon: Python waits for it before it calls what is registered for the exit. There h5py takes converters out of HDF5,
+        # without the lock by which it keeps threads apart, and a write that is under way is torn.
+        self._thread = threading.Thread(target=self._run, args=(act,), name="detrain writer")
         self._thread.start()
 
     def drain(self) -> None:

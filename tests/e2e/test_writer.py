@@ -118,6 +118,39 @@ def test_the_best_by_a_number_of_the_program_is_kept(metric: str, tmp_path: Path
         assert metrics == {4: 32.0}
 
 
+AT_EXIT = """
+import atexit, os, threading, time
+import h5py
+import numpy as np
+class Optimizer:
+    def __init__(self):
+        self.weights = [np.ones(20_000) for _ in range(40)]
+    def apply_gradients(self, x):
+        for each in self.weights:
+            each -= x
+optimizer = Optimizer()
+for epoch in range(3):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal())
+pwrite = os.pwrite
+def slow(*arguments):
+    time.sleep(0.002)
+    return pwrite(*arguments)
+os.pwrite = slow
+atexit.register(lambda: print([each.name for each in threading.enumerate() if each is not threading.current_thread()]))
+"""
+
+
+def test_a_save_in_the_background_is_over_before_h5py_leaves(tmp_path: Path) -> None:
+    """At its exit h5py calls HDF5 without its lock: a save that was under way ended the run with an error, or a broken process."""
+    program = _program(tmp_path, AT_EXIT)
+    run = detrain("run", "--keep", "9", program, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert run.out == "[]\n"
+    assert len([read_meta(path) for path in (tmp_path / "ckpt").glob("*.h5")]) == 3
+
+
 FIT = """
 import keras, numpy as np
 keras.utils.set_random_seed(1)
