@@ -1,12 +1,12 @@
 """What faults cost: an unarmed site in the compiled step, and the share of a trial that is its steps' own time.
 
-    python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 24]
+    python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 24] [--repeat 3]
 
 Step times: the step of the digits example, traced three times in one process: bare, with one site in place (unarmed), with a site
 at every convolution and matrix product. Rounds alternate; the ratios are of the medians of a round, with quartiles over rounds.
 
-Trials: the digits example, many trials in one process against one process each. Efficiency is the time that the steps of a trial
-take in the bare program over the time of the trial.
+Trials: the digits example (steps of a few milliseconds) and a small ResNet-18, many trials in one process against one process each.
+Efficiency is the time that the steps of a trial take in the bare program over the time of the trial.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "digits" / "train.py"
+WORKLOADS = ROOT / "examples" / "workloads" / "train.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 TRIAL = 60
 """Steps of a trial."""
-BATCH, STEPS_AN_EPOCH = 8, 180
+STEPS_AN_EPOCH = 180
 
 
 def quartiles(values: list[float]) -> str:
@@ -126,50 +127,71 @@ def step_times(steps: int, rounds: int) -> None:
         print(f"unarmed / bare, {name}: {quartiles(found)}")
 
 
-def bare_step_s(program: Path) -> float:
-    """Return the seconds that a step of the bare program takes: a run of eleven epochs less one of one epoch."""
-    times = []
-    for epochs in (1, 11):
-        command = [sys.executable, "-m", "detrain", "run", "--bare", str(program), "--batch-size", str(BATCH)]
-        began = time.perf_counter()
-        subprocess.run([*command, "--epochs", str(epochs)], env=ENVIRONMENT, check=True, capture_output=True)
-        times.append(time.perf_counter() - began)
-    return (times[1] - times[0]) / (10 * STEPS_AN_EPOCH)
+class Trained(NamedTuple):
+    """A program that trials are done on."""
+
+    name: str
+    program: Path
+    arguments: tuple[str, ...]
+    """Of a run of one epoch, in which all trials are."""
+    fewer: tuple[str, ...]
+    more: tuple[str, ...]
+    """Arguments of two bare runs."""
+    between: int
+    """Steps that the second does beyond the first."""
+    count: int
+    """How many trials are done."""
+
+    def bare_step_s(self) -> float:
+        """Return the seconds that a step of the bare program takes."""
+        times = []
+        for arguments in (self.fewer, self.more):
+            command = [sys.executable, "-m", "detrain", "run", "--bare", str(self.program), *arguments]
+            began = time.perf_counter()
+            subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+            times.append(time.perf_counter() - began)
+        return (times[1] - times[0]) / self.between
 
 
-def without_validation(folder: Path) -> Path:
-    """Return the digits example without its validation, so that its time is that of its steps."""
+def digits(folder: Path, count: int) -> Trained:
+    """Return the digits example without its validation, so that its time is that of its steps, in batches of 8."""
     text = EXAMPLE.read_text()
     line = "for images, labels in held_out_set:"
     assert text.count(line) == 1
     program = folder / "digits.py"
     program.write_text(text.replace(line, line.replace(":", ".take(0):")))
-    return program
+    fixed = ("--batch-size", "8", "--epochs")
+    return Trained("digits", program, (*fixed, "1"), (*fixed, "1"), (*fixed, "11"), 10 * STEPS_AN_EPOCH, count)
 
 
-def trials(count: int, rounds: int) -> None:
+def resnet(count: int) -> Trained:
+    """Return ResNet-18 at a quarter of its width, on made images, in batches of 32."""
+    fixed = ("--model", "resnet18", "--data", "synthetic", "--width", "0.25", "--batch", "32", "--epochs", "1", "--steps")
+    arguments = (*fixed, str(STEPS_AN_EPOCH))
+    return Trained("resnet18", WORKLOADS, arguments, (*fixed, "10"), (*fixed, "130"), 120, count)
+
+
+def trials(trained: Trained, rounds: int) -> None:
     """Print how long trials take: many in one process, and one process each."""
     from detrain.cli.programs import Program
-    from detrain.cli.random import Drawing
+    from detrain.cli.random import DIGESTS_EVERY, Drawing
     from detrain.cli.together import run_together
     from detrain.cli.trials import Subject
     from detrain.faults.experiment import Experiment
     from detrain.faults.models import PUBLISHED
 
     os.environ.update(ENVIRONMENT)
-    arguments = ("--batch-size", str(BATCH))
     with tempfile.TemporaryDirectory() as folder:
-        program = without_validation(Path(folder))
-        subject = Subject(Program.find(str(program), is_module=False), (*arguments, "--epochs", "1"), Path(folder))
+        subject = Subject(Program.find(str(trained.program), is_module=False), trained.arguments, Path(folder))
         sites = [site for site in subject.sites() if site.is_contraction]
         golden = subject.golden(Experiment(log="", at=(0, 0, 0)))
         steps = [(0, 0, batch) for batch in range(1, STEPS_AN_EPOCH - TRIAL)]
         draw = Drawing(3, sites, list(PUBLISHED.values()), steps, None)
-        plans = {number: draw.trial(number, TRIAL)[1] for number in range(count)}
+        plans = {number: draw.trial(number, TRIAL)[1] for number in range(trained.count)}
         plans = {number: msgspec.structs.replace(plan, stops_on_nonfinite=False) for number, plan in plans.items()}
         one, each, share = [], [], []
         for _ in range(rounds):
-            own = bare_step_s(program) * TRIAL
+            own = trained.bare_step_s() * TRIAL
             began = time.perf_counter()
             stamps = [time.perf_counter() - began for _ in run_together(subject, plans, golden)]
             whole = time.perf_counter() - began
@@ -183,12 +205,13 @@ def trials(count: int, rounds: int) -> None:
                 f"  own time of {TRIAL} steps {own:.2f} s, a trial {marginal:.2f} s behind the start, alone {each[-1]:.2f} s",
                 flush=True,
             )
+    print(f"{trained.name}, steps of {own / TRIAL * 1e3:.1f} ms, {len(sites)} sites, a digest each {DIGESTS_EVERY} steps:")
     print(
-        f"{count} trials of {TRIAL} steps in one process, its start included: {statistics.median(one):.2f} s each, "
+        f"  {len(stamps)} trials of {TRIAL} steps in one process, its start included: {statistics.median(one):.2f} s each, "
         f"{3600 / statistics.median(one):.0f} an hour"
     )
-    print(f"one process each: {statistics.median(each):.2f} s each, {3600 / statistics.median(each):.0f} an hour")
-    print(f"steps' own time / time of a trial in one process: {', '.join(f'{value:.3f}' for value in share)}")
+    print(f"  one process each: {statistics.median(each):.2f} s each, {3600 / statistics.median(each):.0f} an hour")
+    print(f"  steps' own time / time of a trial in one process: {', '.join(f'{value:.3f}' for value in share)}")
 
 
 def main() -> None:
@@ -197,9 +220,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     if options.trials:
-        trials(options.trials, 3)
+        with tempfile.TemporaryDirectory() as folder:
+            trials(digits(Path(folder), options.trials), options.repeat)
+        trials(resnet(max(options.trials // 2, 2)), options.repeat)
     step_times(options.steps, options.rounds)
 
 

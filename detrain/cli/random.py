@@ -26,6 +26,8 @@ from detrain.runtime import report
 
 _SOON = 2
 """Steps, the faulty one counted, within which a fault is to be seen."""
+DIGESTS_EVERY = 10
+"""Steps of a trial between digests of all variables. Its losses and metrics, to the bit, are those of each step."""
 _DRAWS = 100
 """So often a trial is drawn again whose model does not fit its site (a tensor that is too small)."""
 
@@ -137,7 +139,16 @@ class Drawing:
                 injection = draw_injection(site, model, worker, rng)
             except FaultInvalid:
                 continue
-            return model, Experiment(log="", injection=injection, at=at, count=after, stops_on_nonfinite=True, least=self.least)
+            plan = Experiment(
+                log="",
+                injection=injection,
+                at=at,
+                count=after,
+                stops_on_nonfinite=True,
+                least=self.least,
+                digests_every=DIGESTS_EVERY,
+            )
+            return model, plan
         raise FaultInvalid(
             f"no fault of {', '.join(model.name for model in self.models)} fits any site", "choose other --models, or a --site"
         )

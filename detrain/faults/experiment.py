@@ -122,6 +122,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """But not before so many steps from `at` on."""
     has_digests: bool = True
     """Note a digest of all variables after each step; where there is a fault, from it on."""
+    digests_every: int = 1
+    """But only after each so many steps from `at` on, and after the last."""
 
     def may_hit(self, address: Cursor) -> bool:
         """Return whether a step is one of those from the fault on, and of its phase."""

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
 
 from detrain.frameworks.tensorflow_hidden import hidden_variable
 from detrain.frameworks.tensorflow_sites import Sites, function_of, replica_of
@@ -89,7 +90,7 @@ class Series:
     def read(self) -> dict[str, float]:
         """Return the loss of the step that has ended (summed over replicas and over the tapes of the step), and its metrics."""
         values: dict[str, float] = {}
-        losses = [*(float(variable.numpy()) for variable in self._losses.values()), *self._eager.values()]
+        losses = [*map(_read, self._losses.values()), *self._eager.values()]
         self._eager.clear()
         if losses:
             values["loss"] = float(sum(losses))
@@ -128,4 +129,11 @@ def _value(metric: Any, name: str) -> float | None:
     value = getattr(variable, "_value", variable)
     if not isinstance(value, tf.Variable) or value.shape.rank != 0:
         return None
-    return float(value.numpy())
+    return _read(value)
+
+
+def _read(variable: Any) -> float:
+    """Return the value of a variable, past the layers of Python of its own `numpy`: this is done after each step."""
+    if not isinstance(variable, resource_variable_ops.BaseResourceVariable):  # it has copies on replicas
+        return float(variable.numpy())
+    return float(np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype)))

@@ -53,10 +53,10 @@ class Campaign(ExperimentRun):
             self._write(Log(end=why))
             self._is_over = True
 
-    def end_body(self, kept: Mapping[str, float] | None = None) -> None:
+    def end_body(self, kept: Mapping[str, float] | None = None, *, is_last: bool = False) -> None:
         """The body of a batch, if there was one, is over."""
         if not self._is_over:
-            super().end_body(kept)
+            super().end_body(kept, is_last=is_last)
 
     def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
         """The guard has seen something at the end of a body."""
@@ -68,9 +68,9 @@ class Campaign(ExperimentRun):
         if not self._is_over:
             super().finish()
 
-    def _digest(self, body: Cursor) -> str:
-        """Return the digest of all variables, of steps before the fault, too."""
-        return self._digest_now() if self.plan.has_digests else ""
+    def _has_digest(self, body: Cursor, *, is_last: bool) -> bool:
+        """Steps before the fault are compared with the golden run's, each of them."""
+        return (self.plan.has_digests and body < self.plan.at) or super()._has_digest(body, is_last=is_last)
 
     def note_start(self) -> None:
         """The run is where the trial begins: note what is there."""

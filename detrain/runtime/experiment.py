@@ -136,8 +136,8 @@ class ExperimentRun:
             self._write(Log(is_armed=True))
             self._is_armed = True
 
-    def end_body(self, kept: Mapping[str, float] | None = None) -> None:
-        """The body of a batch, if there was one, is over. `kept`: accuracies that the program keeps itself."""
+    def end_body(self, kept: Mapping[str, float] | None = None, *, is_last: bool = False) -> None:
+        """The body of a batch, if there was one, is over; `is_last`: of an epoch. `kept`: accuracies that the program kept."""
         body, self._body = self._body, None
         if body is None:
             return
@@ -154,7 +154,7 @@ class ExperimentRun:
         if self._is_armed:
             self._disarm(body)
         series = _with(self._instruments.series(), kept)
-        self._write(Log(step=Step(*body, _as_json(series), self._digest(body))))
+        self._write(Log(step=Step(*body, _as_json(series), self._digest(body, is_last=is_last))))
         self._done += body >= self.plan.at
         if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)) and self._done >= self.plan.least:
             self.stop("non-finite loss")
@@ -163,7 +163,7 @@ class ExperimentRun:
 
     def end_epoch(self, phase: int, epoch: int, kept: Mapping[str, float] | None = None) -> None:
         """An epoch is over, what comes after its batches (validation) included."""
-        self.end_body()
+        self.end_body(is_last=True)
         if self._instruments is None or self.plan.is_profile:
             return
         series = self._instruments.series()
@@ -213,10 +213,15 @@ class ExperimentRun:
             self._has_fired = True
             self._write(Log(fired=firing))
 
-    def _digest(self, body: Cursor) -> str:
-        if not self.plan.has_digests or (self.plan.injection is not None and body < self.plan.at):
-            return ""
-        return self._digest_now()
+    def _digest(self, body: Cursor, *, is_last: bool) -> str:
+        return self._digest_now() if self._has_digest(body, is_last=is_last) else ""
+
+    def _has_digest(self, body: Cursor, *, is_last: bool) -> bool:
+        plan = self.plan
+        if not plan.has_digests or (plan.injection is not None and body < plan.at):
+            return False
+        is_end = is_last or self._is_ending or body == plan.until or self._done + 1 == plan.count
+        return is_end or self._done % plan.digests_every == 0
 
     def _digest_now(self) -> str:
         state = xxhash.xxh3_128()

@@ -15,26 +15,27 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 import msgspec
 
-from detrain.errors import Diverged, EnvironmentChanged, NotCapturable, StoreError
+from detrain.errors import Diverged, NotCapturable, StoreError
 from detrain.faults.experiment import of_environment
 from detrain.frameworks import Framework
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
 from detrain.runtime import figures, report
 from detrain.runtime.answers import Answers
+from detrain.runtime.batches import Batches
 from detrain.runtime.campaign import Campaign, Rewind
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline, Encoded
 from detrain.runtime.config import Config, Mode
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
-from detrain.runtime.digest import Array, digest_source, digest_value, size_bytes
+from detrain.runtime.digest import Array, digest_value
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
+from detrain.runtime.identity import Identity
 from detrain.runtime.journal import Address, Journal
 from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
 from detrain.runtime.metric import accuracies, find_metric
@@ -49,10 +50,6 @@ from detrain.store import Catalogue, Meta, Snapshot, opened, read_meta
 from detrain.store.catalogue import cursor_of
 from detrain.store.writer import LARGE_BYTES, Writer
 from detrain.tracer.confirmation import Confirmation
-
-_MOST_UNDIGESTED: Final = 16
-_SMALL_BATCH_BYTES: Final = 1 << 20
-"""Batches up to this size may wait for their digest."""
 
 
 class Session:
@@ -104,17 +101,15 @@ class Session:
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
             journal.unlink(missing_ok=True)
         self._journal = Journal(journal, last.journal_bytes if last is not None else 0)
+        self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
+        self._identity = Identity(config.environment, self.frameworks, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
         self._batches_done = 0
         self._entered = Entered()
-        self._has_sought = False
-        """Whether loaders were set to their positions, not loaded from again."""
         self._claims_from: int | None = None
         """Batches done when the state was restored, until a body has run on it."""
         self._streams_at_batch: dict[str, bytes] | None = None
         self._notes_all_streams = False
-        self._fetching: Address | None = None
-        self._fetched: list[str] = []
         self._epoch_base = -1
         self._item = ""
         self._saved_at = self._epoch_at = time.monotonic()
@@ -122,10 +117,7 @@ class Session:
         self._misses_metric = False
         self._confirmation = Confirmation(config)
         self._is_in_body = self._is_confirmed = False
-        self._undigested: list[tuple[Address, object]] = []
-        self._most_undigested = 1
-        self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
-        self._sources = _Sources()
+        self._batches.suspects = self._warned
 
     def guard(self, *, recovers: bool, goes_on: bool, gradients: bool) -> None:
         """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
@@ -140,7 +132,7 @@ class Session:
 
     def _settle(self) -> None:
         """Have everything written that waits."""
-        self._digest()
+        self._batches.settle()
         self._journal.flush()
         self._writer.drain()
 
@@ -149,7 +141,7 @@ class Session:
         self.frameworks.append(framework)
         if self._guards_gradients:
             framework.watch_gradients()
-        self._lasting |= {framework.constant_type}
+        self._batches.trust(framework.constant_type)
         for name, stream in framework.streams().items():
             self.streams.add(name, stream)
 
@@ -189,7 +181,7 @@ class Session:
 
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
-        self._end_fetch()
+        self._batches.end_fetch()
         self._note_alarm("end")
         self._look("end")
         if self._trial is not None and self._is_in_phase and not self.is_forwarding:
@@ -231,7 +223,7 @@ class Session:
         self._item = repr(item) if type(item) in (int, float, str) else ""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
-        self._end_fetch()
+        self._batches.end_fetch()
         self._end_body("epoch", frame)
         self._check_claims()
         self._look("epoch")
@@ -303,7 +295,7 @@ class Session:
     def at_load(self, frame: FrameType, loop: Loop) -> int:
         """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
         source = None if loop.turn_of is None else loop
-        self._end_fetch()
+        self._batches.end_fetch()
         self._end_body("load", frame)
         self._check_claims()
         if self._writer.has_failed:
@@ -370,19 +362,8 @@ class Session:
 
     def note_fetched(self, parts: list[Array]) -> None:
         """Take the digest of what the body of the batch has loaded."""
-        if self._fetching is not None:
-            self._fetched.append(digest_value(parts, self._to_array))
-            if self.recovery is not None:
-                self.recovery.note_fetched(parts)
-
-    def _end_fetch(self) -> None:
-        """The body of a batch is over: record the digest of what it has loaded itself."""
-        fetched, self._fetched = self._fetched, []
-        address, self._fetching = self._fetching, None
-        if address is not None and fetched:
-            self._undigested.append((address, fetched[0] if len(fetched) == 1 else tuple(fetched)))
-            if len(self._undigested) >= self._most_undigested:
-                self._digest()
+        if self._batches.note_fetched(parts) and self.recovery is not None:
+            self.recovery.note_fetched(parts)
 
     @property
     def is_passing(self) -> bool:
@@ -394,7 +375,7 @@ class Session:
         if self.recovery is not None:
             self.recovery.end_load()
         self._batch -= 1
-        if self._has_sought and (self._phase, self._epoch, self._batch) in self._journal.batches:
+        if self._batches.has_sought and (self._phase, self._epoch, self._batch) in self._journal.batches:
             raise Diverged(
                 f"the batch loop ended at {Cursor(self._phase, self._epoch, self._batch)}; the first run had a batch there",
                 "load the batches again with --loader forward, or start anew with --fresh",
@@ -430,46 +411,16 @@ class Session:
         if self.experiment is not None:
             self.experiment.end_body()
             self.experiment.begin(address)
+        self._batches.is_recording = not self._stations
         if loaded is FETCHED_IN_BODY:
-            self._fetching = address
+            self._batches.begin_fetch(address)
         else:
-            self._undigested.append((address, loaded))
             self._is_in_body = True
-            if len(self._undigested) >= self._most_undigested or not self._is_lasting(loaded):
-                self._digest()
+            self._batches.add(address, loaded)
         self._batches_done += 1
         if self._config.every.unit != "epochs" or self._notes_all_streams:
             self._streams_at_batch = self.streams.read()
         return True
-
-    def _digest(self) -> None:
-        """Record the digests of the batches that wait, and compare them with what the first run had.
-
-        Right after a training step the processor's caches hold none of this code: doing several batches at once costs half.
-        """
-        waiting, self._undigested = self._undigested, []
-        for address, loaded in waiting:
-            digest = bytes.fromhex(digest_value(loaded, self._to_array))
-            expected = self._journal.batches.get(address)
-            if expected is not None and expected != digest and loaded is not None and not self._config.allows_environment:
-                instead = ", load the batches again with --loader forward," if self._has_sought else ""
-                raise Diverged(
-                    f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
-                    f"the data, or what the program draws it with, is not what it was{self._suspects()}; "
-                    f"restore it{instead} or use --fresh",
-                )
-            if not self._stations:
-                self._journal.add_batch(address, digest)
-        is_small = bool(waiting) and size_bytes(waiting[-1][1], self._to_array) <= _SMALL_BATCH_BYTES
-        self._most_undigested = _MOST_UNDIGESTED if is_small and not self._journal.batches else 1
-
-    def _suspects(self) -> str:
-        return f" (not captured: {', '.join(sorted(self._warned)[:2])})" if self._warned else ""
-
-    def _is_lasting(self, value: object) -> bool:
-        """Return whether a batch cannot be changed by the body, so that its digest may be taken later."""
-        kind = type(value)
-        return kind in self._lasting or (kind is tuple and all(map(self._is_lasting, value)))  # type: ignore[call-overload]
 
     def at_last_line(self) -> None:
         """The program has run to its last line."""
@@ -479,11 +430,11 @@ class Session:
     def finish(self) -> None:
         """The program ends."""
         self._files.forget()
-        self._end_fetch()
+        self._batches.end_fetch()
         self._note_alarm("end")
         if self.experiment is not None:
             self.experiment.finish()
-        self._digest()
+        self._batches.settle()
         if self._trial is not None and not self._stations:
             self._trial.at_end("the program", self._tensors())
         self._settle_saves()
@@ -518,7 +469,7 @@ class Session:
         if self.experiment is not None and not self.experiment.plan.has_checkpoints:
             return
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
-        self._digest()
+        self._batches.settle()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
@@ -545,8 +496,8 @@ class Session:
             run=self._config.run,
             program=self._config.program,
             arguments=self._config.arguments,
-            sources=self._sources.read(),
-            environment=self._environment(),
+            sources=self._identity.sources(),
+            environment=self._identity.environment(),
             seed=self._config.seed,
             batches_done=self._batches_done,
             journal_bytes=self._journal.size,
@@ -574,7 +525,7 @@ class Session:
         except StoreError as error:
             self._on_save_error(error)
         self._saved_at = time.monotonic()
-        self._most_undigested = 1  # a run that resumes here compares its first batch: it must be on record at once
+        self._batches.settle_next()
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: Loop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
         """Return why batches are loaded again by a run that resumes here, and the positions of the frameworks' loaders."""
@@ -645,14 +596,13 @@ class Session:
             return False
         report.stop_forwarding()
         with report.working("restoring", cursor), opened(path) as snapshot:
-            self._check_environment(snapshot.meta)
-            self._check_sources(snapshot.meta)
+            self._identity.check(snapshot.meta)
             if snapshot.meta.item not in ("", self._item):
                 raise Diverged(
                     f"epoch {cursor} is {self._item or 'another'} for the program; it was {snapshot.meta.item} in the first run",
                     "does the program resume by itself, from a checkpoint of its own? Move that away, or start anew with --fresh",
                 )
-            self._has_sought = cursor in self._sought and (cut == "load" or bool(snapshot.meta.loaders))
+            self._batches.has_sought = cursor in self._sought and (cut == "load" or bool(snapshot.meta.loaders))
             self._restore(snapshot, frame, loop if cursor in self._sought else None)
         self._stations.pop(0)
         if not self._stations:
@@ -729,67 +679,9 @@ class Session:
     def _tensors(self) -> dict[str, Array]:
         return {key: value for framework in self.frameworks for key, value in framework.tensors().items()}
 
-    def _environment(self) -> dict[str, str]:
-        environment = dict(self._config.environment)
-        for framework in self.frameworks:
-            environment.update(framework.environment())
-        return environment
-
-    def _check_environment(self, meta: Meta) -> None:
-        now = self._environment()
-        changed = [
-            f"{name} was {value!r}, is {now.get(name, 'not there')!r}"
-            for name, value in meta.environment.items()
-            if now.get(name) != value
-        ]
-        if changed and not self._config.allows_environment:
-            raise EnvironmentChanged(
-                f"the environment differs from the checkpoint's: {'; '.join(changed)}",
-                "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
-            )
-
-    def _check_sources(self, meta: Meta) -> None:
-        now = self._sources.read()
-        changed = sorted(name for name, digest in meta.sources.items() if now.get(name, digest) != digest)
-        if changed:
-            raise changed_source(changed)
-
     def _to_array(self, value: object) -> Array | None:
         for framework in self.frameworks:
             array = framework.to_array(value)
             if array is not None:
                 return array
-        return None
-
-
-def changed_source(names: list[str]) -> Diverged:
-    """Return the error for source files that are not those of the checkpoint."""
-    return Diverged(
-        f"source has changed since the checkpoint was taken: {', '.join(names)}",
-        "bring the source back, or start anew with --fresh (the old checkpoints stay)",
-    )
-
-
-class _Sources:
-    """The digests of the user's source files, each read once: what runs is what was there when it was imported."""
-
-    def __init__(self) -> None:
-        self._digests: dict[str, tuple[str, str] | None] = {}
-
-    def read(self) -> dict[str, str]:
-        """Return the digest of each of the user's source files, by its path relative to the entry's folder."""
-        for module in user_modules().values():
-            file = module.__file__ or ""
-            if file not in self._digests:
-                self._digests[file] = _name_and_digest(file)
-        return dict(found for found in self._digests.values() if found is not None)
-
-
-def _name_and_digest(file: str) -> tuple[str, str] | None:
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
-    path = os.path.realpath(file)
-    try:
-        return (os.path.relpath(path, base), digest_source(Path(path).read_bytes())) if path.endswith(".py") else None
-    except OSError:
         return None

@@ -49,7 +49,9 @@ def test_the_guard_sees_what_does_harm_and_nothing_else(tmp_path: Path) -> None:
     assert len(records) >= 40
     seen = [record for record in records if record["alarm"] is not None]
     broken = [record for record in records if any(not _is_finite(step) for step in record["steps"])]
-    unharmed = [record for record in records if all(step["state"] == state.get(tuple(step["at"])) for step in record["steps"])]
+    unharmed = [
+        record for record in records if all(step["state"] in ("", state.get(tuple(step["at"]))) for step in record["steps"])
+    ]
     assert len(broken) >= 3
     assert len(unharmed) >= 3
     assert all(record["alarm"] is not None and record["alarm"]["steps"] < 2 for record in broken)

@@ -1,0 +1,96 @@
+"""The digests of batches: recorded in the journal, and compared with those of the first run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from detrain.errors import Diverged
+from detrain.runtime.cursor import Cursor
+from detrain.runtime.digest import Array, digest_value, size_bytes
+from detrain.runtime.journal import Address, Journal
+
+_MOST_UNDIGESTED: Final = 16
+_SMALL_BATCH_BYTES: Final = 1 << 20
+"""Batches up to this size may wait for their digest."""
+
+
+class Batches:
+    """The batches of a run. Some wait for their digest.
+
+    Right after a training step the processor's caches hold none of this code: doing several batches at once costs half.
+    """
+
+    def __init__(self, journal: Journal, to_array: Callable[[object], Array | None], *, may_differ: bool) -> None:
+        """`may_differ`: a batch that is not the first run's is no error."""
+        self._journal, self._to_array, self._may_differ = journal, to_array, may_differ
+        self._waiting: list[tuple[Address, object]] = []
+        self._most = 1
+        self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
+        self._fetching: Address | None = None
+        self._fetched: list[str] = []
+        self.suspects: Collection[str] = ()
+        """What was not captured, in words."""
+        self.has_sought = False
+        """Whether loaders were set to their positions, not loaded from again."""
+        self.is_recording = True
+        """Whether digests are recorded: not on the way to a checkpoint."""
+
+    def trust(self, kind: type) -> None:
+        """Objects of this kind cannot be changed by a body."""
+        self._lasting.add(kind)
+
+    def add(self, address: Address, loaded: object) -> None:
+        """Take a batch as its body is about to run."""
+        self._waiting.append((address, loaded))
+        if len(self._waiting) >= self._most or not self._is_lasting(loaded):
+            self.settle()
+
+    def begin_fetch(self, address: Address) -> None:
+        """The body of a batch begins that loads by itself."""
+        self._fetching = address
+
+    def note_fetched(self, parts: list[Array]) -> bool:
+        """Take what such a body has loaded. Returns whether one is running."""
+        if self._fetching is not None:
+            self._fetched.append(digest_value(parts, self._to_array))
+        return self._fetching is not None
+
+    def end_fetch(self) -> None:
+        """The body, if there was one, is over."""
+        fetched, self._fetched = self._fetched, []
+        address, self._fetching = self._fetching, None
+        if address is not None and fetched:
+            self._waiting.append((address, fetched[0] if len(fetched) == 1 else tuple(fetched)))
+            if len(self._waiting) >= self._most:
+                self.settle()
+
+    def settle_next(self) -> None:
+        """Let the next batch not wait: a run that resumes here compares it, so it must be on record at once."""
+        self._most = 1
+
+    def settle(self) -> None:
+        """Record the digests of the batches that wait. Raises Diverged for the first that is not the first run's."""
+        waiting, self._waiting = self._waiting, []
+        for address, loaded in waiting:
+            digest = bytes.fromhex(digest_value(loaded, self._to_array))
+            expected = self._journal.batches.get(address)
+            if expected is not None and expected != digest and loaded is not None and not self._may_differ:
+                raise self._diverged(address, digest, expected)
+            if self.is_recording:
+                self._journal.add_batch(address, digest)
+        is_small = bool(waiting) and size_bytes(waiting[-1][1], self._to_array) <= _SMALL_BATCH_BYTES
+        self._most = _MOST_UNDIGESTED if is_small and not self._journal.batches else 1
+
+    def _diverged(self, address: Address, digest: bytes, expected: bytes) -> Diverged:
+        named = f" (not captured: {', '.join(sorted(self.suspects)[:2])})" if self.suspects else ""
+        instead = ", load the batches again with --loader forward," if self.has_sought else ""
+        return Diverged(
+            f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
+            f"the data, or what the program draws it with, is not what it was{named}; restore it{instead} or use --fresh",
+        )
+
+    def _is_lasting(self, value: object) -> bool:
+        """Return whether a batch cannot be changed by the body, so that its digest may be taken later."""
+        kind = type(value)
+        return kind in self._lasting or (kind is tuple and all(map(self._is_lasting, value)))  # type: ignore[call-overload]

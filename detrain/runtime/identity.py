@@ -1,0 +1,77 @@
+"""What tells the program and the environment of a checkpoint from others: digests of source files, versions and settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from detrain.errors import Diverged, EnvironmentChanged
+from detrain.frameworks import Framework
+from detrain.runtime.capture import user_modules
+from detrain.runtime.digest import digest_source
+from detrain.store import Meta
+
+
+class Identity:
+    """Program and environment of this process."""
+
+    def __init__(self, environment: Mapping[str, str], frameworks: Sequence[Framework], *, may_differ: bool) -> None:
+        """`may_differ`: another environment than the checkpoint's is no error."""
+        self._environment, self._frameworks, self._may_differ = environment, frameworks, may_differ
+        self._digests: dict[str, tuple[str, str] | None] = {}
+
+    def sources(self) -> dict[str, str]:
+        """Return the digest of each of the user's source files, by its path relative to the entry's folder.
+
+        Each is read once: what runs is what was there when it was imported.
+        """
+        for module in user_modules().values():
+            file = module.__file__ or ""
+            if file not in self._digests:
+                self._digests[file] = _name_and_digest(file)
+        return dict(found for found in self._digests.values() if found is not None)
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides about bits outside of the program."""
+        found = dict(self._environment)
+        for framework in self._frameworks:
+            found.update(framework.environment())
+        return found
+
+    def check(self, meta: Meta) -> None:
+        """Raise EnvironmentChanged or Diverged if a checkpoint is of another environment, or of a source that has changed."""
+        now = self.environment()
+        changed = [
+            f"{name} was {value!r}, is {now.get(name, 'not there')!r}"
+            for name, value in meta.environment.items()
+            if now.get(name) != value
+        ]
+        if changed and not self._may_differ:
+            raise EnvironmentChanged(
+                f"the environment differs from the checkpoint's: {'; '.join(changed)}",
+                "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
+            )
+        sources = self.sources()
+        edited = sorted(name for name, digest in meta.sources.items() if sources.get(name, digest) != digest)
+        if edited:
+            raise changed_source(edited)
+
+
+def changed_source(names: list[str]) -> Diverged:
+    """Return the error for source files that are not those of the checkpoint."""
+    return Diverged(
+        f"source has changed since the checkpoint was taken: {', '.join(names)}",
+        "bring the source back, or start anew with --fresh (the old checkpoints stay)",
+    )
+
+
+def _name_and_digest(file: str) -> tuple[str, str] | None:
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
+    path = os.path.realpath(file)
+    try:
+        return (os.path.relpath(path, base), digest_source(Path(path).read_bytes())) if path.endswith(".py") else None
+    except OSError:
+        return None
