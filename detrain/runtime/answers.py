@@ -2,7 +2,8 @@
 
 That code runs again when a run resumes, and then meets what the loop has written since: it would go on by itself from checkpoints
 of its own, number its folder of results anew, or clear away what the run has made. So the answers are recorded, and a resumed run
-hears what the first one heard; what that one has cleared away is not cleared away again.
+hears what the first one heard; what that one has cleared away is not cleared away again. Data that it has prepared before its loop
+(a download, a cache), and has not touched since, are there: preparing them again would cost hours, or a network.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import os
 import pathlib
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +21,8 @@ from typing import Any, Final
 
 import xxhash
 
+from detrain.runtime import report
+from detrain.runtime.files import Files
 from detrain.runtime.outside import Outside, is_asked_by_program, sorted_entries
 
 _THROUGH: Final = ("pathlib", "glob")
@@ -27,14 +31,20 @@ _THROUGH_WALK: Final = ("os", "pathlib", "glob")
 _MOST_NAMES: Final = 1000
 """Longer listings are those of data, which training does not add to."""
 _ALL: Final = "all"
+_LEAST_BYTES: Final = 1 << 20
+"""Folders with less may be those of results, which hold the settings of the run before anything else."""
+_MOST_FILES: Final = 10_000
 _NAME_DIGITS: Final = 12
+_scandir: Final = os.scandir
+"""The real one."""
 
 
 class Answers:
     """The answers of one run, over all its processes."""
 
-    def __init__(self, outside: Outside) -> None:
-        self._outside = outside
+    def __init__(self, outside: Outside, files: Files) -> None:
+        self._outside, self._files = outside, files
+        self._said: set[str] = set()
         self._started = time.time()
 
     def watch(self) -> None:
@@ -49,21 +59,26 @@ class Answers:
 
     def is_so(self, question: str, path: Any, real: Callable[[], bool]) -> bool:
         """Return the answer to a question about a path that is answered by yes or no."""
-        return self.told(question, path, lambda: str(int(real()))) == "1"
+        answer = self.told(question, path, lambda: str(int(real()))) == "1"
+        return answer or (self._outside.is_recording and self._is_prepared(path) and real())
 
     def told(self, question: str, path: Any, real: Callable[[], str]) -> str:
         """Return the answer to a question about a path that is answered by a text."""
         return self._outside.read(_kind(question, path), real) if self._outside.is_recording else real()
 
     def among(self, question: str, path: Any, items: Iterable[Any], name_of: Callable[[Any], str]) -> list[Any]:
-        """Return what of a folder (or of what fits a pattern) was there when this was asked first."""
+        """Return what of a folder (or, with whole paths as names, of what fits a pattern) was there when this was asked first."""
         now = list(items)
         if not self._outside.is_recording:
             return now
         names = [_digest(name_of(item)) for item in now]
         recorded = self._outside.read(_kind(question, path), lambda: "".join(names) if len(names) <= _MOST_NAMES else _ALL)
         known = {recorded[start : start + _NAME_DIGITS] for start in range(0, len(recorded), _NAME_DIGITS)}
-        return [item for item, name in zip(now, names, strict=True) if recorded == _ALL or name in known]
+        return [
+            item
+            for item, name in zip(now, names, strict=True)
+            if recorded == _ALL or name in known or self._is_prepared(_beside(path, name_of(item)))
+        ]
 
     def clear(self, question: str, path: Any, real: Callable[[], object]) -> None:
         """Clear something away, if the first run has not done that, or this process has made it."""
@@ -79,6 +94,18 @@ class Answers:
             real()
         elif self._outside.read(_kind(question, path), cleared) == "0":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+
+    def _is_prepared(self, path: Any) -> bool:
+        """Return whether something was made before the first run's loop, and not touched since: data, no results."""
+        entered = self._outside.entered_at
+        path = os.fsdecode(path)
+        if entered > self._started or self._files.counts_on(path):
+            return False
+        is_prepared = _is_data(path, entered)
+        if is_prepared and path not in self._said:
+            self._said.add(path)
+            report.say(f"{path!r} was made by the first run before its loop, and not touched since: it is taken as data")
+        return is_prepared
 
     def _is_new(self, path: Any) -> bool:
         try:
@@ -115,6 +142,29 @@ class Answers:
                 self.clear(question, path, lambda: real(path, *arguments, **keywords))
 
         return clear
+
+
+def _is_data(path: str, before: float) -> bool:
+    """Return whether there is a file, or a folder with files of some size, of which none was written from a moment on."""
+    total, count, waiting = 0, 0, [path]
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return os.stat(path).st_size > 0 and os.stat(path).st_mtime < before
+        while waiting and count < _MOST_FILES:
+            with _scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    found = entry.stat()
+                    if found.st_mtime >= before:
+                        return False
+                    total, count = total + found.st_size, count + 1
+                    waiting += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+        return total >= _LEAST_BYTES and os.stat(path).st_mtime < before
+    except OSError:
+        return False
+
+
+def _beside(folder: Any, name: str) -> str:
+    return name if "/" in name else os.path.join(os.fsdecode(folder), name)
 
 
 def _is_path(path: object) -> bool:

@@ -83,6 +83,10 @@ class Files:
         """Whether the run goes on from a checkpoint."""
         return self._resumed_from is not None
 
+    def counts_on(self, path: Any) -> bool:
+        """Return whether the checkpoint that the run is on the way to counts on a file."""
+        return os.path.abspath(os.fsdecode(path)) in self._kept
+
     def reads(self, file: Any) -> None:
         """Say so if a file is read that was written after the checkpoint, and not by this process: it holds what came later."""
         try:

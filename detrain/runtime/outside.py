@@ -33,12 +33,13 @@ _MOST_CHARACTERS: Final = 1 << 18
 _PROGRAM: Final = "__main__"
 _OWN: Final = (__name__, "detrain.runtime.answers")
 _LOOP: Final = "in a loop: "
+_ENTERED: Final = "entered"
 CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
 """Kinds of readings that have nothing to do with files."""
 
 Readings = dict[str, list[str]]
 """What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64), and what detrain.runtime.answers asks; `entropy` is what
-other randomness is drawn from."""
+other randomness is drawn from, `entered` when the first training loop was entered."""
 
 
 class Outside:
@@ -68,6 +69,15 @@ class Outside:
         time.strftime = _of_now(time.strftime, time.localtime, given=1)
         _watch_datetime()
         _watch_seeds(urandom)
+
+    def enter(self) -> None:
+        """The program enters a training loop."""
+        self.readings.setdefault(_ENTERED, [repr(time.clock_gettime(time.CLOCK_REALTIME))])
+
+    @property
+    def entered_at(self) -> float:
+        """When the first run entered its first training loop (seconds since 1970); infinite before that."""
+        return float(self.readings.get(_ENTERED, ["inf"])[0])
 
     @property
     def is_recording(self) -> bool:

@@ -95,7 +95,7 @@ class Session:
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
         self._outside = Outside(known, self._place)
         self._outside.watch()
-        self.answers = Answers(self._outside)
+        self.answers = Answers(self._outside, self._files)
         self.answers.watch()
         journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
@@ -161,6 +161,7 @@ class Session:
         """The program enters an epoch loop (or a batch loop outside of any)."""
         self._look("end")
         self._phase += 1
+        self._outside.enter()
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
         self._figures = figures.drawn()

@@ -87,6 +87,52 @@ def test_a_folder_of_results_is_the_one_that_the_first_run_took(places: list[str
     assert "not captured" not in again.err
 
 
+PREPARING = (
+    PRELUDE
+    + """
+if not os.path.isfile("data.npy"):
+    print("preparing")
+    np.save("data.npy", np.random.default_rng(1).normal(size=(4, 3)))
+if not os.path.isdir("cache"):
+    print("filling")
+    os.makedirs("cache")
+    with open("cache/large.bin", "wb") as file:
+        file.write(bytes(2 << 20))
+if "small" not in os.listdir("."):
+    print("settings")
+    os.makedirs("small")
+    with open("small/settings.txt", "w") as file:
+        file.write("rate 0.01")
+data, optimizer = np.load("data.npy"), Optimizer(np.ones(3))
+for epoch in range(3):
+    for x in data:
+        optimizer.apply_gradients(x + np.random.normal(size=3))
+    die(f"{epoch}")
+print(optimizer.weights)
+"""
+)
+
+
+def test_data_that_were_prepared_before_the_loop_are_not_prepared_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PREPARING)
+    expected = detrain("run", "--ckpt", tmp_path / "other", "train.py", cwd=made_in(tmp_path / "whole", PREPARING))
+    first = detrain("run", "train.py", cwd=tmp_path, DIE_AT="1")
+    again = detrain("run", "train.py", cwd=tmp_path)
+
+    assert (first.status, again.status) == (-9, 0), again.err
+    lines = expected.out.splitlines()
+    assert lines[:3] == ["preparing", "filling", "settings"]
+    assert again.out.splitlines() == lines[2:]  # so small a folder may be that of the results
+    assert "'data.npy' was made by the first run before its loop, and not touched since: it is taken as data" in again.err
+    assert "'cache' was made" in again.err
+
+
+def made_in(folder: Path, program: str) -> Path:
+    folder.mkdir()
+    (folder / "train.py").write_text(program)
+    return folder
+
+
 def test_outside_of_detrain_the_program_is_as_it_was(tmp_path: Path) -> None:
     """What detrain does to `os` and `shutil` is gone with its process, and one uninterrupted run does what plain Python does."""
     trees = []
