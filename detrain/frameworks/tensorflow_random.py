@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import gen_candidate_sampling_ops, gen_image_ops, gen_nn_ops, gen_random_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from detrain.errors import CheckpointDamaged
 from detrain.frameworks.births import Births
 
 Draw = Callable[..., Any]
@@ -46,6 +48,10 @@ _NOT_LIFTED: Final = (
 
 _VALUES: Final = ("shape", "num_samples", "minval", "maxval")
 """Arguments whose values decide how much is drawn."""
+
+
+_MOST_ELEMENTS: Final = 1 << 31
+"""Of one draw; a checkpoint that says more is none."""
 
 
 class EagerDraws:
@@ -100,9 +106,16 @@ class EagerDraws:
             self._set(state[1])
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Have the kernels as those were that had drawn this."""
-        if counts != self._counts:
+        """Have the kernels as those were that had drawn this. Raises CheckpointDamaged for what no run can have drawn."""
+        if counts == self._counts:
+            return
+        try:
             self._set(counts)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError, tf.errors.OpError) as error:
+            raise CheckpointDamaged(
+                f"the checkpoint says of eager random ops what cannot have been drawn: {type(error).__name__}: {error}",
+                "give one that detrain has written, or start anew with --fresh",
+            ) from error
 
     def _set(self, counts: Mapping[str, int]) -> None:
         context.context().clear_kernel_cache()
@@ -110,6 +123,8 @@ class EagerDraws:
         with tf.init_scope():
             for key, count in counts.items():
                 name, seed, seed2, size = json.loads(key)
+                if not isinstance(count, int) or any(_elements(each, value) > _MOST_ELEMENTS for each, value in size.items()):
+                    raise ValueError(f"{count!r} draws of {name} of {str(size)[:200]}")
                 arguments = {each: _again(value) for each, value in size.items()}
                 for _ in range(count):
                     self._ops[name](**arguments, seed=seed, seed2=seed2)
@@ -124,6 +139,13 @@ def _decides(name: str, value: Any) -> Any:
     array = np.asarray(value)
     content = {"value": array.tolist()} if name in _VALUES else {"shape": list(array.shape)}
     return {**content, "dtype": tf.as_dtype(array.dtype).name}
+
+
+def _elements(name: str, value: Any) -> int:
+    """Return how many elements it takes in memory to draw with an argument again, at the least."""
+    if not isinstance(value, dict) or name in ("minval", "maxval"):
+        return 0
+    return math.prod(map(abs, np.ravel(value["value"]).tolist() if "value" in value else value["shape"]))
 
 
 def _again(value: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from detrain.errors import CheckpointDamaged
 from tests.e2e.runs import bare, detrain
 
 PROGRAM = """
@@ -161,3 +162,26 @@ def test_turns_and_replicas_are_independent(drawn: tuple[dict[str, Any], dict[st
         correlations = np.corrcoef(streams) - np.eye(len(streams))
         assert np.abs(correlations).max() < 5 / np.sqrt(2000)
     assert stats.kstest(replicas.ravel(), stats.norm.cdf).pvalue > P
+
+
+NORMAL = '["random_standard_normal", 1, 2, {"shape": {"value": %s, "dtype": "int32"}, "dtype": "float32"}]'
+
+
+FORGED = [{"no JSON": 1}, {"[]": 1}, {'["nothing", 1, 2, {}]': 1}, *[{NORMAL % size: 1} for size in ("[-2]", "[99999, 99999]")]]
+
+
+@pytest.mark.parametrize("counts", [*FORGED, {NORMAL % "[2]": "many"}])
+def test_draws_that_cannot_have_been_are_refused(counts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorflow.python.eager.context import Context
+    from tensorflow.python.ops import gen_random_ops
+
+    from detrain.frameworks.tensorflow_random import EagerDraws
+
+    for name in ("_internal_operation_seed", "_set_global_seed"):
+        monkeypatch.setattr(Context, name, getattr(Context, name))  # which EagerDraws replaces
+    draws = EagerDraws()
+    draws.watch("random_standard_normal", gen_random_ops.random_standard_normal)
+
+    draws.restore({NORMAL % "[2, 3]": 4})
+    with pytest.raises(CheckpointDamaged):
+        draws.restore(counts)
