@@ -95,10 +95,11 @@ def test_a_source_is_decoded_as_its_cookie_says(data: bytes, text: str, encoding
 
 
 def test_a_string_in_latin_1_keeps_its_value_through_edits() -> None:
-    data = b"# coding: latin-1\nx = '\xe9'\nassert len(x) == 1 and ord(x) == 233\n"
+    data = b"# coding: latin-1\nx = '\xe9'\nprint(len(x), ord(x), y)\n"
     start = data.index(b"x = ")
+    ran = execute(compile_edited(data, [(start, start, "y = 1\n")], FILE))
 
-    execute(compile_edited(data, [(start, start, "y = 1\n")], FILE))
+    assert (ran.output, ran.error) == ("1 233 1\n", "")
 
 
 def test_a_cookie_that_lies_is_reported_as_plain_python_reports_it() -> None:

@@ -679,19 +679,26 @@ def test_tabs_are_answered_with_tabs() -> None:
 
 
 def test_a_form_feed_before_a_statement_is_kept() -> None:
-    rewritten("for e in range(2): #E\n\x0c    for x in y: #B\n\x0c        step(x) #U\n")
+    made = rewritten("for e in range(2): #E\n\x0c    for x in y: #B\n\x0c        step(x) #U\n")
+
+    assert made.count("\x0c") == 2
 
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
 def test_separators_that_are_no_line_ends_to_python_are_kept(separator: str) -> None:
-    rewritten(f"for x in y: #B\n    # a{separator}b\n    z = 'a{separator}    record{separator}b' #L\n    step(z) #U\n")
+    made = rewritten(f"for x in y: #B\n    # a{separator}b\n    z = 'a{separator}    record{separator}b' #L\n    step(z) #U\n")
+
+    assert made.count(separator) == 3
 
 
 @pytest.mark.parametrize("tail", ["", "  # why", ";"])
 def test_a_file_without_a_newline_at_its_end_stays_without(tail: str) -> None:
-    rewritten(f"for x in y: #B\n    step(x){tail}")
-    rewritten(f"for x in y: #B\n    z = load(x) {tail} #L".removesuffix("\n"))
-    rewritten(f"for x in y: step(x){tail} #B")
+    for source in (
+        f"for x in y: #B\n    step(x){tail}",
+        f"for x in y: #B\n    z = load(x) {tail} #L",
+        f"for x in y: step(x){tail} #B",
+    ):
+        assert not rewritten(source).endswith("\n")
 
 
 def test_names_that_the_program_uses_get_an_underscore() -> None:
