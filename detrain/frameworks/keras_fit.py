@@ -10,6 +10,7 @@ instead; their digests are taken in the data pipeline, by a stage behind all oth
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import os
@@ -117,8 +118,22 @@ class Fit:
 
         trainer.TensorFlowTrainer.fit = fit
         self._digest_distributed()
+        self._note_ends(trainer.TFEpochIterator)
         self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
         self.record_epoch, self.record_batch = probes.record_epoch, probes.record_batch
+
+    def _note_ends(self, cls: Any) -> None:
+        """Know when an epoch is over, also where a step has found no further batch, so that its loop was left by an error."""
+        original = cls.catch_stop_iteration
+
+        @contextlib.contextmanager
+        def caught(steps: Any) -> Iterator[None]:
+            with original(steps):
+                yield
+            if self._steps is not None and self._steps() is steps:
+                self._turn = 0
+
+        cls.catch_stop_iteration = caught
 
     # Called from the instrumented function.
 

@@ -174,6 +174,13 @@ history = model.fit(data.shuffle(50).repeat().batch(16), steps_per_epoch=5, epoc
                     validation_data=data.batch(16), validation_freq=2)
 show(model, history.history)
 """,
+    "a filtered set of unknown length, whose position is set": """
+data = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda row, _: row[0] > -1.0).shuffle(96).batch(16)
+model = net()
+history = model.fit(data, epochs=4, verbose=0, validation_data=(x, y), callbacks=[Die()])
+again = model.fit(data, steps_per_epoch=9, epochs=2, verbose=0, callbacks=[Die()])  # more than there are
+show(model, history.history, again.history)
+""",
     "folds, eager, then fine-tuning": """
 scores = []
 for fold in range(2):
