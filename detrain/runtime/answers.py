@@ -27,10 +27,12 @@ from detrain.runtime.outside import Outside, is_asked_by_program, sorted_entries
 
 _THROUGH: Final = ("pathlib", "glob")
 _THROUGH_WALK: Final = ("os", "pathlib", "glob")
+_THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma")
 """Modules of Python through which the program may ask."""
 _MOST_NAMES: Final = 1000
 """Longer listings are those of data, which training does not add to."""
 _ALL: Final = "all"
+_NO: Final = "0"
 _LEAST_BYTES: Final = 1 << 20
 """Folders with less may be those of results, which hold the settings of the run before anything else."""
 _MOST_FILES: Final = 10_000
@@ -54,13 +56,22 @@ class Answers:
                 setattr(owner, name, self._asking(name, getattr(owner, name)))
         os.listdir = self._listing(os.listdir, lambda name: name)
         os.scandir = self._listing(os.scandir, lambda entry: entry.name)
+        self._files.may_read = self._may_read
         for owner, name in ((os, "remove"), (os, "unlink"), (os, "rename"), (os, "replace"), (shutil, "rmtree")):
             setattr(owner, name, self._clearing(name, getattr(owner, name)))
 
     def is_so(self, question: str, path: Any, real: Callable[[], bool]) -> bool:
         """Return the answer to a question about a path that is answered by yes or no."""
-        answer = self.told(question, path, lambda: str(int(real()))) == "1"
-        return answer or (self._outside.is_recording and self._is_prepared(path) and real())
+        if not self._outside.is_recording:
+            return real()
+        kind = _kind(question, path)
+        if self._outside.has(kind):
+            self._outside.read(kind, str)
+            return self._is_prepared(path) and real()
+        is_there = real()
+        if not is_there:  # what was there is there: thousands of files of data need no record
+            self._outside.read(kind, lambda: _NO)
+        return is_there
 
     def told(self, question: str, path: Any, real: Callable[[], str]) -> str:
         """Return the answer to a question about a path that is answered by a text."""
@@ -87,12 +98,12 @@ class Answers:
             try:
                 real()
             except FileNotFoundError:
-                return "0"
+                return _NO
             return "1"
 
         if not self._outside.is_recording or self._is_new(path):
             real()
-        elif self._outside.read(_kind(question, path), cleared) == "0":
+        elif self._outside.read(_kind(question, path), cleared) == _NO:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
     def _is_prepared(self, path: Any) -> bool:
@@ -112,6 +123,11 @@ class Answers:
             return os.lstat(path).st_mtime >= self._started
         except OSError:
             return False
+
+    def _may_read(self, path: Any) -> bool:
+        """Return whether a file that is about to be read was there for the first run (or is not there)."""
+        is_asked = _is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH_READ)
+        return not is_asked or self.is_so("read", path, lambda: os.access(path, os.F_OK)) or not os.access(path, os.F_OK)
 
     def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
         @functools.wraps(real)

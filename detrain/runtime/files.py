@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import functools
 import io
 import json
 import os
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,8 @@ class Files:
         self._said: set[str] = set()
         self._note: Path | None = None
         self._home = ""
+        self.may_read: Callable[[Any], bool] = lambda _path: True
+        """Whether a file was there when the first run read it at this place of the program."""
         self._base = os.getcwd()
         """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
         self._before: dict[str, int] = {}
@@ -197,6 +200,8 @@ class _Open:
         if isinstance(file, int) or not isinstance(mode, str):
             return self._original(file, mode, *args, **kwargs)
         if not _WRITING & set(mode):
+            if not self._files.may_read(file):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
             if self._files.is_resumed:
                 self._files.reads(file)
             return self._original(file, mode, *args, **kwargs)

@@ -30,8 +30,9 @@ from detrain.runtime.library_state import FRAMEWORKS
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""
 _MOST_CHARACTERS: Final = 1 << 18
+"""Of clock and randomness, and again of questions about files, whose kinds have a space in them."""
 _PROGRAM: Final = "__main__"
-_OWN: Final = (__name__, "detrain.runtime.answers")
+_OWN: Final = (__name__, "detrain.runtime.answers", "detrain.runtime.files")
 _LOOP: Final = "in a loop: "
 _ENTERED: Final = "entered"
 CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
@@ -50,7 +51,9 @@ class Outside:
         self.readings: Readings = {kind: list(values) for kind, values in earlier.items()}
         self.readings.setdefault("entropy", [_to_text(os.urandom(16))])
         self._used: dict[str, int] = {}
-        self._size = sum(len(kind) + len(value) for kind, values in self.readings.items() for value in values)
+        self._sizes = dict.fromkeys((False, True), 0)
+        for kind, values in self.readings.items():
+            self._sizes[" " in kind] += sum(len(kind) + len(value) for value in values)
         self._place = place
         self._drawn_at: Cursor | None = None
         self._drawn: dict[str, int] = {}
@@ -92,11 +95,15 @@ class Outside:
             self._used[kind] = place + 1
             return known[place]
         value = real()
-        self._size += len(kind) + len(value)
-        if self._size <= _MOST_CHARACTERS:  # once over, always: no later reading may take the place of one that was left out
+        self._sizes[" " in kind] += len(kind) + len(value)  # once over, always: none may take the place of one that was left out
+        if self._sizes[" " in kind] <= _MOST_CHARACTERS:
             self._used[kind] = place + 1
             self.readings.setdefault(kind, known).append(value)
         return value
+
+    def has(self, kind: str) -> bool:
+        """Return whether `read` has something recorded for this turn."""
+        return self._used.get(kind, 0) < len(self.readings.get(kind, ()))
 
     def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
         def read(*arguments: Any) -> Any:

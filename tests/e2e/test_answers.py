@@ -14,6 +14,7 @@ RESULTS = (
     PRELUDE
     + """
 import glob, pathlib, shutil
+assert all(os.path.exists(".") for _ in range(30_000))  # as many files of data
 os.makedirs("runs", exist_ok=True)
 folder = f"runs/exp{len(os.listdir('runs'))}"
 os.makedirs(folder)
@@ -32,7 +33,12 @@ if os.path.isfile("last.txt"):
 with open("config.tmp", "w") as file:
     file.write(folder)
 os.replace("config.tmp", "config.txt")
-start = int(np.load("state.npy")[0]) if os.path.isfile("state.npy") else 0
+try:
+    start = int(np.load("state.npy")[0])
+    with open("notes.txt") as notes:
+        assert len(notes.readlines()) == start
+except FileNotFoundError:
+    start = 0
 found = sorted(glob.glob("weights-*.npy"))
 optimizer = Optimizer(np.load(found[-1]) if found else np.ones(3))
 for epoch in range(start, 4):

@@ -200,10 +200,7 @@ BY_ITSELF = (
     PRELUDE
     + """
 optimizer = Optimizer(np.ones(3))
-try:
-    start = int(open("epoch.txt").read())
-except FileNotFoundError:
-    start = 0
+start = int(open("epoch.txt").read()) if os.access("epoch.txt", os.R_OK) else 0
 for epoch in range(start, 5):
     for step in range(3):
         x = np.random.normal(size=3)
