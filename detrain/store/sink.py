@@ -30,11 +30,6 @@ class Sink(io.RawIOBase):
         self._position = 0
         self.error: OSError | None = None
 
-    def lock(self) -> None:
-        """Keep the file locked until it is closed, where the file system knows locks."""
-        with suppress(OSError):
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to an offset from the start or the end."""
         self._position = offset + (os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0)
@@ -98,8 +93,7 @@ def exporting(path: Path) -> Iterator[Sink]:
         if _LEFTOVER.fullmatch(left.name):
             with suppress(OSError):
                 _delete_unlocked(left)
-    with _replacing(path, path.with_name(f".{path.name}.{os.getpid()}.export")) as sink:
-        sink.lock()
+    with _replacing(path, path.with_name(f".{path.name}.{os.getpid()}.export"), is_locked=True) as sink:
         yield sink
 
 
@@ -112,11 +106,24 @@ def _delete_unlocked(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def _replacing(path: Path, temporary: Path) -> Iterator[Sink]:
-    try:
-        temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
+def _made(temporary: Path, *, is_locked: bool) -> int:
+    """Return the descriptor of a new file; it stays locked until it is closed, where the file system knows locks."""
+    temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
+    while True:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        if not is_locked:
+            return descriptor
+        with suppress(OSError):
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # another export took it for a leftover, before it was locked
+
+
+@contextmanager
+def _replacing(path: Path, temporary: Path, *, is_locked: bool = False) -> Iterator[Sink]:
+    try:
+        descriptor = _made(temporary, is_locked=is_locked)
         try:
             sink = Sink(descriptor)
             yield sink

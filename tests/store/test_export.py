@@ -226,3 +226,19 @@ def test_the_file_of_an_export_at_work_is_left_alone(checkpoint: Path) -> None:
         assert running.exists()
     exported(checkpoint, "--to", "npz")
     assert not running.exists()
+
+
+def test_an_export_whose_file_another_took_for_a_leftover_makes_it_anew(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, taken = fcntl.lockf, []
+
+    def late(descriptor: int, how: int) -> None:
+        if not taken:  # the other one looks between the making of the file and its lock
+            taken.extend(checkpoint.parent.glob(".*.export"))
+            taken[0].unlink()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "lockf", late)
+
+    assert sorted(np.load(exported(checkpoint, "--to", "npz"))) == ["dense/half:bfloat16", "dense/kernel", "iterations"]
+    assert len(taken) == 1
+    assert not list(checkpoint.parent.glob(".*.export"))
