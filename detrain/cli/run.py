@@ -176,28 +176,28 @@ def command(
         info=str(info) if is_own else "",
         command=tuple(sys.argv[1:]),
     )
-    if chosen:
-        choice, meta = chosen
-        if seed is not None and seed != meta.seed:
-            raise UsageError(
-                f"--seed {seed} is not the seed of the run to resume, {meta.seed}",
-                "leave it out, or start anew with --fresh",
-            )
-        _check_environment(config, meta)
-        threads = int(meta.environment.get("threads", config.threads))
-        environment = {**config.environment, "threads": str(threads)}
-        config = msgspec.structs.replace(
-            config,
-            stations=tuple(str(station.path) for station in choice.stations),
-            seed=meta.seed,
-            threads=threads,
-            environment=environment,
+    return become(_resuming(config, *chosen, seed) if chosen else config, chosen[1] if chosen else None)
+
+
+def _resuming(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Config:
+    """Return the configuration of a run that goes on from a checkpoint, and say so; `seed` is the one that was asked for."""
+    if seed is not None and seed != meta.seed:
+        raise UsageError(
+            f"--seed {seed} is not the seed of the run to resume, {meta.seed}",
+            "leave it out, or start anew with --fresh",
         )
-        path = choice.entry.path
-        report.say(f"resuming {target.name} at {choice.entry.cursor} ({_age(path)} old, digest {choice.digest[:12]}) from {path}")
-        _say_how_loaders_come_back(choice.entry, meta, loader)
-        return become(config, meta)
-    return become(config, None)
+    _check_environment(config, meta)
+    path = choice.entry.path
+    report.say(f"resuming {config.program} at {choice.entry.cursor} ({_age(path)} old, digest {choice.digest[:12]}) from {path}")
+    _say_how_loaders_come_back(choice.entry, meta, config.loader)
+    threads = int(meta.environment.get("threads", config.threads))
+    return msgspec.structs.replace(
+        config,
+        stations=tuple(str(station.path) for station in choice.stations),
+        seed=meta.seed,
+        threads=threads,
+        environment={**config.environment, "threads": str(threads)},
+    )
 
 
 def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
