@@ -68,7 +68,6 @@ class TensorFlow:
         self._variables: dict[str, weakref.ref[Any]] = {}
         self._handles: dict[int, str] = {}
         self._pending: dict[str, Array] = {}
-        self._has_restored = False
         self._strays: list[str] = []
         self._fit = Fit(settings.probes)
         self._keras: KerasState | None = None
@@ -134,7 +133,7 @@ class TensorFlow:
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set the variables; a value whose variable does not exist yet waits for it."""
         alive = self._alive()
-        self._pending, self._strays, self._has_restored = {}, [], True
+        self._pending, self._strays = {}, [key for key in self._strays if key not in tensors]
         of_tables = {}
         for key, array in tensors.items():
             if is_of_table(key):
@@ -352,7 +351,7 @@ class TensorFlow:
         if key in self._pending:
             with tf.init_scope():
                 _assign(key, variable, self._pending.pop(key))
-        elif self._building.is_again and self._has_restored:
+        elif self._building.is_again:
             self._strays.append(key)
 
     def _watch_class(self, cls: Any) -> None:

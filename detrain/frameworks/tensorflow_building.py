@@ -64,7 +64,8 @@ class Builder:
         def built(layer: Any, call_spec: Any) -> Any:
             if layer.built or tf.inside_function():
                 return original_build(layer, call_spec)
-            with building.unit(births.key(layer) or "", lambda: self._describe_call((), call_spec.user_arguments_dict)):
+            scope = layer._parent_path  # Keras has opened the layer's scope by now
+            with building.unit(births.key(layer) or "", lambda: self._describe_call((), call_spec.user_arguments_dict, scope)):
                 return original_build(layer, call_spec)
 
         @functools.wraps(original_apply)
@@ -145,11 +146,13 @@ class Builder:
             frame = frame.f_back
         return None
 
-    def _describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    def _describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: str | None = None) -> str | None:
+        """Return a call as JSON; `scope` is Keras's path of names around a layer that is called."""
         try:
             described = {
                 "args": [self._describe(value) for value in args],
                 "kwargs": {name: self._describe(value) for name, value in kwargs.items()},
+                "scope": scope,
             }
         except _NoDataError:
             return None
@@ -231,6 +234,8 @@ class Builder:
             with self._building.unit(self._births.key(owner) or "", lambda: None):
                 owner.build(*args)
             return
+        if isinstance(owner, keras.Layer) and owner._parent_path is None:
+            owner._parent_path = call.get("scope")  # its variables are named after it, and slots after these
         with func_graph.FuncGraph("detrain_build").as_default():
             placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
             with self._building.unit(self._births.key(owner) or "", lambda: None):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import NotCapturable
+from detrain.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import detrain
 
@@ -51,6 +51,26 @@ for epoch in range(4):
         losses.update_state(loss)
         die(f"{epoch}:{step}")
     print(f"epoch {epoch} loss {float(losses.result())!r}", flush=True)
+show(*model.variables, *optimizer.variables)
+""",
+    "a model that is marked as built before its layers are": """
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = keras.layers.Dense(8), keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+    def call(self, x):
+        return self.out(self.hidden(x))
+
+model, optimizer = Model(), keras.optimizers.Adam(1e-2)
+model.build(input_shape=(5, 5))  # it has no `build` of its own: the layers are built when the first batch comes
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+print([variable.path for variable in [*model.variables, *optimizer.variables]])
 show(*model.variables, *optimizer.variables)
 """,
     "the clock asked in a traced function, epochs of a tensor": """
@@ -496,3 +516,35 @@ def test_a_shuffled_set_repeated_by_an_iterator_that_is_left_is_named(server: Se
     assert "not captured" in run.err
     assert "order of shuffle (a shuffled set" in run.err
     assert strict.status == NotCapturable.exit_code
+
+
+RENAMED = """
+count = 0
+class Odd(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(name=f"kernel{count}", shape=(shape[-1], 3))
+    def call(self, x):
+        return x @ self.kernel
+
+layer = Odd()
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        count += 1
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((layer(a) - b) ** 2)
+        layer.kernel.assign_sub(0.1 * tape.gradient(loss, layer.kernel))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+"""
+
+
+def test_variables_that_are_built_ahead_under_other_names_are_refused(server: Server, tmp_path: Path) -> None:
+    """Their values wait for the names of the first run; the run must not go on with those that building gave."""
+    (tmp_path / "program.py").write_text(PRELUDE + RENAMED)
+
+    killed = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
+    again = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert killed.status == -9, killed.err
+    assert again.status == Diverged.exit_code, again.out + again.err
+    assert "variables were made anew, and no value was restored for them: Odd/kernel0" in again.err
