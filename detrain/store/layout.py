@@ -17,11 +17,12 @@ import numpy as np
 from detrain.errors import StoreError
 from detrain.runtime.digest import Array, begin_array, digest_bytes, raw_bytes
 from detrain.runtime.dtypes import dtype_name, is_extension
+from detrain.store.packs import packed
 from detrain.store.sink import Sink, replacing
 from detrain.store.snapshot import Snapshot
 from detrain.store.trailer import FORMAT_VERSION, MAGIC, Extent, Listed, Trailer, digest_of_rest
 
-_GROUPS: Final = ("tensors", "rng", "python", "python/arrays")
+_GROUPS: Final = ("tensors", "rng", "python", "python/arrays", "python/packs")
 _CHUNK_BYTES: Final = 1 << 20
 """So much is digested and then written at a time: it is still in the processor's cache."""
 
@@ -61,7 +62,9 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
         parts.append((f"tensors/{number:05d} {key.replace('/', ' ')}", array, key))
     parts += [(f"rng/{name}", _bytes(packed), "") for name, packed in snapshot.rng.items()]
     parts.append(("python/graph", _bytes(snapshot.python), ""))
-    parts += [(f"python/arrays/{name}", array, "") for name, array in snapshot.arrays.items()]
+    apart, packs = packed(snapshot.arrays)
+    parts += [(f"python/arrays/{name}", array, "") for name, array in apart.items()]
+    parts += [(name, array, "") for name, array in packs]
     listed: list[Listed] = []
     extents: list[Extent] = []
     file = _NewFile(sink)

@@ -22,6 +22,7 @@ from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.digest import Array, begin_array, digest_bytes
 from detrain.runtime.dtypes import named_dtype
 from detrain.runtime.memory import to_hand_over
+from detrain.store.packs import unpacked
 from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.trailer import Extent, Listed, Trailer, digest_of_rest, read_trailer
 
@@ -58,6 +59,10 @@ def opened(path: Path) -> Iterator[Snapshot]:
             values = dict(file.arrays([name for name in file.listed if not name.startswith("tensors/")]))
             rng = {name[len("rng/") :]: values[name].tobytes() for name in values if name.startswith("rng/")}
             arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
+            for name, array in unpacked(values):
+                if name in arrays:
+                    raise CheckpointDamaged(f"has the array {name!r} twice")
+                arrays[name] = array
             snapshot = Snapshot(file.meta(), _Tensors(path, file, tensors), rng, values[_GRAPH].tobytes(), arrays)
         yield snapshot
 

@@ -18,7 +18,8 @@ import xxhash
 from detrain.errors import CheckpointDamaged, CheckpointTooNew
 from detrain.runtime.dtypes import named_dtype
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+_OLDEST: Final = 2
 MAGIC: Final = "detrain checkpoint"
 _END: Final = struct.Struct("<QI20s16s")
 """Every version's last bytes: length of the trailer, version, magic, digest of the trailer up to here."""
@@ -89,7 +90,7 @@ def read_trailer(read_at: ReadAt, file_bytes: int) -> Trailer:
     if version > FORMAT_VERSION:
         raise CheckpointTooNew(f"has format {version}; this detrain reads up to {FORMAT_VERSION}")
     numbers = len(packed) - _FIXED.size - _END.size
-    if version < FORMAT_VERSION or numbers < 8 or numbers % 8:
+    if version < _OLDEST or numbers < 8 or numbers % 8:
         raise CheckpointDamaged(f"has format {version}, of which there are no files")
     rest, manifest_digest, manifest_bytes = _FIXED.unpack_from(packed, numbers)
     return Trailer(struct.unpack_from(f"<{numbers // 8}Q", packed), rest, manifest_digest.hex(), manifest_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,14 @@ def state(cursor: Cursor, *, journal_bytes: int = 0, size: int = 6, **fields: ob
     )  # fmt: skip
     tensors: dict[str, Array] = {"dense/kernel": np.arange(size, dtype=np.float32) + number, "steps": np.array(number)}
     return Snapshot(meta, tensors, {"python": bytes([number % 256] * 5)}, b"graph %d" % number, {"00000": np.full(3, number)})
+
+
+def with_small_arrays(snapshot: Snapshot) -> Snapshot:
+    """The state with arrays that a file stacks (of version 3 on), and others of their kinds that are too few or too large."""
+    number = snapshot.meta.batches_done
+    small = [np.full(2, number + place, np.float32) for place in range(5)] + [np.array(number * place) for place in range(4)]
+    arrays = [*small[::2], np.zeros(3, "U2"), np.arange(5000.0), *small[1::2], np.zeros((2, 0)), np.zeros((2, 0))]
+    return dataclasses.replace(snapshot, arrays=snapshot.arrays | {f"{99995 + n:05d}": array for n, array in enumerate(arrays)})
 
 
 def epoch(number: int) -> Cursor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from detrain.runtime.journal import read_batches
 from detrain.store import Catalogue, read, write
 from detrain.store.catalogue import parse_name
 from detrain.store.manifest import Manifest
-from tests.store.homes import PROGRAM, Run, epoch, resumed, same, state
+from tests.store.homes import PROGRAM, Run, epoch, resumed, same, state, with_small_arrays
 
 GOLDEN = Path(__file__).parent / "golden"
 NAME = "train-r1-p0-e00001-e000000.h5"
@@ -206,6 +207,20 @@ def test_a_home_of_version_2_is_read(tmp_path: Path) -> None:
     assert listed(folder) == [NAME, NAME.replace("e00001", "e00002")]
     assert read_batches(folder / "train-r1.journal") == {(0, at, batch): bytes([at + 1] * 16) for at in (0, 1) for batch in (0, 1)}
     assert resumed(folder)[1] == 2  # type: ignore[index]
+
+
+def test_a_home_of_version_3_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    shutil.copytree(GOLDEN / "3", folder)
+    entries = Catalogue(folder).entries()
+
+    assert [entry.cursor for entry in entries] == [epoch(1), epoch(2)]
+    for entry in entries:
+        found, expected = read(entry.path), with_small_arrays(state(entry.cursor))
+        assert same(dataclasses.replace(found, arrays={}), dataclasses.replace(expected, arrays={}))
+        assert {name: (each.dtype, each.shape, each.tobytes()) for name, each in found.arrays.items()} == {
+            name: (each.dtype, each.shape, each.tobytes()) for name, each in expected.arrays.items()
+        }
 
 
 def test_a_home_of_version_1_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
