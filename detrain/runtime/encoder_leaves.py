@@ -231,18 +231,19 @@ class Leaves:
 
     def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
         """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data differ."""
-        digest = digest_array(array)
+        before, is_large = self._baseline.paths.get(path), array.nbytes > LARGE_BYTES
+        digest = digest_array(array) if self._collects or before is not None or is_large else ""
         if self._collects:
             self._baseline.arrays.setdefault(digest, []).append(value)
             if not self._is_unordered:
                 self._baseline.paths[path] = digest
             return []
-        there = self._baseline.arrays.get(digest, ())
-        if array.nbytes > LARGE_BYTES and (any(known is value for known in there) or (there and kind == "tensor")):
+        there = self._baseline.arrays.get(digest, ()) if is_large else ()
+        if any(known is value for known in there) or (there and kind == "tensor"):
             return ["same", digest, kind]
         axes = axes_of(array)
         stored = array if axes is None else array.transpose(axes)
-        return [kind, self._store(stored), axes, self._baseline.paths.get(path) == digest, array.flags.writeable]
+        return [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
 
     def _store(self, array: Array) -> str:
         if self._collects:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -135,7 +136,12 @@ def _repr(key: object) -> str:
 def deep_calls() -> Iterator[None]:
     """Let Python recurse as deeply as MAX_DEPTH takes, from wherever the program called. Calls between Python functions take
     no room on the stack of C since 3.11.
+
+    No garbage is looked for meanwhile: a large state makes millions of objects, none of them garbage, and Python would go over
+    all that the process has again and again.
     """
+    collects = gc.isenabled()
+    gc.disable()
     depth, frame = 0, sys._getframe()
     while frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back
@@ -145,3 +151,5 @@ def deep_calls() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
+        if collects:
+            gc.enable()
