@@ -13,7 +13,7 @@ import xxhash
 from detrain.cli.outcomes import outcome_of
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.trial_plot import check_plot, plot_trial
-from detrain.cli.trials import Done, Subject, same_before, same_from, unarmed
+from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
 from detrain.errors import FaultInvalid, FaultNotFired, UsageError
 from detrain.faults.artifact import ArtifactFault, read_fault
 from detrain.faults.bits import dtype_named
@@ -180,6 +180,8 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
     if not is_equal:  # putting the site in place has changed bits (a fusion that is not made), or there is no step that could tell
         assert experiment.injection is not None
         in_place = subject.trial(unarmed(experiment.injection, experiment))
+        if experiment.at not in in_place.by_cursor():
+            raise failed("failed with the site in place and no fault", in_place)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
         golden = golden if is_equal else in_place
     if done.fired is None and not (done.is_armed and not done.is_whole and "detrain: error: " not in done.error):

@@ -19,23 +19,35 @@ NO_LOSS = "unclassified (the program's loss was not seen)"
 
 
 def outcome_of(golden: Done, trial: Done, at: Cursor) -> str:
-    """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared."""
+    """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared.
+
+    Of a trial that goes on longer than the golden run (one that is ended early where the loss is low) the common steps count.
+    """
     order = {cursor: number for number, cursor in enumerate(sorted(key for key in golden.by_cursor() if key[2] >= 0))}
     if all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps):
         return NO_LOSS
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
     has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
     found = classify(_series(golden, order, has_accuracy=has_accuracy), _series(trial, order, has_accuracy=has_accuracy), order[at])
+    known, mine = golden.by_cursor(), trial.by_cursor()
+    beyond = [step for cursor, step in mine.items() if cursor[2] >= 0 and cursor not in known]
+    if found not in (Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN) and not all(math.isfinite(_loss(step)) for step in beyond):
+        return Outcome.SHORT_TERM_NAN.value
     if has_accuracy or found not in (Outcome.MASKED, Outcome.OTHER):
         return found.value
-    last = max((key for key in trial.by_cursor() if key[2] >= 0), default=at)
-    is_equal = trial.by_cursor()[last].state not in ("", None) and trial.by_cursor()[last].state == golden.by_cursor()[last].state
+    last = max(key for key in mine if key[2] >= 0)
+    is_equal = last in known and mine[last].state != "" and mine[last].state == known[last].state
     return Outcome.MASKED.value if is_equal else UNKNOWN
 
 
 def loss_of(step: Step) -> float:
     """Return a step's loss; NaN where the program has none."""
     return float(step.series.get("loss", math.nan))
+
+
+def _loss(step: Step) -> float:
+    """Return a step's loss; 0 where it has taken no gradient, though others do: it is as it should be."""
+    return float(step.series.get("loss", 0.0))
 
 
 def accuracy_of(step: Step) -> float:
@@ -56,7 +68,7 @@ def _series(done: Done, order: dict[Cursor, int], *, has_accuracy: bool) -> Seri
             loss = next((float(value) for name, value in sorted(step.series.items()) if "loss" in name), 0.0)
             validations.append((max(before) + 1, loss, accuracy_of(step)))
     return Series(
-        np.array([loss_of(known[cursor]) for cursor in cursors], np.float64),
+        np.array([_loss(known[cursor]) for cursor in cursors], np.float64),
         np.array([accuracy_of(known[cursor]) if has_accuracy else 1.0 for cursor in cursors], np.float64),
         tuple(sorted(validations)),
         order[cursors[0]] if cursors else 0,

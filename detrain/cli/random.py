@@ -89,6 +89,10 @@ def command(
     sites = _candidates(subject.sites(), pattern, stage)
     golden = subject.golden(Experiment(log="", at=(0, first, 0)))
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
+    phases = {cursor[0] for cursor in golden.by_cursor()}
+    if len(phases) > 1:  # a later phase may train another model: what was seen are the sites of the first
+        steps = [cursor for cursor in steps if cursor[0] == min(phases)]
+        report.say(f"the program has {len(phases)} phases of training: faults are drawn in the first, whose sites are known")
     if not steps:
         raise UsageError(f"--epochs {epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
     draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, LEAST_WITH_GUARD if guard else 0)

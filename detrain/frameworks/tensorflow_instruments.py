@@ -66,6 +66,14 @@ class Instruments:
         """Return what the fault has done so far."""
         return self._injector.firing() if self._injector is not None else None
 
+    def begin_series(self) -> None:
+        """The first step of this process is about to run."""
+        self._series.begin()
+
+    def has_trained(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
+        return self._series.has_loss()
+
     def series(self) -> dict[str, float]:
         """Return the loss and metrics of what has run since the last call."""
         return self._series.read()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,8 @@ from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_o
 from detrain.frameworks.tensorflow_hidden import hidden_variable
 from detrain.frameworks.tensorflow_sites import Sites, function_of, replica_of
 
+_NOTHING: Final = np.zeros(2)
+
 
 class Series:
     """Notes losses and metrics."""
@@ -27,14 +29,14 @@ class Series:
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._losses: dict[tuple[str, int], Any] = {}
-        """Hidden variables by (function and turn in it, replica)."""
+        """Hidden variables by (function and turn in it, replica): [how often it was noted since it was read, the loss]."""
         self._eager: dict[str, float] = {}
         self._turns: dict[tuple[int, int], int] = {}
         """How many gradients have been taken in a graph, by its id, and a replica."""
         self._graphs: list[Any] = []
-        self._metrics: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._resets: dict[int, int] = {}
-        self._seen: dict[int, tuple[int, float, float]] = {}
+        self._metrics: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """How often each was reset, in the order in which they were made."""
+        self._seen: weakref.WeakKeyDictionary[Any, tuple[int, float, float]] = weakref.WeakKeyDictionary()
         """By metric: how often it had been reset, its total and its count when it was read last."""
         original = tf.GradientTape.gradient
 
@@ -55,11 +57,11 @@ class Series:
         @functools.wraps(original_init)
         def made(metric: Any, *args: Any, **kwargs: Any) -> None:
             original_init(metric, *args, **kwargs)
-            self._metrics.add(metric)
+            self._metrics.setdefault(metric, 0)
 
         @functools.wraps(original_reset)
         def reset(metric: Any) -> None:
-            self._resets[id(metric)] = self._resets.get(id(metric), 0) + 1
+            self._metrics[metric] = self._metrics.get(metric, 0) + 1
             original_reset(metric)
 
         cls.__init__ = made
@@ -83,15 +85,28 @@ class Series:
         with self._sites.own_ops(graph):
             key = (f"{function} {turn}", replica)
             if key not in self._losses:
-                self._losses[key] = hidden_variable(0.0, tf.float64)
+                self._losses[key] = hidden_variable(_NOTHING, tf.float64)
             total = tf.add_n([tf.reduce_sum(tf.cast(tensor, tf.float64)) for tensor in tensors])
-            self._losses[key].assign(total, read_value=False)
+            self._losses[key].assign(tf.stack([tf.ones_like(total), total]), read_value=False)
+
+    def begin(self) -> None:
+        """The first step of this process is about to run: what its metrics hold is of steps before it."""
+        self._read_metrics()
+
+    def has_loss(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
+        return not self._losses or bool(self._eager) or any(_read(variable)[0] for variable in self._losses.values())
 
     def read(self) -> dict[str, float]:
         """Return the loss of the step that has ended (summed over replicas and over the tapes of the step), and its metrics."""
         values: dict[str, float] = {}
-        losses = [*map(_read, self._losses.values()), *self._eager.values()]
+        losses = list(self._eager.values())
         self._eager.clear()
+        for variable in self._losses.values():
+            count, loss = _read(variable)
+            if count:
+                losses.append(float(loss))
+                variable.assign(_NOTHING, read_value=False)  # a step that does not take this gradient has not this loss
         if losses:
             values["loss"] = float(sum(losses))
         values.update(self._read_metrics())
@@ -99,28 +114,34 @@ class Series:
 
     def state(self) -> object:
         """Return what is remembered from step to step."""
-        return dict(self._resets), dict(self._seen)
+        return self._metrics.copy(), self._seen.copy()
 
     def set_state(self, state: Any) -> None:
         """Remember what `state` has returned."""
-        resets, seen = state
-        self._resets, self._seen = dict(resets), dict(seen)
+        metrics, seen = state
+        self._metrics.update(metrics)
+        self._seen = seen.copy()
         self._eager.clear()
 
     def _read_metrics(self) -> dict[str, float]:
-        """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out."""
+        """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out.
+
+        Of several with one name the second in the order of their making has `_1` behind it, and so on, as Keras names layers.
+        """
         values: dict[str, float] = {}
-        for metric in sorted(self._metrics, key=lambda each: str(each.name)):
+        for metric, resets in sorted(self._metrics.items(), key=lambda pair: str(pair[0].name)):
             total, count = _value(metric, "total"), _value(metric, "count")
             if total is None or count is None:
                 continue
-            resets = self._resets.get(id(metric), 0)
-            before = self._seen.get(id(metric), (0, 0.0, 0.0))
-            self._seen[id(metric)] = (resets, total, count)
+            before = self._seen.get(metric, (0, 0.0, 0.0))
+            self._seen[metric] = (resets, total, count)
             if before[0] != resets or count < before[2]:
                 before = (resets, 0.0, 0.0)
             if count > before[2]:
-                values[str(metric.name)] = (total - before[1]) / (count - before[2])
+                name, turn = str(metric.name), 0
+                while (numbered := f"{name}_{turn}" if turn else name) in values:
+                    turn += 1
+                values[numbered] = (total - before[1]) / (count - before[2])
         return values
 
 
@@ -129,11 +150,11 @@ def _value(metric: Any, name: str) -> float | None:
     value = getattr(variable, "_value", variable)
     if not isinstance(value, tf.Variable) or value.shape.rank != 0:
         return None
-    return _read(value)
+    return float(_read(value))
 
 
-def _read(variable: Any) -> float:
+def _read(variable: Any) -> Any:
     """Return the value of a variable, past the layers of Python of its own `numpy`: this is done after each step."""
     if not isinstance(variable, resource_variable_ops.BaseResourceVariable):  # it has copies on replicas
-        return float(variable.numpy())
-    return float(np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype)))
+        return variable.numpy()
+    return np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from detrain.errors import FaultInvalid, FaultNotFired
-from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, Injection
+from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, Injection, written
 from detrain.faults.sites import Site
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.metric import is_accuracy
@@ -39,6 +39,12 @@ class Instruments(Protocol):
 
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
+
+    def begin_series(self) -> None:
+        """The first step of this process is about to run."""
+
+    def has_trained(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
 
     def series(self) -> dict[str, float]:
         """Return the loss and metrics of what has run since the last call."""
@@ -94,7 +100,7 @@ class ExperimentRun:
         self._tensors = tensors
         self._drain = drain
         self._instruments: Instruments | None = None
-        self._is_ending = False
+        self._is_ending = self._has_begun = False
         self._take_up(plans[0])
 
     def _take_up(self, plan: Experiment) -> None:
@@ -105,6 +111,8 @@ class ExperimentRun:
         self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
         self._body: Cursor | None = None
         self._is_armed = self._has_fired = self._has_alarm = False
+        self._bare: Step | None = None
+        """The step that has ended, if it is one behind the fault and has no digest."""
         if self._instruments is not None and plan.injection is not None:
             self._instruments.select(plan.injection)
 
@@ -128,6 +136,9 @@ class ExperimentRun:
         self._body = address
         if self._instruments is None:
             return
+        if not self._has_begun:
+            self._has_begun = True
+            self._instruments.begin_series()
         if self.plan.is_profile:
             self._instruments.begin_step()
         if self.plan.may_hit(address) and (self.plan.steps == 0 or self._hits < self.plan.steps):
@@ -153,13 +164,23 @@ class ExperimentRun:
             return
         if self._is_armed:
             self._disarm(body)
+        if is_last and not self._instruments.has_trained():
+            return  # no step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch
         series = _with(self._instruments.series(), kept)
-        self._write(Log(step=Step(*body, _as_json(series), self._digest(body, is_last=is_last))))
+        step = Step(*body, _as_json(series), self._digest(body, is_last=is_last))
+        self._write(Log(step=step))
+        self._bare = step if not step.state and self.plan.has_digests and body >= self.plan.at else None
         self._done += body >= self.plan.at
         if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)) and self._done >= self.plan.least:
             self.stop("non-finite loss")
         if (self.plan.until is not None and body >= self.plan.until) or self._done == self.plan.count:
             self.stop("until")
+
+    def end_load(self) -> None:
+        """The loader has run out: the step that has ended was the last of its epoch, and is written again with a digest."""
+        if self._bare is not None:
+            self._write(Log(step=msgspec.structs.replace(self._bare, state=self._digest_now())))
+        self._bare = None
 
     def end_epoch(self, phase: int, epoch: int, kept: Mapping[str, float] | None = None) -> None:
         """An epoch is over, what comes after its batches (validation) included."""
@@ -184,7 +205,7 @@ class ExperimentRun:
         self.end_body()
         if self.plan.injection is not None and self.plan.is_armed and not self._has_fired:
             raise FaultNotFired(
-                f"the program ended before {self.plan.at[1]}:{self.plan.at[2]}, where the fault was to be",
+                f"the program ended before {written(self.plan.at)}, where the fault was to be",
                 "choose an earlier step with --at",
             )
         self._write(Log(end="program"))
@@ -196,7 +217,7 @@ class ExperimentRun:
         self._instruments.disarm()
         self._is_armed = False
         firing = self._instruments.firing()
-        where = f"site {injection.site!r} (replica {injection.worker}) at {body[1]}:{body[2]}"
+        where = f"site {injection.site!r} (replica {injection.worker}) at {written(body)}"
         if not self._instruments.is_placed():
             raise FaultNotFired(f"{where} is in no compiled function of this run", "list the sites again with `detrain sites`")
         if firing is None:

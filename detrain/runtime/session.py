@@ -267,7 +267,7 @@ class Session:
         """The body of a batch is over: note what the experiment wants to know of it."""
         if self.experiment is not None:
             self._note_alarm(cut)
-            self.experiment.end_body(accuracies(frame, self._to_array))
+            self.experiment.end_body(accuracies(frame, self._to_array), is_last=cut != "load")
 
     def _note_alarm(self, cut: Cut) -> None:
         """Have the guard look, and tell the experiment what it sees."""
@@ -373,6 +373,8 @@ class Session:
 
     def end_load(self, frame: FrameType) -> None:
         """There was no further batch: the loader has run out. A batch loop outside of any epoch loop is a phase of its own."""
+        if self.experiment is not None:
+            self.experiment.end_load()
         if self.recovery is not None:
             self.recovery.end_load()
         self._batch -= 1

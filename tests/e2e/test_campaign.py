@@ -76,5 +76,35 @@ def test_a_fault_is_seen_in_the_step_with_which_the_program_ends(tmp_path: Path)
     assert record["alarm"]["steps"] == 0
 
 
+OVERLOOKED = """
+import numpy as np, tensorflow as tf
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(52, 6)).astype("float32"), rng.normal(size=(52, 1)).astype("float32")
+w, unused = (tf.Variable(rng.normal(size=(6, 1)).astype("float32")) for _ in range(2))
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        with tf.name_scope("unused"):
+            nothing = tf.stop_gradient(tf.clip_by_value(x @ unused, 0.0, 0.0))
+        loss = tf.reduce_mean((x @ w + nothing - y) ** 2)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+for epoch in range(2):
+    for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(4):
+        step(a, b)
+"""
+
+
+def test_a_fault_that_changes_nothing_is_masked_to_the_programs_end(tmp_path: Path) -> None:
+    """The loops are found by the golden run alone; there is no accuracy; the program ends where no digest would be due."""
+    (tmp_path / "program.py").write_text(OVERLOOKED)
+    command = ("--seed", 2, "--models", "RBFLIP", "--site", "*unused*", "--stage", "forward", "-n", 2, "--json", "program.py")
+    done = detrain("random", *command, cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    records = json.loads(done.out)
+    assert [record["experiment"]["at"][1] for record in records] == [0, 1], "one trial starts at the golden run's checkpoint"
+    assert [record["outcome"] for record in records] == ["masked", "masked"]
+
+
 def _is_finite(step: dict[str, dict[str, float | str]]) -> bool:
     return all(math.isfinite(float(value)) for value in step["series"].values())

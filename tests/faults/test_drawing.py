@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from detrain.cli.outcomes import UNKNOWN, outcome_of
 from detrain.cli.random import Drawing, wilson
 from detrain.cli.trials import Done, same_before, same_from
 from detrain.errors import FaultInvalid, SiteUnknown
@@ -144,3 +147,27 @@ def test_a_run_with_the_site_in_place_is_equal_only_with_equal_variables() -> No
     assert not same_from(golden, steps({(0, 0): 1.0, (0, 1): 0.5}, "b"), (0, 0, 0))
     assert not same_from(golden, steps({(0, 1): 0.5, (0, 2): 0.5}, "a"), (0, 0, 0))
     assert not same_from(golden, steps({}, "a"), (0, 0, 0))
+    assert same_from(golden, steps({(0, 0): 1.0, (0, 1): 0.5}), (0, 0, 0)), "a run that takes no digest of these steps"
+
+
+@pytest.mark.parametrize(
+    ("losses", "state", "outcome"),
+    [
+        ({(0, 0): 1.0, (0, 1): 0.5}, "a", "masked"),
+        ({(0, 0): 1.0, (0, 1): 0.5}, "b", UNKNOWN),
+        ({(0, 0): 1.0, (0, 1): 0.75, (1, 0): 0.5}, "a", UNKNOWN),
+        ({(0, 0): 1.0, (0, 1): 0.75, (1, 0): float("nan")}, "a", "short-term INF/NaN"),
+    ],
+)
+def test_without_an_accuracy_masked_is_what_ends_with_the_golden_variables(
+    losses: dict[tuple[int, int], float], state: str, outcome: str
+) -> None:
+    """A program that ends when its loss is low goes on longer with a fault."""
+    assert outcome_of(steps({(0, 0): 1.0, (0, 1): 0.5}, "a"), steps(losses, state), (0, 0, 0)) == outcome
+
+
+def test_steps_that_take_no_gradient_stand_in_no_trials_way() -> None:
+    silent, golden = Step(0, 0, 0, {}, "a"), steps({(0, 1): 1.0, (0, 2): 0.5}, "a")
+    golden = replace(golden, steps=(silent, *golden.steps))
+
+    assert outcome_of(golden, golden, (0, 0, 1)) == "masked"

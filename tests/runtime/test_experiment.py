@@ -35,6 +35,7 @@ class Instruments:
         self.count = count
         self.armed: list[Cursor] = []
         self.now: Cursor = (0, 0, 0)
+        self.phantom: Cursor | None = None
 
     def begin_step(self) -> None:
         """Nothing to count."""
@@ -50,6 +51,12 @@ class Instruments:
 
     def firing(self) -> Firing | None:
         return None if self.count is None else Firing(self.count, b"\0\0\0\0", b"\1\0\0\0")
+
+    def begin_series(self) -> None:
+        """Nothing has been measured before."""
+
+    def has_trained(self) -> bool:
+        return self.now != self.phantom
 
     def series(self) -> dict[str, float]:
         return {"loss": float(self.now[1] * 4 + self.now[2])}
@@ -114,6 +121,43 @@ def test_a_run_ends_where_it_should(
     assert [cursor for cursor, step in done.by_cursor().items() if step.state] == [
         step for step in STEPS if (0, 1, 1) <= step <= last
     ]
+
+
+def test_the_last_step_of_an_epoch_has_a_digest_where_others_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is masked is told by it, wherever the program ends; the loader has run out, or the loop was left by `break`."""
+    plan = Experiment(log=str(tmp_path / "log"), injection=INJECTION, at=(0, 1, 1), digests_every=10)
+    experiment = ExperimentRun([plan], lambda: {"w": np.zeros(2)}, lambda: None)
+    experiment.attach(Instruments())
+    for step in STEPS:
+        experiment.begin(step)
+        if step[2] < 3:
+            experiment.end_body()
+        elif step[1] < 2:
+            experiment.end_body()
+            experiment.end_load()
+            experiment.end_epoch(0, step[1])
+        else:
+            experiment.end_body(is_last=True)
+            experiment.end_epoch(0, step[1])
+    experiment.finish()
+
+    done = read_log(tmp_path / "log")
+    assert [cursor for cursor, step in done.by_cursor().items() if step.state] == [(0, 1, 1), (0, 1, 3), (0, 2, 3)]
+    assert [cursor for cursor in done.by_cursor() if cursor[2] >= 0] == STEPS
+
+
+def test_a_body_that_found_no_batch_is_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = ExperimentRun([Experiment(log=str(tmp_path / "log"))], lambda: {"w": np.zeros(2)}, lambda: None)
+    instruments = Instruments()
+    instruments.phantom = (0, 0, 3)
+    experiment.attach(instruments)
+    for step in STEPS[:4]:
+        instruments.now = step
+        experiment.begin(step)
+        experiment.end_body(is_last=step[2] == 3)
+    experiment.end_epoch(0, 0)
+
+    assert [cursor for cursor in read_log(tmp_path / "log").by_cursor() if cursor[2] >= 0] == STEPS[:3]
 
 
 def test_a_fault_that_did_not_fire_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

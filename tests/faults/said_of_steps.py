@@ -1,0 +1,101 @@
+"""Prints what `Series` says of steps, as JSON. Run by test_series.py in a process of its own: it changes TensorFlow."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+import keras
+import tensorflow as tf
+
+from detrain.frameworks import Settings
+from detrain.frameworks.tensorflow import TensorFlow
+from detrain.frameworks.tensorflow_series import Series
+from detrain.frameworks.tensorflow_sites import Sites
+from detrain.runtime.rng import Streams
+
+TensorFlow(Settings(0, 1), Streams())
+series = Series(Sites(lambda _name, _replica: [], counts=False))
+series.on_keras()
+weight = tf.Variable(2.0)
+
+
+@tf.function
+def often(x: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+        loss = weight * x
+    tape.gradient(loss, weight)
+
+
+@tf.function
+def seldom(x: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+        loss = 100.0 * weight * x
+    tape.gradient(loss, weight)
+
+
+def of_two_tapes() -> list[dict[str, float]]:
+    """The second gradient is taken in each third step, and none in the last."""
+    said = []
+    for step in range(5):
+        often(tf.constant(1.0))
+        if step % 3 == 2:
+            seldom(tf.constant(1.0))
+        said.append(series.read())
+    return [*said, series.read(), {"has_loss": series.has_loss()}]
+
+
+def of_metrics_with_one_name() -> list[dict[str, float]]:
+    """Made in this order; the third is alone in the second step."""
+    metrics = [keras.metrics.Mean(name="loss") for _ in range(9)]
+    for number, metric in enumerate(metrics):
+        metric.update_state(float(number))
+    said = [series.read()]
+    metrics[2].update_state(7.0)
+    return [*said, series.read()]
+
+
+def of_a_resumed_process() -> list[dict[str, float]]:
+    """The metric's total is set to that of a checkpoint, before the first step and after it is made."""
+    metric = keras.metrics.Mean(name="mean")
+    metric.total.assign(30.0)
+    metric.count.assign(10.0)
+    series.begin()
+    metric.update_state(5.0)
+    return [series.read()]
+
+
+def of_metrics_that_are_made_anew() -> list[dict[str, float]]:
+    """Each gets the place in memory of the one before, and has taken more."""
+    said = []
+    for count in range(1, 4):
+        metric = keras.metrics.Mean(name="mean")
+        for _ in range(count):
+            metric.update_state(float(count))
+        said.append(series.read())
+        del metric
+        gc.collect()
+    return said
+
+
+def of_many_kinds() -> list[dict[str, float]]:
+    """Those without a total and a count are left out."""
+    y, out = tf.constant([[0.0, 1.0], [1.0, 0.0]]), tf.constant([[0.1, 0.9], [0.3, 0.7]])
+    metrics = [
+        keras.metrics.F1Score(),
+        keras.metrics.AUC(),
+        keras.metrics.R2Score(),
+        keras.metrics.CategoricalAccuracy(),
+        keras.metrics.Sum(),
+    ]
+    for metric in metrics[:-1]:
+        metric.update_state(y, out)
+    metrics[-1].update_state(out)
+    iou = keras.metrics.MeanIoU(2)
+    iou.update_state(tf.argmax(y, 1), tf.argmax(out, 1))
+    return [series.read()]
+
+
+said = {function.__name__: function() for function in (of_two_tapes, of_metrics_with_one_name, of_a_resumed_process)}
+said |= {function.__name__: function() for function in (of_metrics_that_are_made_anew, of_many_kinds)}
+print(json.dumps(said))

@@ -1,0 +1,48 @@
+"""What is said of a step is of that step, whichever process says it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+Said = dict[str, list[dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def said() -> Said:
+    """What was said, by test."""
+    program = Path(__file__).with_name("said_of_steps.py")
+    run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found: Said = json.loads(run.stdout)
+    return found
+
+
+def test_a_gradient_that_was_not_taken_has_no_part_in_the_loss(said: Said) -> None:
+    losses = [step.get("loss") for step in said["of_two_tapes"]]
+    assert losses[:6] == [2.0, 2.0, 202.0, 2.0, 2.0, None]
+    assert said["of_two_tapes"][6] == {"has_loss": False}
+
+
+def test_metrics_with_one_name_are_told_apart_by_the_order_of_their_making(said: Said) -> None:
+    first, second = said["of_metrics_with_one_name"]
+    assert first == {"loss": 0.0} | {f"loss_{number}": float(number) for number in range(1, 9)}
+    assert second == {"loss": 7.0}
+
+
+def test_a_resumed_process_says_of_its_first_step_what_the_first_run_said(said: Said) -> None:
+    assert said["of_a_resumed_process"] == [{"mean": 5.0}]
+
+
+def test_a_metric_is_not_taken_for_one_that_is_gone(said: Said) -> None:
+    assert said["of_metrics_that_are_made_anew"] == [{"mean": 1.0}, {"mean": 2.0}, {"mean": 3.0}]
+
+
+def test_metrics_that_are_no_means_are_left_out(said: Said) -> None:
+    assert said["of_many_kinds"] == [{"categorical_accuracy": 0.5}]
