@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.python.eager import backprop, context, record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import func_graph, op_def_library, ops
-from tensorflow.python.ops import gradients_util, while_v2
+from tensorflow.python.ops import cond_v2, gradients_util, while_v2
 
 from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage
 from detrain.frameworks.tensorflow_eager import EagerSites
@@ -87,6 +87,8 @@ _LOADERS: Final = (
     "_finalize_func",
 )
 """Names of the functions of tf.data begin so, and of those of our own."""
+_NO_GUESTS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
+"""Graphs that can capture no variable of ours: TensorFlow takes each of their captures for a tensor of the forward graph."""
 _NUMBER: Final = re.compile(r"(_\d+)+$")
 _REPLICA: Final = re.compile(r"\breplica_(\d+)/")
 
@@ -442,11 +444,11 @@ def _trace_of(graph: Any) -> Any:
 def function_of(graph: Any) -> str | None:
     """Return the name of the function that a graph belongs to, the same in every run.
 
-    None outside of functions, in those of loaders, and in the gradients of loops: those take in nothing from outside.
+    None outside of functions, in those of loaders, and in the gradients of loops and branches: those take in nothing from outside.
     """
     outer = graph
     while isinstance(outer, func_graph.FuncGraph):
-        if str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)) or isinstance(outer, while_v2._WhileBodyGradFuncGraph):
+        if str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)) or isinstance(outer, _NO_GUESTS):
             return None
         outer = outer.outer_graph
     if outer is graph:

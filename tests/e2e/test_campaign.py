@@ -86,7 +86,8 @@ def step(x, y):
     with tf.GradientTape() as tape:
         with tf.name_scope("unused"):
             nothing = tf.stop_gradient(tf.clip_by_value(x @ unused, 0.0, 0.0))
-        loss = tf.reduce_mean((x @ w + nothing - y) ** 2)
+        out = tf.cond(tf.reduce_sum(x) > 0.0, lambda: tf.tanh(x @ w), lambda: x @ w)
+        loss = tf.reduce_mean((out + nothing - y) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
 for epoch in range(2):
     for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(4):
