@@ -326,11 +326,14 @@ class Decoder(Leaves):
     def _fill_slots(self, target: object, slots: Mapping[str, Any], pairs: list[Item], path: str) -> None:
         old = {name: found[0] for name, slot in slots.items() if (found := read_slot(slot, target)) is not None}
         new = self._attributes(pairs, old, path)
-        for name in old.keys() - new.keys():
-            slots[name].__delete__(target)
-        for name, value in new.items():
-            if name in slots and old.get(name, ABSENT) is not value:
-                slots[name].__set__(target, value)
+        for name in slots.keys() & (old.keys() | new.keys()):
+            try:
+                if name not in new:
+                    slots[name].__delete__(target)
+                elif old.get(name, ABSENT) is not new[name]:
+                    slots[name].__set__(target, new[name])
+            except AttributeError:  # of a class of C: it is what it was made with
+                self._miss(f"{path}.{name}")
 
     def _decode_static_with_state(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         if node[0] == "cell":

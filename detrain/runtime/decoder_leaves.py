@@ -11,7 +11,7 @@ import random
 import struct
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -70,7 +70,9 @@ class Leaves:
     def _miss(self, path: str, what: str = "") -> None:
         self.missing.append(shown(path) + (f": {what}" if what else ""))
 
-    def _items(self, items: Iterable[Item], old: list[object], path: str) -> list[object]:
+    def _items(self, items: list[Item], old: list[object], path: str) -> list[object]:
+        if list not in set(map(type, items)):
+            return list(items)
         return [
             self._required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]") for index, item in enumerate(items)
         ]

@@ -22,6 +22,7 @@ from detrain.runtime.graph import (
     WITH_VARIABLES,
     Hooks,
     Item,
+    is_plain,
     shown,
 )
 from detrain.runtime.kinds import TEXTS, Kinds
@@ -79,7 +80,8 @@ class Leaves:
         return [len(self._nodes) - 1]
 
     def _encode_all(self, values: Iterable[object], path: str) -> list[Item]:
-        return [self.encode(item, f"{path}[{index}]") for index, item in enumerate(values)]
+        items = list(values)
+        return items if is_plain(items) else [self.encode(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
     def _encode_scalar(self, value: Any, path: str) -> list[Item] | None:
         """Encode what has no parts that others could hold."""

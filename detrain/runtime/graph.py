@@ -15,6 +15,8 @@ import numpy as np
 
 from detrain.runtime.digest import Array
 
+_FAR: Final = 1 << 63
+
 Item = Any
 """A scalar, or `[number of a node]`."""
 
@@ -130,6 +132,18 @@ def _repr(key: object) -> str:
         return f"{key!r:.40}"
     except ValueError:  # more digits than Python writes
         return "int"
+
+
+def is_plain(values: list[Any]) -> bool:
+    """Return whether values are scalars of one kind that are their own items: of millions (a corpus), only C looks at each."""
+    kinds: set[type] = set(map(type, values))
+    if kinds == {int}:
+        return bool(min(values) >= -_FAR and max(values) < _FAR)
+    if kinds == {float}:
+        return not any(map(math.isnan, values))
+    if kinds == {str}:
+        return all(map(str.isascii, values))
+    return kinds <= {bool, bytes, type(None)}
 
 
 @contextmanager

@@ -859,3 +859,26 @@ def test_a_damaged_graph_is_refused_or_makes_data(recipe: Recipe, random: Any) -
     except Exception:  # whatever a reader makes of it, it says so
         return
     assert all(value is not ABSENT for value in world.values())
+
+
+@given(
+    st.lists(
+        st.sampled_from([0, -7, 1 << 63, -(1 << 63), 1.5, float("nan"), math.inf, -0.0, "a", "é", "\ud800", b"x", None, True]),
+        max_size=6,
+    )
+)
+def test_scalars_in_a_list_come_back_whatever_their_kinds(values: list[Any]) -> None:
+    world: World = {}
+    missing = restore(encode({"values": values, "tuple": tuple(values)}), world)
+
+    assert missing == []
+    assert [(type(each), repr(each)) for each in world["values"]] == [(type(each), repr(each)) for each in values]
+    assert repr(world["tuple"]) == repr(tuple(values))
+
+
+@pytest.mark.parametrize("value", [1, 1 << 63, (1 << 63) - 1, -(1 << 63), -(1 << 63) - 1, 0.5, math.nan, "a", "é", "\ud800", True])
+def test_lists_of_one_kind_come_back(value: Any) -> None:
+    world: World = {}
+
+    assert restore(encode({"values": [value] * 3}), world) == []
+    assert [(type(each), repr(each)) for each in world["values"]] == [(type(value), repr(value))] * 3

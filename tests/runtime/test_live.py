@@ -44,7 +44,8 @@ def spoil(value: Any) -> None:
         case bytearray():
             value += b"spoilt"
         case np.ndarray() if value.flags.writeable and value.dtype != object and value.size and value.ndim:
-            value.view(np.uint8).reshape(-1)[:1] ^= 0xFF if value.flags.c_contiguous else 0
+            if value.flags.c_contiguous:
+                value.view(np.uint8).reshape(-1)[:1] ^= 0xFF
         case random.Random() | np.random.RandomState() | np.random.Generator():
             value.random()
     if type(value).__module__.startswith("tests.") and isinstance(getattr(value, "__dict__", None), dict):
