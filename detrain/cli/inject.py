@@ -144,6 +144,8 @@ def command(
         injection = artifact_injection(_artifact_site(subject.sites(), artifact, site), artifact, takes_nearest=nearest)
         name, drawn = artifact.fmodel, None
         cursor = cursor or (0, artifact.epoch, artifact.step)
+    if last is not None and last < cursor:
+        raise UsageError(f"--until {until} is before the fault, which is at {written(cursor)}", "give a later step, or +N")
     experiment = Experiment(
         log="",
         injection=injection,

@@ -143,6 +143,7 @@ def test_an_infinite_value_in_the_forward_pass_shows_in_the_same_step(folder: Pa
         ),
         (("--model", "NONE", "--site", "fc", "--at", "1:0"), 82, ("no fault model 'NONE'",)),
         (("--model", "RD", "--at", "1:0"), 64, ("--site",)),
+        (("--model", "RD", "--site", "fc", "--at", "1:0", "--until", "0:3"), 64, ("before the fault", "1:0")),
     ],
 )
 def test_a_fault_that_cannot_be_is_refused_with_the_reason(
