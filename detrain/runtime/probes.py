@@ -213,6 +213,8 @@ class batch_loop(Generic[T]):
         self.iterable = iterable
         self.names = names
         self.iterator: Iterator[T] | None = None
+        self._phase = -1
+        """The phase that this loop is by itself: no epoch loop is around it."""
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -222,12 +224,16 @@ class batch_loop(Generic[T]):
 
     def __next__(self) -> T:
         session = _session
+        is_alone = False
         if self.iterator is None:
             self.iterator = iter(self.iterable)
+            is_alone = session is not None and not session.is_in_phase
         if session is None:
             return next(self.iterator)
         frame = sys._getframe(1)
         number = _guarded(session.at_load, frame, self)
+        if is_alone:
+            self._phase = session.phase
         recovery = session.recovery
         kept: Any = NOTHING if recovery is None else _guarded(recovery.load, frame)
         item: T = kept
@@ -247,6 +253,12 @@ class batch_loop(Generic[T]):
             self.names,
         )
         return item
+
+    def __del__(self) -> None:
+        """A loop that is a phase by itself and left by `break` or `return` ends it, or the next loop would go on in it."""
+        session = _session
+        if session is not None and session.is_in_phase and self._phase == session.phase:
+            _guarded(session.end_phase)
 
 
 class fetch_loop(batch_loop[T]):

@@ -292,3 +292,46 @@ def test_a_program_goes_into_its_folder_of_results_again(every: str, tmp_path: P
     assert resumed.status == 0, resumed.err
     assert resumed.out == whole.out
     assert "[0, 1, 2]" in whole.out
+
+
+LEFT = (
+    PRELUDE
+    + """
+def search(name, rate):
+    print("rate", name, rate, flush=True)
+    optimizer = Optimizer(np.full(3, 2.0))
+    for step in range(8):
+        optimizer.apply_gradients(rate * optimizer.weights)
+        die(f"{name}{rate}:{step}")
+        if rate == 3 and step == 4:
+            return []
+        if rate == 2 and step == 5:
+            break
+    return optimizer.weights
+
+first, second, third = {}, {}, {}
+for rate in (1, 3, 2):
+    first[rate] = search("first", rate)
+for rate in (1, 3, 2):
+    second[rate] = search("second", rate)
+for rate in (1, 3, 2):
+    third[rate] = search("third", rate)
+print(first, second, third)
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "2b", "3b"])
+@pytest.mark.parametrize("places", [["second1:6"], ["third1:3"], ["first3:2", "second2:4", "third3:3"], ["third2:5"]])
+def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(places: list[str], every: str, tmp_path: Path) -> None:
+    """Only the first search has an epoch loop with probes around it; each other one is a phase, also one that `return` ends."""
+    (tmp_path / "train.py").write_text(LEFT)
+    options = ("run", "--every", every, "--ckpt", "ckpt", "train.py")
+
+    whole = detrain("run", "--ckpt", "whole", "train.py", cwd=tmp_path)
+    died = [detrain(*options, cwd=tmp_path, DIE_AT=place).status for place in places]
+    again = detrain(*options, cwd=tmp_path)
+
+    assert (whole.status, died) == (0, [-9] * len(places)), whole.err
+    assert again.status == 0, again.err
+    assert again.out.splitlines()[-1] == whole.out.splitlines()[-1]
