@@ -150,6 +150,8 @@ class _Rewriter:
             self._wrap(loop.iter, "batch_loop", names)
         else:
             head = [f"{self._probe('record_load')}({', '.join(map(repr, names))})"]
+            if nest.epoch_loop is None:
+                self._insert_before_loop(loop, f"{self._probe('record_phase')}()")
         if load is None:
             self._insert_at_top(loop, [*head, *record])
         else:

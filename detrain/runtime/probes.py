@@ -53,6 +53,8 @@ class _Loops:
         """Batch whose load a wrapper has announced, until `record_batch` takes it."""
         self.loaded: object = None
         self.names: tuple[str, ...] = ()
+        self.while_phase = -1
+        """The phase that a `while` loop over batches is by itself. Nobody sees such a loop end: the next one to begin ends it."""
 
 
 _loops = _Loops()
@@ -128,6 +130,7 @@ class epoch_loop(Generic[T]):
     def __next__(self) -> T:
         session = _session
         if self._iterator is None:
+            _end_while()
             self._iterator = iter(self._iterable)
             if session is not None:
                 _guarded(session.begin_phase, sys._getframe(1))
@@ -168,8 +171,16 @@ def _ended_early(count: int, expected: int) -> None:
 
 
 def record_phase() -> None:
-    """Mark that a `while` loop over epochs is about to be entered."""
+    """Mark that a `while` loop over epochs is about to be entered, or one over batches without epochs."""
     _loops.is_while, _loops.hand_frame = True, 0
+    _end_while()
+
+
+def _end_while() -> None:
+    """A loop is about to be entered: a phase that was a `while` loop over batches by itself is over."""
+    session = _session
+    if session is not None and session.is_in_phase and session.phase == _loops.while_phase:
+        _guarded(session.end_phase)
 
 
 def record_epoch(epoch: object = None) -> None:
@@ -226,6 +237,7 @@ class batch_loop(Generic[T]):
         session = _session
         is_alone = False
         if self.iterator is None:
+            _end_while()
             self.iterator = iter(self.iterable)
             is_alone = session is not None and not session.is_in_phase
         if session is None:
@@ -330,8 +342,11 @@ def record_load(*names: str) -> None:
     """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
     session = _session
     if session is not None:
-        frame = sys._getframe(1)
+        frame, is_alone = sys._getframe(1), not session.is_in_phase
+        _loops.is_while = False
         _loops.loaded_batch = _guarded(session.at_load, frame, _WhileLoop(names))
+        if is_alone:
+            _loops.while_phase = session.phase
         _loops.loaded, _loops.names = None, names
 
 

@@ -335,3 +335,44 @@ def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(places: list
     assert (whole.status, died) == (0, [-9] * len(places)), whole.err
     assert again.status == 0, again.err
     assert again.out.splitlines()[-1] == whole.out.splitlines()[-1]
+
+
+WHILE_LOOPS_ALONE = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.zeros(3))
+
+def train(count, rate, name):
+    done = 0
+    while done < count:
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(rate * x)
+        done += 1
+        die(f"{name}{done}")
+
+step = 0
+while step < 5:
+    optimizer.apply_gradients(np.random.normal(size=3))
+    step += 1
+    die(f"a{step}")
+for name in "bc":
+    train(4, 2.0, name)
+for number, x in enumerate(np.random.normal(size=(5, 3))):
+    optimizer.apply_gradients(x)
+    die(f"d{number}")
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("place", ["a4", "b3", "c3", "d3"])
+def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str, tmp_path: Path) -> None:
+    """The state of the second loop was set in the first, which then did one batch more: another result, and exit status 0."""
+    (tmp_path / "program.py").write_text(WHILE_LOOPS_ALONE)
+    whole = detrain("run", "--ckpt", "whole", "--every", "2b", "program.py", cwd=tmp_path)
+    killed = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=place)
+    last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert (whole.status, killed.status, last.status) == (0, -9, 0), last.err
+    assert last.out == whole.out
+    assert "resuming" in last.err

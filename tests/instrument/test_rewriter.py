@@ -229,8 +229,9 @@ def test_a_while_loop_over_batches_announces_its_load() -> None:
                 print('end')
         """,
         """\
-        from detrain import record_batch, record_load  # put here by detrain
+        from detrain import record_batch, record_load, record_phase  # put here by detrain
         def train():
+            record_phase()
             while not done(): #B
                 # the next one
 
@@ -253,7 +254,8 @@ def test_a_while_loop_without_a_load_is_recorded_at_its_top() -> None:
             step() #U
         """,
         """\
-        from detrain import record_batch, record_load  # put here by detrain
+        from detrain import record_batch, record_load, record_phase  # put here by detrain
+        record_phase()
         while True: #B
             record_load()
             execute = record_batch()
