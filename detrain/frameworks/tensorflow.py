@@ -206,7 +206,10 @@ class TensorFlow:
         """Return the value of an eager tensor of numbers or text, in the tensor's own memory; else None."""
         if not isinstance(value, EagerTensor) or value.dtype is tf.resource or value.dtype is tf.variant:
             return None
-        return np.asarray(value._numpy())
+        try:
+            return np.asarray(value._numpy())
+        except tf.errors.UnimplementedError:  # a tensor that is sharded over devices: it has no value in one place
+            return None
 
     def make_constant(self, array: Array) -> object:
         """Return an eager tensor."""

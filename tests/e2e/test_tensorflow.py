@@ -548,3 +548,33 @@ def test_variables_that_are_built_ahead_under_other_names_are_refused(server: Se
     assert killed.status == -9, killed.err
     assert again.status == Diverged.exit_code, again.out + again.err
     assert "variables were made anew, and no value was restored for them: Odd/kernel0" in again.err
+
+
+SHARDED = """
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+mesh = dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+layout = dtensor.Layout(["x", dtensor.UNSHARDED], mesh)
+kept = [dtensor.call_with_layout(tf.ones, layout, shape=(4, 3))]
+w, optimizer = tf.Variable(tf.zeros(3)), tf.keras.optimizers.SGD(0.1)
+for epoch in range(2):
+    for step in range(4):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((w - 1.0) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+        kept.append(dtensor.call_with_layout(tf.ones, layout, shape=(4, 3)))
+print(w.numpy(), len(kept))
+"""
+
+
+def test_a_tensor_that_is_sharded_over_devices_is_named(tmp_path: Path) -> None:
+    """It has no value in one place: asking for that ended the run with an error of ours."""
+    (tmp_path / "program.py").write_text(SHARDED)
+    run = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert run.out.endswith(" 9\n")
+    assert "not captured" in run.err
+    assert "kept[1]" in run.err
