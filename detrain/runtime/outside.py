@@ -95,15 +95,17 @@ class Outside:
             self._used[kind] = place + 1
             return known[place]
         value = real()
-        self._sizes[" " in kind] += len(kind) + len(value)  # once over, always: none may take the place of one that was left out
-        if self._sizes[" " in kind] <= _MOST_CHARACTERS:
+        if self.note(kind, value):
             self._used[kind] = place + 1
-            self.readings.setdefault(kind, known).append(value)
         return value
 
-    def has(self, kind: str) -> bool:
-        """Return whether `read` has something recorded for this turn."""
-        return self._used.get(kind, 0) < len(self.readings.get(kind, ()))
+    def note(self, kind: str, value: str) -> bool:
+        """Record something of a kind, behind what there is of it; return whether there was room."""
+        self._sizes[" " in kind] += len(kind) + len(value)  # once over, always: none may take the place of one that was left out
+        has_room = self._sizes[" " in kind] <= _MOST_CHARACTERS
+        if has_room:
+            self.readings.setdefault(kind, []).append(value)
+        return has_room
 
     def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
         def read(*arguments: Any) -> Any:

@@ -60,7 +60,7 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
     parts: list[tuple[str, Array, str]] = [("meta", _bytes(msgspec.json.encode(snapshot.meta, order="deterministic")), "")]
     for number, (key, array) in enumerate(snapshot.tensors.items()):
         parts.append((f"tensors/{number:05d} {key.replace('/', ' ')}", array, key))
-    parts += [(f"rng/{name}", _bytes(packed), "") for name, packed in snapshot.rng.items()]
+    parts += [(f"rng/{name}", _bytes(state), "") for name, state in snapshot.rng.items()]
     parts.append(("python/graph", _bytes(snapshot.python), ""))
     apart, packs = packed(snapshot.arrays)
     parts += [(f"python/arrays/{name}", array, "") for name, array in apart.items()]

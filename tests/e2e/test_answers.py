@@ -133,6 +133,36 @@ def test_data_that_were_prepared_before_the_loop_are_not_prepared_again(tmp_path
     assert "'cache' was made" in again.err
 
 
+TURNS = (
+    PRELUDE
+    + """
+before = os.path.exists("weights.txt")
+if before:
+    os.rename("weights.txt", "weights.old")
+print(before, os.path.exists("weights.txt"), flush=True)
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    with open("weights.txt", "w") as file:
+        file.write(repr(optimizer.weights))
+print(open("weights.old").read())
+"""
+)
+
+
+def test_each_turn_of_a_question_has_its_own_answer(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TURNS)
+    (tmp_path / "weights.txt").write_text("of an earlier run")
+    first = detrain("run", "train.py", cwd=tmp_path, DIE_AT="2:1")
+    again = detrain("run", "train.py", cwd=tmp_path)
+
+    assert (first.status, again.status) == (-9, 0), again.err
+    assert first.out == "True False\n"
+    assert again.out == "True False\nof an earlier run\n"
+
+
 def made_in(folder: Path, program: str) -> Path:
     folder.mkdir()
     (folder / "train.py").write_text(program)
