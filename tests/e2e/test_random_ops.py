@@ -6,6 +6,7 @@ implementation would fail once in three hundred choices of the seed.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,15 @@ def test_draws_that_cannot_have_been_are_refused(counts: dict[str, Any], monkeyp
 
     for name in ("_internal_operation_seed", "_set_global_seed"):
         monkeypatch.setattr(Context, name, getattr(Context, name))  # which EagerDraws replaces
+    normal = gen_random_ops.random_standard_normal
+
+    @functools.wraps(normal)
+    def small(*, shape: Any, **rest: Any) -> Any:
+        assert np.prod(shape.numpy()) < 1000, "memory is asked for before the size is looked at"
+        return normal(shape=shape, **rest)
+
     draws = EagerDraws()
-    draws.watch("random_standard_normal", gen_random_ops.random_standard_normal)
+    draws.watch("random_standard_normal", small)
 
     draws.restore({NORMAL % "[2, 3]": 4})
     with pytest.raises(CheckpointDamaged):

@@ -355,8 +355,8 @@ while step < 5:
     optimizer.apply_gradients(np.random.normal(size=3))
     step += 1
     die(f"a{step}")
-for name in "bc":
-    train(4, 2.0, name)
+train(4, 2.0, "b")
+train(4, 3.0, "c")
 for number, x in enumerate(np.random.normal(size=(5, 3))):
     optimizer.apply_gradients(x)
     die(f"d{number}")
