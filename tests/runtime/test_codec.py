@@ -882,4 +882,5 @@ def test_lists_of_one_kind_come_back(value: Any) -> None:
 
     assert restore(encode({"values": [value] * 3}), world) == []
     assert [(type(each), repr(each)) for each in world["values"]] == [(type(value), repr(value))] * 3
-    assert value is not math.nan or all(each is math.nan for each in world["values"])  # as a key it is found by its identity
+    if type(value) is float:  # lists compare by identity first, and as a key NaN is found by that alone
+        assert world["values"] == [value] * 3
