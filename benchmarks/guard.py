@@ -1,10 +1,11 @@
 """What the guard costs a step, what the way back costs, and how often it is wrong.
 
-    python benchmarks/guard.py [--steps N] [--width W] [--batch B] [--json]
+    python benchmarks/guard.py [--steps N] [--width W] [--batch B] [--ring device|host] [--json]
     python benchmarks/guard.py --false-alarms 20000
 
 First form: a convolutional network with Adam under `detrain run --guard recover`. In one process, for each step: the time of the
-step, of the look at the cut behind it (as it happens, with cold caches, and the slope of 20 looks in a row), of holding the moment.
+step, of the look at the cut behind it (as it happens, with cold caches; repeated, warm; and the reductions alone, repeated inside
+of a compiled function), of holding the moment. Behind a step any call is slow: beside the look stands TensorFlow's smallest.
 Then one fault: the time from the alarm until the run is there again, in step times. For comparison the algebraic inverse of Adam
 (the way back that keeps no copy): its error in ULP, for a usual gradient and for a faulty one, and its time.
 
@@ -29,6 +30,8 @@ import numpy as np
 COST = """
 import json, os, sys, time, keras, numpy as np, tensorflow as tf
 probes = sys.modules["detrain.runtime.probes"]  # a program that imports detrain would get no probes
+of_holding = sys.modules["detrain.frameworks.tensorflow_hold"]
+Compiled, sums_of_squares = of_holding.Compiled, of_holding.sums_of_squares
 layers = keras.layers
 steps, width, batch = map(int, sys.argv[1:4])
 model = keras.Sequential([keras.Input((32, 32, 3)), *[layer for scale in (1, 2, 4) for layer in (
@@ -61,6 +64,26 @@ class Timed:
             self.times.append(time.perf_counter() - began)
             self.cpu.append(time.process_time() - cpu)
 
+def repeated(count):
+    def make(variables):
+        sums = []
+        for _ in range(count):
+            with tf.control_dependencies(sums[-1:]):
+                sums.append(sums_of_squares(variables)[0])
+        return sums[-1:]
+    return make
+
+def per_call(call):
+    for _ in range(20):
+        call()
+    times = []
+    for _ in range(200):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times))
+
+bare_call = []
 faulty = steps - 3
 recovery = looks = holds = None
 for epoch in range(1):
@@ -80,14 +103,21 @@ for epoch in range(1):
         os.close(marks)
         if turn == 8:
             framework, guard = probes._session.frameworks[0], recovery.guard
+            slope = per_call(lambda: guard.bounds.judge(*framework.norms()))
+            all_floats = [v.value for v in [*model.variables, *optimizer.variables] if "float" in v.dtype and len(v.shape)]
+            once, often = (per_call(Compiled(dict(enumerate(all_floats)), repeated(count))) for count in (1, 21))
+            in_graph = (often - once) / 20
+        if turn > 8:
             began = time.perf_counter()
-            for _ in range(20):
-                guard.bounds.judge(*framework.norms())
-            slope = (time.perf_counter() - began) / 20
+            tf.add(1.0, 2.0)
+            bare_call.append(time.perf_counter() - began)
 watched, _ = framework.norms()
+assert len(watched) == len(all_floats), (len(watched), len(all_floats))
 held = sum(v.numpy().nbytes for v in [*model.variables, *optimizer.variables])
-print("RESULT", json.dumps({"look": looks.times[3:], "look_cpu": looks.cpu[3:], "hold": holds.times[3:],
-    "hold_cpu": holds.cpu[3:], "slope": slope, "variables": len(watched), "bytes": held}))
+watched_bytes = sum(v.shape.num_elements() * v.dtype.size for v in all_floats)
+print("RESULT", json.dumps({"look": looks.times[3:], "look_cpu": looks.cpu[3:], "hold": holds.times[3:], "hold_cpu": holds.cpu[3:],
+    "slope": slope, "in_graph": in_graph, "bare_call": bare_call, "variables": len(watched), "bytes": held,
+    "watched_bytes": watched_bytes}))
 """
 
 STEADY = """
@@ -122,11 +152,12 @@ for optimizer in (optimizers.Adam(1e-2), optimizers.SGD(schedule, momentum=0.9),
 """
 
 
-def run(source: str, *arguments: object, mode: str) -> tuple[str, list[dict[str, Any]], list[str]]:
+def run(source: str, *arguments: object, mode: str, ring: str = "device") -> tuple[str, list[dict[str, Any]], list[str]]:
     """Run a program with the guard; return its output, the log of alarms and the lines of `marks`."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "program.py").write_text(source)
-        command = [sys.executable, "-m", "detrain", "run", "--guard", mode, "--ckpt", "home", "program.py", *map(str, arguments)]
+        command = [sys.executable, "-m", "detrain", "run", "--guard", mode, "--guard-ring", ring]
+        command += ["--ckpt", "home", "program.py", *map(str, arguments)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(done.stderr[-3000:])
@@ -167,9 +198,9 @@ def inverse_of_adam(size: int) -> dict[str, Any]:
     return found
 
 
-def cost(steps: int, width: int, batch: int) -> dict[str, Any]:
+def cost(steps: int, width: int, batch: int, ring: str) -> dict[str, Any]:
     """Measure what the guard costs."""
-    out, alarms, lines = run(COST, steps, width, batch, mode="recover")
+    out, alarms, lines = run(COST, steps, width, batch, mode="recover", ring=ring)
     result = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT")).removeprefix("RESULT"))
     marks = [line.split() for line in lines]
     began, ended = [float(m[1]) for m in marks], [float(m[2]) for m in marks]
@@ -185,8 +216,12 @@ def cost(steps: int, width: int, batch: int) -> dict[str, Any]:
         "look, CPU ms": quartiles(result["look_cpu"]),
         "step, CPU ms": round(step_cpu * 1e3, 2),
         "look, share of a step in CPU time": round(float(np.median(result["look_cpu"])) / step_cpu, 6),
+        "tf.add(1.0, 2.0) at the same place, ms": quartiles(result["bare_call"]),
         "look repeated, ms": round(result["slope"] * 1e3, 4),
         "look repeated, share of a step": round(result["slope"] / step, 6),
+        "look repeated in the graph, ms": round(result["in_graph"] * 1e3, 4),
+        "look repeated in the graph, share of a step": round(result["in_graph"] / step, 6),
+        "bytes watched, MB": round(result["watched_bytes"] / 1e6, 3),
         "variables watched": result["variables"],
         "hold, ms": quartiles(result["hold"]),
         "hold, CPU ms": quartiles(result["hold_cpu"]),
@@ -202,6 +237,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--ring", choices=["device", "host"], default="device")
     parser.add_argument("--false-alarms", type=int, metavar="STEPS")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -209,7 +245,7 @@ def main() -> None:
         _out, alarms, _marks = run(STEADY, options.false_alarms, mode="detect")
         figures: dict[str, Any] = {"steps": options.false_alarms // 5 * 5, "alarms": len(alarms)}
     else:
-        figures = cost(options.steps, options.width, options.batch)
+        figures = cost(options.steps, options.width, options.batch, options.ring)
     if options.json:
         print(json.dumps(figures))
         return

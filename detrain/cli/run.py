@@ -86,6 +86,13 @@ class EveryType(click.ParamType[Every]):
 )
 @click.option("--guard-gradients", is_flag=True, help="With --guard: look at the norms of gradients, too.")
 @click.option(
+    "--guard-ring",
+    type=click.Choice(["device", "host"]),
+    default="device",
+    show_default=True,
+    help="Where --guard recover holds the last two states: on the device, copied on write, or copied to the host's memory.",
+)
+@click.option(
     "--on-repeat",
     type=click.Choice(["stop", "continue"]),
     default="stop",
@@ -116,6 +123,7 @@ def command(
     on_sigterm: str,
     guard: str | None,
     guard_gradients: bool,
+    guard_ring: str,
     on_repeat: str,
     loader: Mode,
     strict: bool,
@@ -163,6 +171,7 @@ def command(
         keep_every=keep_every or 0,
         guard=guard or "",
         guards_gradients=guard_gradients,
+        ring=guard_ring,
         goes_on_after_repeat=on_repeat == "continue",
         is_restarted=restarted > 0,
         keep_best=keep_best,

@@ -144,8 +144,11 @@ class Framework(Protocol):
         The sequence is the same object until another is to be watched.
         """
 
-    def hold(self) -> object:
-        """Return the state of the framework at this moment, to be put back by `put_back`. It shares memory, copied on write."""
+    def hold(self, *, on_host: bool) -> object:
+        """Return the state of the framework at this moment, to be put back by `put_back`.
+
+        It shares memory, copied on write; `on_host`: it is a copy in the host's memory, and takes none of the device's.
+        """
 
     def put_back(self, held: object) -> list[str]:
         """Put a state back, or return, with nothing done, why that cannot be exact."""

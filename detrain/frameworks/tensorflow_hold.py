@@ -196,18 +196,21 @@ class Moments:
             self._watched = self._generation, [watched[key] for key in compiled.keys], compiled
         return self._watched[1], norms(self._watched[2]())
 
-    def hold(self) -> Held:
-        """Hold the variables by reference."""
+    def hold(self, *, on_host: bool) -> Held:
+        """Hold the variables by reference, or copies of them in the host's memory."""
         self.pulls.is_loading = False  # a load that was begun may have raised
         if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
             alive = {key: variable for key, variable in self._alive().items() if variable.dtype not in _NO_NUMBERS}
             there = {key: variable for key, variable in alive.items() if _is_initialized(variable)}
             self._reader = self._generation, Compiled(there, read_all), frozenset(alive.keys() - there.keys())
         generation, reader, uninitialized = self._reader
+        values: Iterator[Any] = itertools.chain(*reader())
+        if on_host:
+            values = (value.numpy() for value in values)  # a copy, unlike what asarray returns
         held = Held(
             generation,
             len(self._building.units()),
-            dict(zip(reader.keys, itertools.chain(*reader()), strict=True)),
+            dict(zip(reader.keys, values, strict=True)),
             uninitialized,
             self._births.top_counts(),
             dict(self._made()),

@@ -87,6 +87,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """`detect` or `recover`: look for hardware faults at each cut."""
     guards_gradients: bool = False
     """The norms of gradients are looked at, too."""
+    ring: str = "device"
+    """Where the guard holds the last states: `device`, or `host` where the device's memory is short."""
     goes_on_after_repeat: bool = False
     """An alarm that comes again when steps are run again does not end the run."""
     is_restarted: bool = False

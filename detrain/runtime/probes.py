@@ -289,18 +289,25 @@ class _WhileLoop:
         self.names = names
 
 
-def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool = False) -> None:
+def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool = False, ring: str = "device") -> None:
     """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before the loops.
 
     `gradients` has the norms of gradients looked at, too (`--guard-gradients`): in functions that are traced from then on.
+    `ring` says where the last states are held (`--guard-ring`): "device" or "host".
 
     Options of the command count instead, if they were given; without a session this does nothing. Raises UsageError.
     """
-    for name, value, known in (("mode", mode, ("detect", "recover")), ("on_repeat", on_repeat, ("stop", "continue"))):
+    choices = (
+        ("mode", mode, ("detect", "recover")),
+        ("on_repeat", on_repeat, ("stop", "continue")),
+        ("ring", ring, ("device", "host")),
+    )
+    for name, value, known in choices:
         if value not in known:
             raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/guard.md")
     if _session is not None and _session.recovery is None:
-        _guarded(_session.guard, recovers=mode == "recover", goes_on=on_repeat == "continue", gradients=gradients)
+        chosen = {"recovers": mode == "recover", "goes_on": on_repeat == "continue", "gradients": gradients}
+        _guarded(_session.guard, **chosen, on_host=ring == "host")
 
 
 def note_fetched(parts: list[Any]) -> None:

@@ -88,8 +88,17 @@ class Moment:
 class Ring:
     """The last `depth` moments of the batch loop that is running."""
 
-    def __init__(self, depth: int, capture: Capture, frameworks: Sequence[Framework], streams: Streams, files: Files) -> None:
-        self._depth = depth
+    def __init__(
+        self,
+        depth: int,
+        capture: Capture,
+        frameworks: Sequence[Framework],
+        streams: Streams,
+        files: Files,
+        *,
+        on_host: bool = False,
+    ) -> None:
+        self._depth, self._on_host = depth, on_host
         self._capture, self._frameworks, self._streams, self._files = capture, frameworks, streams, files
         self._moments: list[Moment] = []
         self._next = 0
@@ -130,7 +139,7 @@ class Ring:
             weakref.ref(source),
             id(frame),
             state,
-            [framework.hold() for framework in self._frameworks],
+            [framework.hold(on_host=self._on_host) for framework in self._frameworks],
             self._files.state(),
             {name: set(vars(module)) for name, module in user_modules().items()},
             extra,

@@ -80,7 +80,12 @@ class Session:
         self.recovery: Recovery | Rewind | None = None
         """Looks for hardware faults at each cut, and goes back."""
         if config.guard:
-            self.guard(recovers=config.guard == "recover", goes_on=config.goes_on_after_repeat, gradients=config.guards_gradients)
+            self.guard(
+                recovers=config.guard == "recover",
+                goes_on=config.goes_on_after_repeat,
+                gradients=config.guards_gradients,
+                on_host=config.ring == "host",
+            )
         if isinstance(self.experiment, Campaign):
             window = Window(1, self._capture, self.frameworks, self.streams, self._files)
             self.recovery = Rewind(self.experiment, window, self._guard, lambda: self._at_first_batch, self._catalogue.folder)
@@ -119,12 +124,12 @@ class Session:
         self._is_in_body = self._is_confirmed = False
         self._batches.suspects = self._warned
 
-    def guard(self, *, recovers: bool, goes_on: bool, gradients: bool) -> None:
+    def guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
         """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
         self._guards_gradients = gradients
         for framework in self.frameworks if gradients else ():
             framework.watch_gradients()
-        ring = Ring(DEPTH, self._capture, self.frameworks, self.streams, self._files) if recovers else None
+        ring = Ring(DEPTH, self._capture, self.frameworks, self.streams, self._files, on_host=on_host) if recovers else None
         log = self._catalogue.folder / f"{self._config.program}-r{self._config.run}.alarms.jsonl"
         is_first = not self._config.is_restarted and not self._config.stations
         self._guard = Guard(recovers=recovers, goes_on=goes_on, log=log, frameworks=self.frameworks, is_first=is_first)

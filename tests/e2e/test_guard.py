@@ -241,12 +241,12 @@ def test_eager_random_ops_draw_the_same_again(server: Server, tmp_path: Path) ->
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
 
 
-def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ring", ["device", "host"])
+def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path, ring: str) -> None:
     expected = _bare(server, tmp_path, FIT)
+    faults = "9:gradient,12:slot,23:nan,36:gradient,47:slot"
 
-    lines, log, err, status = _run(
-        server, tmp_path, FIT, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan,36:gradient,47:slot"
-    )
+    lines, log, err, status = _run(server, tmp_path, FIT, "--guard", "recover", "--guard-ring", ring, FAULTS=faults)
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 5
@@ -373,6 +373,7 @@ def test_one_call_guards_a_program_with_probes_by_hand(server: Server, tmp_path:
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
 
 
-def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(UsageError, match="mode='both'"):
-        guard_run("both")
+@pytest.mark.parametrize(("name", "value"), [("mode", "both"), ("on_repeat", "wait"), ("ring", "disk")])
+def test_an_unknown_mode_is_refused(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}='{value}'"):
+        guard_run(**{name: value})

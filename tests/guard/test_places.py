@@ -1,0 +1,37 @@
+"""Where the last states are held: by reference on the device, or copied to the host's memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_the_same() -> None:
+    tf = pytest.importorskip("tensorflow")
+    from detrain.frameworks.tensorflow_hold import Moments
+
+    variables = {
+        "floats": tf.Variable([1.5, float("nan"), -0.0]),
+        "half": tf.Variable(tf.constant([1.0, 3.0], tf.bfloat16)),
+        "count": tf.Variable(7, dtype=tf.int64),
+    }
+    owner: Any = SimpleNamespace(
+        top_counts=dict, set_top_counts=lambda _counts: None, units=list, state=lambda: (0, {}), go_back=lambda _draws: None
+    )
+    moments = Moments(owner, owner, lambda: variables, dict, owner)
+    before = {key: variable.numpy().tobytes() for key, variable in variables.items()}
+
+    by_reference, copied = moments.hold(on_host=False), moments.hold(on_host=True)
+
+    assert all(isinstance(value, tf.Tensor) for value in by_reference.values.values())
+    assert all(isinstance(value, np.ndarray | np.generic) for value in copied.values.values())
+    read = {key: np.asarray(value) for key, value in by_reference.values.items()}
+    assert not any(np.shares_memory(copied.values[key], read[key]) for key in read)
+    for held in (copied, by_reference):
+        for variable in variables.values():
+            variable.assign(tf.zeros_like(variable))
+        assert moments.put_back(held) == []
+        assert {key: variable.numpy().tobytes() for key, variable in variables.items()} == before
