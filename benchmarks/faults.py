@@ -6,7 +6,8 @@ Step times: the step of the digits example, traced three times in one process: b
 at every convolution and matrix product. Rounds alternate; the ratios are of the medians of a round, with quartiles over rounds.
 
 Trials: the digits example (steps of a few milliseconds) and a small ResNet-18, many trials in one process against one process each.
-Efficiency is the time that the steps of a trial take in the bare program over the time of the trial.
+Their faults lie about one step apart, as in a campaign with a trial for each step or more: few trials spread over many steps pay
+for the steps between them as well. Efficiency is the time that a trial's steps take in the bare program over the trial's time.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def trials(trained: Trained, rounds: int) -> None:
         subject = Subject(Program.find(str(trained.program), is_module=False), trained.arguments, Path(folder))
         sites = [site for site in subject.sites() if site.is_contraction]
         golden = subject.golden(Experiment(log="", at=(0, 0, 0)))
-        steps = [(0, 0, batch) for batch in range(1, STEPS_AN_EPOCH - TRIAL)]
+        steps = [(0, 0, batch) for batch in range(1, 1 + trained.count)]
         draw = Drawing(3, sites, list(PUBLISHED.values()), steps, None)
         plans = {number: draw.trial(number, TRIAL)[1] for number in range(trained.count)}
         plans = {number: msgspec.structs.replace(plan, stops_on_nonfinite=False) for number, plan in plans.items()}

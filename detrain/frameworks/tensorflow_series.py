@@ -29,7 +29,9 @@ class Series:
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._losses: dict[tuple[str, int], Any] = {}
-        """Hidden variables by (function and turn in it, replica): [how often it was noted since it was read, the loss]."""
+        """Hidden variables by (function and turn in it, replica): [how often it was noted, the loss]."""
+        self._noted: dict[tuple[str, int], float] = {}
+        """How often each had been noted when it was read last. Not put back with a trial's state: neither are the variables."""
         self._eager: dict[str, float] = {}
         self._turns: dict[tuple[int, int], int] = {}
         """How many gradients have been taken in a graph, by its id, and a replica."""
@@ -87,7 +89,8 @@ class Series:
             if key not in self._losses:
                 self._losses[key] = hidden_variable(_NOTHING, tf.float64)
             total = tf.add_n([tf.reduce_sum(tf.cast(tensor, tf.float64)) for tensor in tensors])
-            self._losses[key].assign(tf.stack([tf.ones_like(total), total]), read_value=False)
+            count = self._losses[key].read_value()[0] + 1
+            self._losses[key].assign(tf.stack([count, total]), read_value=False)
 
     def begin(self) -> None:
         """The first step of this process is about to run: what its metrics hold is of steps before it."""
@@ -95,18 +98,24 @@ class Series:
 
     def has_loss(self) -> bool:
         """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
-        return not self._losses or bool(self._eager) or any(_read(variable)[0] for variable in self._losses.values())
+        known = self._noted
+        return (
+            not self._losses or bool(self._eager) or any(_read(each)[0] != known.get(key, 0) for key, each in self._losses.items())
+        )
 
     def read(self) -> dict[str, float]:
-        """Return the loss of the step that has ended (summed over replicas and over the tapes of the step), and its metrics."""
+        """Return the loss of the step that has ended (summed over replicas and over the tapes of the step), and its metrics.
+
+        A step that does not take a gradient has not its loss.
+        """
         values: dict[str, float] = {}
         losses = list(self._eager.values())
         self._eager.clear()
-        for variable in self._losses.values():
-            count, loss = _read(variable)
-            if count:
-                losses.append(float(loss))
-                variable.assign(_NOTHING, read_value=False)  # a step that does not take this gradient has not this loss
+        for key, variable in self._losses.items():
+            count, loss = _read(variable).tolist()
+            if count != self._noted.get(key, 0):
+                losses.append(loss)
+                self._noted[key] = count
         if losses:
             values["loss"] = float(sum(losses))
         values.update(self._read_metrics())

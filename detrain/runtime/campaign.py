@@ -53,7 +53,7 @@ class Campaign(ExperimentRun):
             self._write(Log(end=why))
             self._is_over = True
 
-    def end_body(self, kept: Mapping[str, float] | None = None, *, is_last: bool = False) -> None:
+    def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
         """The body of a batch, if there was one, is over."""
         if not self._is_over:
             super().end_body(kept, is_last=is_last)

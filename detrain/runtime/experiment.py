@@ -147,8 +147,8 @@ class ExperimentRun:
             self._write(Log(is_armed=True))
             self._is_armed = True
 
-    def end_body(self, kept: Mapping[str, float] | None = None, *, is_last: bool = False) -> None:
-        """The body of a batch, if there was one, is over; `is_last`: of an epoch. `kept`: accuracies that the program kept."""
+    def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
+        """The body of a batch, if there was one, is over; `is_last`: of an epoch. `kept`: accuracies that the program keeps."""
         body, self._body = self._body, None
         if body is None:
             return
@@ -182,7 +182,7 @@ class ExperimentRun:
             self._write(Log(step=msgspec.structs.replace(self._bare, state=self._digest_now())))
         self._bare = None
 
-    def end_epoch(self, phase: int, epoch: int, kept: Mapping[str, float] | None = None) -> None:
+    def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
         """An epoch is over, what comes after its batches (validation) included."""
         self.end_body(is_last=True)
         if self._instruments is None or self.plan.is_profile:
@@ -269,9 +269,9 @@ class ExperimentRun:
         os._exit(0)
 
 
-def _with(series: dict[str, float], kept: Mapping[str, float] | None) -> dict[str, float]:
+def _with(series: dict[str, float], kept: Callable[[], Mapping[str, float]]) -> dict[str, float]:
     """Return a step's series with what the program keeps, if there is no metric of accuracy in it."""
-    return series if any(map(is_accuracy, series)) else {**(kept or {}), **series}
+    return series if any(map(is_accuracy, series)) else {**kept(), **series}
 
 
 def _as_json(series: Mapping[str, float]) -> dict[str, float | str]:

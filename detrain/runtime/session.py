@@ -234,8 +234,7 @@ class Session:
         self._check_claims()
         self._look("epoch")
         if self.experiment is not None and self._epoch >= 0 and not self._stations:
-            kept = accuracies(frame, self._to_array, is_after_epoch=True)
-            self.experiment.end_epoch(self._phase, self._epoch, kept)
+            self.experiment.end_epoch(self._phase, self._epoch, lambda: accuracies(frame, self._to_array, is_after_epoch=True))
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
         self._entered.begin(frame)
         if not self._notes_all_streams:
@@ -261,8 +260,7 @@ class Session:
         self._note_alarm("end")
         self._look("end")
         if self.experiment is not None and epochs > 0 and not self._stations:
-            kept = accuracies(frame, self._to_array, is_after_epoch=True)
-            self.experiment.end_epoch(self._phase, self._epoch, kept)
+            self.experiment.end_epoch(self._phase, self._epoch, lambda: accuracies(frame, self._to_array, is_after_epoch=True))
         self._epoch, self._batch = epochs, 0
         if not self._arrive("end", frame) and not self._stations and epochs > 0:
             self._save("end", frame)
@@ -272,7 +270,7 @@ class Session:
         """The body of a batch is over: note what the experiment wants to know of it."""
         if self.experiment is not None:
             self._note_alarm(cut)
-            self.experiment.end_body(accuracies(frame, self._to_array), is_last=cut != "load")
+            self.experiment.end_body(lambda: accuracies(frame, self._to_array), is_last=cut != "load")
 
     def _note_alarm(self, cut: Cut) -> None:
         """Have the guard look, and tell the experiment what it sees."""

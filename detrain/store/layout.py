@@ -6,8 +6,11 @@ Documented byte by byte in docs/format.md.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +26,7 @@ from detrain.store.snapshot import Snapshot
 from detrain.store.trailer import FORMAT_VERSION, MAGIC, Extent, Listed, Trailer, digest_of_rest
 
 _GROUPS: Final = ("tensors", "rng", "python", "python/arrays", "python/packs")
+_LARGE_BYTES: Final = 32 << 20
 _CHUNK_BYTES: Final = 1 << 20
 """So much is digested and then written at a time: it is still in the processor's cache."""
 
@@ -65,34 +69,78 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
     apart, packs = packed(snapshot.arrays)
     parts += [(f"python/arrays/{name}", array, "") for name, array in apart.items()]
     parts += [(name, array, "") for name, array in packs]
-    listed: list[Listed] = []
-    extents: list[Extent] = []
+    names = {name: dtype_name(array.dtype) for name, array, _key in parts}
+    for name, array, _key in parts:
+        if names[name] is None:
+            raise ValueError(f"{name!r} has dtype {array.dtype}, whose bytes are not data")
     file = _NewFile(sink)
     with file.hdf5:
-        for name, array, key in parts:
-            if sink.error is not None:
-                raise sink.error
-            dtype = dtype_name(array.dtype)
-            if dtype is None:
-                raise ValueError(f"{name!r} has dtype {array.dtype}, whose bytes are not data")
-            digest, extent = file.put(name, array)
-            listed.append(Listed(name, dtype, array.shape, digest, key))
-            extents.append(extent)
-        manifest = msgspec.json.encode(listed)
-        extents.append(file.put("manifest", _bytes(manifest))[1])
-        file.put_text("digest", digest_bytes(manifest))
+        places = [(array, file.place(name, array)) for name, array, _key in parts]
+        digests = _fill_all(sink, places)
+        listed = [
+            Listed(name, names[name] or "", array.shape, digest, key)
+            for (name, array, key), digest in zip(parts, digests, strict=True)
+        ]
+        manifest = _bytes(msgspec.json.encode(listed))
+        places.append((manifest, file.place("manifest", manifest)))
+        _fill(sink, *places[-1])
+        file.put_text("digest", digest_bytes(manifest.data))
     if sink.error is not None:
         raise sink.error
     end = sink.seek(0, os.SEEK_END)
+    extents = [extent for _array, extent in places]
     trailer = Trailer(
         tuple(extent.offset for extent in extents),
         digest_of_rest(sink.read_at, extents, end),
-        digest_bytes(manifest),
+        digest_bytes(manifest.data),
         len(manifest),
     )
     sink.seek(end)
     sink.write(trailer.pack())
     return trailer.manifest_digest
+
+
+def _fill_all(sink: Sink, places: list[tuple[Array, Extent]]) -> list[str]:
+    """Write the bytes of all arrays, large states by two threads, and return the arrays' digests. Raises OSError."""
+    digests = [""] * len(places)
+    waiting = collections.deque(enumerate(places))
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while sink.error is None and not errors:
+            try:
+                number, (array, extent) = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                digests[number] = _fill(sink, array, extent)
+            except Exception as error:  # in a thread nobody would see it
+                errors.append(error)
+
+    helper = threading.Thread(target=work, name="detrain writer's help")
+    if sum(array.nbytes for array, _extent in places) >= _LARGE_BYTES:
+        with contextlib.suppress(RuntimeError):  # Python is about to end, and starts no more threads
+            helper.start()
+    try:
+        work()
+    finally:  # an interrupt: the file is about to be closed, and its number may become another file's
+        waiting.clear()
+        if helper.ident is not None:
+            helper.join()
+    for each in (sink.error, *errors):
+        if each is not None:
+            raise each
+    return digests
+
+
+def _fill(sink: Sink, array: Array, extent: Extent) -> str:
+    """Write the bytes of an array, and return its digest."""
+    state, data = begin_array(array.dtype, array.shape), memoryview(raw_bytes(array))
+    for start in range(0, len(data), _CHUNK_BYTES):
+        chunk = data[start : start + _CHUNK_BYTES]
+        state.update(chunk)
+        sink.write_at(extent.offset + start, chunk)
+    return str(state.hexdigest())
 
 
 class _NewFile:
@@ -117,8 +165,8 @@ class _NewFile:
         """Write text of fixed length as an attribute of the file: other text lies in a heap without checksums."""
         self.hdf5.attrs.create(name, text.encode(), dtype=self._h5.string_dtype("utf-8", max(len(text.encode()), 1)))
 
-    def put(self, name: str, array: Array) -> tuple[str, Extent]:
-        """Write one dataset; return its digest, and where its bytes lie."""
+    def place(self, name: str, array: Array) -> Extent:
+        """Make room for one dataset; return where its bytes are to lie."""
         h5 = self._h5
         kind = h5.h5t.py_create(array.dtype if _is_native(array.dtype) else _opaque(array.dtype), logical=True)
         space = h5.h5s.create_simple(array.shape) if array.ndim else h5.h5s.create(h5.h5s.SCALAR)
@@ -127,16 +175,7 @@ class _NewFile:
         # Without the bytes of arrays that have none: HDF5 has no type of size 0, and fills those of size 1 with zeros.
         properties.set_fill_time(h5.h5d.FILL_TIME_NEVER if array.nbytes else h5.h5d.FILL_TIME_ALLOC)
         offset = h5.h5d.create(self.hdf5.id, name.encode(), kind, space, properties).get_offset()
-        return self._write(array, offset or 0)
-
-    def _write(self, array: Array, offset: int) -> tuple[str, Extent]:
-        state, data = begin_array(array.dtype, array.shape), memoryview(raw_bytes(array))
-        self._sink.seek(offset)
-        for start in range(0, len(data), _CHUNK_BYTES):
-            chunk = data[start : start + _CHUNK_BYTES]
-            state.update(chunk)
-            self._sink.write(chunk)
-        return state.hexdigest(), Extent(offset if data else 0, len(data))
+        return Extent(offset or 0 if array.nbytes else 0, array.nbytes)
 
     def _timeless(self, kind: str) -> Any:
         properties = self._h5.h5p.create(getattr(self._h5.h5p, kind))

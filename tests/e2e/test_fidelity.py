@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,15 @@ def test_a_syntax_error_is_reported_as_python_reports_it(tmp_path: Path) -> None
     assert (run.out, run.err, run.status) == (expected.out, expected.err, expected.status)
 
 
+@pytest.fixture
+def in_the_foreground() -> Iterator[None]:
+    """Undo what a shell does to what it starts in the background: there SIGINT is ignored, and so it is in all children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("in_the_foreground")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_ends_the_program_as_it_ends_plain_python(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + LOOP + "print('ready', flush=True)\nimport time\ntime.sleep(60)\n")
