@@ -26,7 +26,7 @@ def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Ge
     operand = _operand(site, model.operand)
     for _ in range(_DRAWS if model.is_limited else 1):
         plan = model.plan(operand.shape, dtype_named(operand.dtype), rng)
-        limited = limited_outputs(linear_op(site), model.operand, plan.positions, rng) if model.is_limited else None
+        limited = limited_outputs(linear_op(site), _factor(site, model.operand), plan.positions, rng) if model.is_limited else None
         if limited is None or len(limited):
             return injection(site, plan, model.operand, worker, limited)
     raise FaultInvalid(
@@ -66,6 +66,7 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
     return Injection(
         site=site.name,
         operand=operand.value,
+        index=target.index,
         worker=worker,
         dtype=target.dtype,
         shape=target.shape,
@@ -79,7 +80,7 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
 
 def linear_op(site: Site) -> LinearOp:
     """Return a site as the linear operation that it is. Raises FaultInvalid for an op that is none, or of an unknown layout."""
-    shapes = {name: operand.shape for name, operand in site.operands.items()}
+    shapes = {_factor(site, Operand(name)).value: operand.shape for name, operand in site.operands.items()}
     attributes = site.attributes
     if site.op in _CONVOLUTIONS:
         stage, place = _CONVOLUTIONS[site.op]
@@ -106,6 +107,13 @@ def linear_op(site: Site) -> LinearOp:
             bool(attributes.get("transpose_b") or attributes.get("adj_y")),
         )
     raise FaultInvalid(f"which outputs of {site.op} read an element is not known", "choose a convolution or matrix product")
+
+
+def _factor(site: Site, operand: Operand) -> Operand:
+    """Return which factor of the op an operand is: the input the first, the weight the second, where they are not exchanged."""
+    if not site.is_turned or operand is Operand.OUTPUT:
+        return operand
+    return Operand.WEIGHT if operand is Operand.INPUT else Operand.INPUT
 
 
 _CONVOLUTIONS: Final = {

@@ -38,6 +38,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
 
     site: str
     operand: str
+    index: int | None = None
+    """Which of the op's inputs the operand is, or which of its outputs; None in records that do not say: where it is mostly."""
     worker: int
     """The replica that is hit, from 0."""
     dtype: str
@@ -62,7 +64,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> tuple[object, ...]:
         """What injections at one point of a step have in common: where they are put, and whether all outputs see them."""
-        return self.site, self.worker, self.operand, self.dtype, self.shape, bool(self.limited)
+        return self.site, self.worker, self.operand, self.index, self.dtype, self.shape, bool(self.limited)
 
     def array(self, name: str) -> NDArray[np.signedinteger]:
         """Return one of the arrays."""

@@ -33,6 +33,20 @@ CONTRACTIONS: Final = frozenset(
 )
 """Ops that multiply an input by a weight: what the arrays of an accelerator do, and the artifact's targets."""
 
+_PLACES: Final = {
+    "Conv2DBackpropInput": (2, 1),
+    "Conv2DBackpropFilter": (0, 2),
+    "Conv3DBackpropInputV2": (2, 1),
+    "Conv3DBackpropFilterV2": (0, 2),
+    "DepthwiseConv2dNativeBackpropInput": (2, 1),
+    "DepthwiseConv2dNativeBackpropFilter": (0, 2),
+}
+
+
+def places_of(op: str) -> tuple[int, int]:
+    """Return which inputs of a contraction are its first and its second factor: its input and its weight, mostly."""
+    return _PLACES.get(op, (0, 1))
+
 
 class OperandShape(msgspec.Struct, frozen=True):
     """One tensor at a site."""
@@ -83,6 +97,11 @@ class Site(msgspec.Struct, frozen=True):
     def is_contraction(self) -> bool:
         """Whether it is a convolution or a matrix product, forward or backward."""
         return self.op in CONTRACTIONS
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether its weight is the first factor: gradients of products with a transposed matrix are computed so."""
+        return "weight" in self.operands and self.operands["weight"].index == places_of(self.op)[0]
 
     def fits(self, pattern: str) -> bool:
         """Return whether a shell-style pattern fits the name, the layer's path or its last part, or the label."""

@@ -20,7 +20,7 @@ from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
 
 from detrain.faults.experiment import BITS, Firing, Injection
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage
+from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage, places_of
 
 FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
@@ -44,6 +44,10 @@ class EagerOp:
     """Names and values in turn."""
     outputs: list[Any] = field(default_factory=list)
     role: Literal["", "grad_in", "grad_wt"] = ""
+    given: frozenset[int] = frozenset()
+    """Of an op that a gradient function runs: its inputs that the gradient from behind is in."""
+    is_turned: bool = False
+    """Whether its weight comes before its input."""
 
     @property
     def key(self) -> str:
@@ -101,7 +105,7 @@ class EagerInjector:
         `again` runs it once more, on other inputs.
         """
         injection, golden = self._injection, op.outputs[0]
-        index, tensor = operands[injection.operand]
+        index, tensor = located(op, injection, operands)
         array = np.array(tensor)
         if array.size != injection.elements:
             self._count = _OTHER_SHAPE
@@ -124,13 +128,20 @@ class EagerInjector:
         return tf.constant(mixed)
 
 
+def located(op: Any, injection: Injection, operands: Mapping[str, tuple[int, Any]]) -> tuple[int, Any]:
+    """Return the place of an injection's operand among the inputs or outputs of an op, and the tensor."""
+    if injection.operand == "output" or injection.index is None:
+        return operands[injection.operand]
+    return injection.index, op.inputs[injection.index]
+
+
 class EagerSites:
     """Watches the eager ops of steps. `where` tells what the thread is doing; `injector` returns what is to be put in."""
 
     def __init__(
         self,
         where: Any,
-        operands_of: Callable[[Any], dict[str, tuple[int, Any]]],
+        operands_of: Callable[..., dict[str, tuple[int, Any]]],
         attributes: Sequence[str],
         no_arithmetic: frozenset[str],
     ) -> None:
@@ -148,6 +159,8 @@ class EagerSites:
         self._made_by: dict[int, EagerOp] = {}
         """The contraction that a tensor comes from, by its number."""
         self._from_gradients: set[int] = set()
+        self._given: set[int] = set()
+        """Numbers of what the gradient function being run was given from behind, and of what it has made of that."""
         self._watch()
 
     def begin(self, *, notes: bool = False) -> None:
@@ -174,7 +187,7 @@ class EagerSites:
                 role=op.role,
                 operands={
                     name: OperandShape(index, tuple(int(size) for size in tensor.shape), tensor.dtype.name)
-                    for name, (index, tensor) in self._operands_of(op).items()
+                    for name, (index, tensor) in self._operands_of(op, is_turned=op.is_turned).items()
                 },
                 executions=1,
                 is_alive=True,
@@ -195,15 +208,19 @@ class EagerSites:
         numbers = [number for number in map(_number, [*(rest[2] or ()), *(rest[3] or ())]) if number is not None]
         layer = next((self._layers[op_type, number] for number in numbers if (op_type, number) in self._layers), "")
         self._where.gradients.append((layer, []))
+        around, self._given = self._given, {number for number in map(_number, rest[4]) if number is not None}
         try:
             found = original(op_type, *rest)
         finally:
             self._where.gradients.pop()
+            self._given = around
         for index, grad in enumerate(found if isinstance(found, list | tuple) else [found]):
             number = _number(grad)
             maker = self._made_by.get(number) if number is not None else None
             if maker is not None and not maker.role:
                 maker.role = "grad_wt" if index == 1 else "grad_in"
+                first, second = (place in maker.given for place in places_of(maker.type))
+                maker.is_turned = (second and not first) if maker.role == "grad_in" else (first and not second)
         return found
 
     def _is_here(self) -> bool:
@@ -271,14 +288,7 @@ class EagerSites:
     def _begun(self, op_type: str, inputs: list[Any], attributes: tuple[Any, ...]) -> EagerOp:
         """Return an op that is about to run, with its name."""
         where = self._where
-        layer = "/".join(where.layers)
-        stage: Stage = "forward"
-        if where.gradients:
-            stage, layer = "backward", where.gradients[-1][0]
-        elif where.optimizers:
-            stage, layer = "optimizer", where.optimizers[-1]
-        elif not record.could_possibly_record() and any(_number(each) in self._from_gradients for each in inputs):
-            stage = "optimizer"
+        stage, layer = where.stage("", lambda: any(_number(each) in self._from_gradients for each in inputs))
         base = "/".join(part for part in (FUNCTION, stage, layer, op_type) if part)
         turn = self._turns[base] = self._turns.get(base, -1) + 1
         return EagerOp(base, turn, layer, stage, op_type, inputs, attributes)
@@ -317,6 +327,8 @@ class EagerSites:
             self._from_gradients.update(numbers)
         if op.type in CONTRACTIONS:
             self._made_by.update(dict.fromkeys(numbers, op))
+        if self._where.gradients:
+            op.given = frozenset(place for place, each in enumerate(op.inputs) if _number(each) in self._given)
         self._hand_on(op.type, op.inputs, op.outputs)
         if self._notes and op.outputs and op.outputs[0].dtype.name in BITS:
             self._ops.append(op)
@@ -324,8 +336,9 @@ class EagerSites:
     def _hand_on(self, op_type: str, inputs: list[Any], result: Any) -> None:
         before = [number for number in map(_number, _flat(inputs)) if number is not None]
         after = [number for number in map(_number, _tensors(result)) if number is not None]
-        if self._from_gradients.intersection(before):
-            self._from_gradients.update(after)
+        for known in (self._from_gradients, self._given):
+            if known.intersection(before):
+                known.update(after)
         maker = next((self._made_by[number] for number in before if number in self._made_by), None)
         if op_type in _HANDS_ON and maker is not None:
             self._made_by.update(dict.fromkeys(after, maker))

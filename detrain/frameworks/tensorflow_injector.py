@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from detrain.faults.experiment import BITS, Firing, Injection
+from detrain.frameworks.tensorflow_eager import located
 from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
 from detrain.frameworks.tensorflow_sites import operands_of
 
@@ -85,7 +86,7 @@ class Injector:
     def replace(self, op: Any, outputs: list[Any]) -> list[Any]:
         """Return the outputs with the fault's branch in place. Called in the op's graph, while no tape records."""
         known = self._made()
-        _index, tensor = operands_of(op)[self._injection.operand]
+        index, tensor = located(op, self._injection, operands_of(op))
         golden = outputs[0]
 
         def armed() -> Any:
@@ -94,7 +95,7 @@ class Injector:
             is_now = tf.equal(remaining, 0)
             done = tf.where(has_shape, tf.constant(1, tf.int64), tf.constant(_OTHER_SHAPE, tf.int64))
             known["fired"].assign_add(tf.where(is_now, done, tf.zeros_like(done)), read_value=False)
-            return tf.cond(is_now & has_shape, lambda: self._hit(op, tensor, golden), lambda: tf.identity(golden))
+            return tf.cond(is_now & has_shape, lambda: self._hit(op, index, tensor, golden), lambda: tf.identity(golden))
 
         result = tf.cond(known["countdown"] > 0, armed, lambda: tf.identity(golden))
         return [linked(golden, result), *outputs[1:]]
@@ -114,7 +115,7 @@ class Injector:
                 self._variables[name] = hidden_variable(array, array.dtype)
         return self._variables
 
-    def _hit(self, op: Any, tensor: Any, golden: Any) -> Any:
+    def _hit(self, op: Any, index: int, tensor: Any, golden: Any) -> Any:
         known = self._variables
         flat = tf.reshape(tensor, [-1])
         bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, self._bits)
@@ -124,7 +125,7 @@ class Injector:
         bits = tf.tensor_scatter_nd_update(bits, known["positions"][:, tf.newaxis], value)
         faulty = tf.reshape(bits if tensor.dtype.is_integer else tf.bitcast(bits, tensor.dtype), tf.shape(tensor))
         if self._injection.operand != "output":
-            faulty = _again(op, tensor, faulty)
+            faulty = _again(op, index, faulty)
             if self._injection.limited:
                 flat = tf.reshape(faulty, [-1])
                 limited = known["limited"]
@@ -134,9 +135,9 @@ class Injector:
         return faulty
 
 
-def _again(op: Any, tensor: Any, faulty: Any) -> Any:
-    """Return the first output of an op run once more, with one input exchanged."""
-    inputs = [faulty if each is tensor else each for each in op.inputs]
+def _again(op: Any, index: int, faulty: Any) -> Any:
+    """Return the first output of an op run once more, with one input exchanged: the same tensor may be another one, too."""
+    inputs = [faulty if place == index else each for place, each in enumerate(op.inputs)]
     attributes = {name: value for name, value in op.node_def.attr.items() if name not in _INTERNAL}
     graph = ops.get_default_graph()
     again = graph._create_op_internal(op.type, inputs, [output.dtype for output in op.outputs], attrs=attributes, op_def=op.op_def)

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
-_BRANCHES: Final = ("then_branch", "else_branch", "cond", "body", "branches")
-"""Attributes of control flow that name functions."""
+_BRANCHES: Final = ("If", "StatelessIf", "Case", "StatelessCase")
+_FUNCTIONS: Final = ("f", "then_branch", "else_branch", "cond", "body", "branches")
+"""Attributes of calls and control flow that name functions."""
 
 
 def live_ops(graph: Any, own_scope: str) -> set[tuple[int, str]]:
@@ -48,8 +49,8 @@ class _Walk:
     def _op(self, graph: Any, op: Any, waiting: list[Any], output: int | None = None) -> None:
         is_new = (id(graph), op.name) not in self.live
         self.live.add((id(graph), op.name))
-        for called in _called(graph, op):
-            if op.type in _CALLS:
+        for called in called_graphs(graph, op):
+            if op.type in (*_CALLS, *_BRANCHES):
                 self.function(called, [] if output is None else [output])
             elif is_new:
                 self.function(called, range(len(called.outputs)))
@@ -62,16 +63,16 @@ class _Walk:
     def _has_effect(self, graph: Any, op: Any) -> bool:
         if op.name.startswith(self._own_scope):
             return False
-        if op.type in _CALLS or _called(graph, op):
+        if op.type in _CALLS or called_graphs(graph, op):
             return bool(op._is_stateful)
         return bool(op._is_stateful) and op.type not in ("ReadVariableOp", "Placeholder", "VarIsInitializedOp")
 
 
-def _called(graph: Any, op: Any) -> list[Any]:
+def called_graphs(graph: Any, op: Any) -> list[Any]:
     """Return the graphs of the functions that an op runs."""
     names: list[str] = []
     attributes = op.node_def.attr
-    for key in ("f", *_BRANCHES):
+    for key in _FUNCTIONS:
         if key in attributes:
             value = attributes[key]
             names += [value.func.name] if value.func.name else [each.name for each in value.list.func]

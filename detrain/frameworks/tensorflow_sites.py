@@ -13,8 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -24,12 +23,14 @@ import tensorflow as tf
 from tensorflow.python.eager import backprop, context, record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import func_graph, op_def_library, ops
-from tensorflow.python.ops import cond_v2, gradients_util, while_v2
+from tensorflow.python.ops import cond_v2, control_flow_util_v2, gradients_util, while_v2
+from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage
+from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage, places_of
 from detrain.frameworks.tensorflow_eager import EagerSites
 from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
 from detrain.frameworks.tensorflow_liveness import live_ops
+from detrain.frameworks.tensorflow_stages import Late, Where
 
 OWN_FUNCTION: Final = "detrain_own"
 """Names of detrain's own functions begin so."""
@@ -38,41 +39,14 @@ OWN_SCOPE: Final = "detrain_fault"
 
 _NO_ARITHMETIC: Final = frozenset(
     {
-        *("Assert", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge", "NextIteration"),
-        *(
-            "NoOp",
-            "PartitionedCall",
-            "Placeholder",
-            "PlaceholderWithDefault",
-            "PreventGradient",
-            "Rank",
-            "ReadVariableOp",
-            "Reshape",
-        ),
-        *(
-            "Shape",
-            "ShapeN",
-            "Size",
-            "Squeeze",
-            "StatefulPartitionedCall",
-            "StatelessIf",
-            "StatelessWhile",
-            "StopGradient",
-            "Switch",
-        ),
-        *("ReadVariableOp", "Size", "VarHandleOp", "VarIsInitializedOp"),
+        *("Assert", "Case", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge"),
+        *("NextIteration", "NoOp", "PartitionedCall", "Placeholder", "PlaceholderWithDefault", "PreventGradient", "Rank"),
+        *("ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StatefulPartitionedCall", "StatelessCase"),
+        *("StatelessIf", "StatelessWhile", "StopGradient", "Switch", "VarHandleOp", "VarIsInitializedOp", "While"),
     }
 )
+"""Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs: nothing may stand between."""
 _DTYPES: Final = (tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int8)
-_SECOND_INPUT: Final = {
-    "Conv2DBackpropInput": (2, 1),
-    "Conv2DBackpropFilter": (0, 2),
-    "Conv3DBackpropInputV2": (2, 1),
-    "Conv3DBackpropFilterV2": (0, 2),
-    "DepthwiseConv2dNativeBackpropInput": (2, 1),
-    "DepthwiseConv2dNativeBackpropFilter": (0, 2),
-}
-"""Which inputs of a contraction are its input and its weight, where that is not (0, 1)."""
 _ATTRIBUTES: Final = (
     *("strides", "padding", "explicit_paddings", "dilations", "data_format"),
     *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),
@@ -87,9 +61,12 @@ _LOADERS: Final = (
     "_finalize_func",
 )
 """Names of the functions of tf.data begin so, and of those of our own."""
-_NO_GUESTS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
-"""Graphs that can capture no variable of ours: TensorFlow takes each of their captures for a tensor of the forward graph."""
+_GRADIENT_GRAPHS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
+_PARTS: Final = (
+    *(control_flow_util_v2.CondBranchFuncGraph, control_flow_util_v2.WhileBodyFuncGraph, control_flow_util_v2.WhileCondFuncGraph),
+)
 _NUMBER: Final = re.compile(r"(_\d+)+$")
+_NUMBERS: Final = re.compile(r"_\d+(?=_|$)")
 _REPLICA: Final = re.compile(r"\breplica_(\d+)/")
 
 
@@ -105,6 +82,8 @@ class Op:
     stage: Stage
     op: Any
     role: Literal["", "grad_in", "grad_wt"] = ""
+    is_turned: bool = False
+    """Whether its weight comes before its input: TensorFlow exchanges them in gradients of products with a transposed matrix."""
     shapes: dict[str, Any] = field(default_factory=dict)
     """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
     digest: Any = None
@@ -118,17 +97,6 @@ class Point(Protocol):
         """Return what is to be used in place of an op's outputs. Called in the op's graph."""
 
 
-@dataclass  # without slots: those would be one for all threads
-class _Context(threading.local):
-    """Where in the program the thread is, while it traces."""
-
-    layers: list[str] = field(default_factory=list)
-    gradients: list[tuple[str, list[Op]]] = field(default_factory=list)
-    """For each gradient function being run: the layer of its op, and the ops that it has made."""
-    optimizers: list[str] = field(default_factory=list)
-    own: int = 0
-
-
 class Sites:
     """Watches ops being made. `points(name, replica)` returns what is put at a site; `counts` has runs measured, too."""
 
@@ -136,17 +104,23 @@ class Sites:
         self._points = points
         self._counts = counts
         self._has_digests = has_digests
-        self._context = _Context()
+        self._context = Where()
+        self._is_late = Late(self._stage_of)
         self.eager: Final = EagerSites(self._context, operands_of, _ATTRIBUTES, _NO_ARITHMETIC)
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""
         self._scopes: dict[tuple[str, str], str] = {}
         """The layer that made ops in a name scope of a function."""
         self._turns: dict[tuple[int, int, str], int] = {}
+        self._replaced: dict[tuple[int, str, int], Any] = {}
+        """What has been put in place of outputs, by (id of their graph, name of the op, number)."""
         self._runs: dict[int, Any] = {}
         """Counters of the runs of graphs, by id."""
         self._called: dict[int, Any] = {}
         """Outermost graphs that eager code has run."""
+        self._context.watch()
+        self._watch_captures()
+        self._watch_parallel_for()
         self._watch_ops()
         self._watch_gradients()
         self._watch_calls()
@@ -168,13 +142,12 @@ class Sites:
                 here.layers.pop()
 
         keras.Layer.__call__ = called
-        for name in ("apply", "_distributed_tf_update_step"):  # the second runs in a thread of its own under a strategy
-            for cls in (BaseOptimizer, keras.optimizers.Optimizer):
-                if name in vars(cls):
-                    self._watch_optimizer(cls, name)
+        for cls in (BaseOptimizer, keras.optimizers.Optimizer):
+            if "apply" in vars(cls):
+                self._watch_optimizer(cls)
 
-    def _watch_optimizer(self, cls: Any, name: str) -> None:
-        original = getattr(cls, name)
+    def _watch_optimizer(self, cls: Any) -> None:
+        original = cls.apply
         here = self._context
 
         @functools.wraps(original)
@@ -185,7 +158,7 @@ class Sites:
             finally:
                 here.optimizers.pop()
 
-        setattr(cls, name, applied)
+        cls.apply = applied
 
     @contextlib.contextmanager
     def own_ops(self, graph: Any) -> Iterator[None]:
@@ -197,39 +170,76 @@ class Sites:
         finally:
             self._context.own -= 1
 
+    def _watch_captures(self) -> None:
+        """Let what is of no graph (our variables) into the gradients of loops and branches: through the graph around them."""
+        original = func_graph.FuncGraph.capture
+
+        @functools.wraps(original)
+        def captured(graph: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(graph, graph.outer_graph.capture(tensor) if hasattr(tensor, "_numpy") else tensor, *args, **kwargs)
+
+        for cls in _GRADIENT_GRAPHS:
+            cls.capture = captured
+
+    def _watch_parallel_for(self) -> None:
+        """Leave alone what is made to be made over (`vectorized_map`, jacobians): what is made of it is what runs."""
+        original = parallel_for._pfor_impl
+
+        @functools.wraps(original)
+        def converted(loop_fn: Any, *args: Any, **kwargs: Any) -> Any:
+            @functools.wraps(loop_fn)
+            def body(*given: Any, **named: Any) -> Any:
+                self._context.own += 1
+                try:
+                    return loop_fn(*given, **named)
+                finally:
+                    self._context.own -= 1
+
+            return original(body, *args, **kwargs)
+
+        parallel_for._pfor_impl = converted
+
     def _watch_ops(self) -> None:
         original = op_def_library._apply_op_helper
 
         @functools.wraps(original)
         def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
+            if self._context.own:
+                return original(op_type_name, *args, **kwargs)
+            if self._replaced:  # gradients that are taken by walking through a graph ask its ops for their outputs
+                kwargs = {key: self._in_place_of(value) for key, value in kwargs.items()}
             result = original(op_type_name, *args, **kwargs)
-            if self._context.own or op_type_name in _NO_ARITHMETIC:
+            if op_type_name in _NO_ARITHMETIC:
                 return result
             structure, is_stateful, op, outputs = result
             function = function_of(op.graph)
-            if function is None or not any(output.dtype in _DTYPES for output in outputs):
+            if function is None or op.graph is not ops.get_default_graph():  # or moved out of the gradient of a loop
+                return result
+            if not outputs or outputs[0].dtype not in _DTYPES:
                 return result
             return structure, is_stateful, op, self._on_op(function, op, list(outputs))
 
         op_def_library._apply_op_helper = made
 
+    def _in_place_of(self, value: Any) -> Any:
+        """Return what has been put in place of a tensor, or of those in a list."""
+        if isinstance(value, list | tuple) and type(value) in (list, tuple):
+            return type(value)(self._in_place_of(each) for each in value)
+        if not isinstance(value, tf.Tensor) or not hasattr(value, "op"):
+            return value
+        return self._replaced.get((id(value.graph), value.op.name, value.value_index), value)
+
+    def _stage_of(self, op: Any) -> Stage | None:
+        found = self._ops.get((id(op.graph), op.name))
+        return found.stage if found is not None else None
+
     def _on_op(self, function: str, op: Any, outputs: list[Any]) -> list[Any]:
         here = self._context
         graph = op.graph
         scope = graph.get_name_scope()
-        layer = "/".join(here.layers)
-        if here.gradients:
-            stage: Stage = "backward"
-            layer = here.gradients[-1][0]
-        elif here.optimizers:
-            stage, layer = "optimizer", here.optimizers[-1]
-        elif not record.could_possibly_record() and self._depends_on_gradient(op):
-            stage = "optimizer"
-        else:
-            stage = "forward"
-            self._scopes.setdefault((function, scope), layer)
+        stage, layer = here.stage(_plain(scope), lambda: any(map(self._is_late, op.inputs)))
+        self._scopes.setdefault((function, scope), layer)
         replica = replica_of(graph)
-        layer = layer or _plain(scope)
         base = "/".join(part for part in (function, stage, layer, op.type) if part)
         place = (id(_trace_of(graph)), replica, base)
         turn = self._turns[place] = self._turns.get(place, -1) + 1
@@ -237,6 +247,7 @@ class Sites:
         self._ops[id(graph), op.name] = found
         if here.gradients:
             here.gradients[-1][1].append(found)
+        golden = outputs
         for point in self._points(found.key, replica):
             with self.own_ops(graph):
                 outputs = point.replace(op, outputs)
@@ -247,11 +258,9 @@ class Sites:
                 found.digest = hidden_variable(0, tf.int64)
                 with tf.control_dependencies([found.digest.assign(_digest(outputs[0]), read_value=False)]):
                     outputs = [linked(outputs[0], tf.identity(outputs[0])), *outputs[1:]]
+        if outputs[0] is not golden[0]:
+            self._replaced[id(graph), op.name, 0] = outputs[0]
         return outputs
-
-    def _depends_on_gradient(self, op: Any) -> bool:
-        made = (self._ops.get((id(tensor.graph), tensor.op.name)) for tensor in op.inputs)
-        return any(found is not None and found.stage != "forward" for found in made)
 
     def _measure(self, found: Op, outputs: list[Any]) -> list[Any]:
         """Have the runs of the op's graph counted, and its shapes noted when it runs, where tracing does not tell them."""
@@ -261,10 +270,10 @@ class Sites:
             if id(graph) not in self._runs:
                 self._runs[id(graph)] = hidden_variable(0, tf.int64)
                 notes.append(self._runs[id(graph)].assign_add(1, read_value=False))
-            for name, (_index, tensor) in operands_of(found.op).items():
+            for _index, tensor in operands_of(found.op).values():
                 if not tensor.shape.is_fully_defined():
-                    found.shapes[name] = hidden_variable(np.zeros(0, np.int64), tf.int64, [None])
-                    notes.append(found.shapes[name].assign(tf.shape(tensor, out_type=tf.int64), read_value=False))
+                    noted = found.shapes[tensor.name] = hidden_variable(np.zeros(0, np.int64), tf.int64, [None])
+                    notes.append(noted.assign(tf.shape(tensor, out_type=tf.int64), read_value=False))
             if notes:
                 with tf.control_dependencies(notes):
                     outputs = [linked(outputs[0], tf.identity(outputs[0])), *outputs[1:]]
@@ -279,12 +288,14 @@ class Sites:
                 return self.eager.gradient(original_tape, op_name, *rest)
             function = function_of(ops.get_default_graph())
             layer = self._scopes.get((function or "", str(rest[-1] or "")), "")
-            with self._in_gradient(op_name, layer) as finish:
+            with self._in_gradient(op_name, layer, rest[4]) as finish:
                 return finish(original_tape(op_name, *rest))
 
         def of_graph(scope: Any, op: Any, func: Any, gradient: Any) -> Any:
             known = self._ops.get((id(op.graph), op.name))
-            with self._in_gradient(op.type, known.layer if known is not None else "") as finish:
+            closure = dict(zip(gradient.__code__.co_freevars, gradient.__closure__ or (), strict=True))
+            grads = closure["out_grads"].cell_contents if "out_grads" in closure else []
+            with self._in_gradient(op.type, known.layer if known is not None else "", grads) as finish:
                 return finish(original_symbolic(scope, op, func, gradient))
 
         backprop._gradient_function = of_tape
@@ -292,15 +303,21 @@ class Sites:
         gradients_util._MaybeCompile = of_graph
 
     @contextlib.contextmanager
-    def _in_gradient(self, op_type: str, layer: str) -> Iterator[Callable[[Any], Any]]:
-        """Run a gradient function; what it returns says which of its ops is the gradient of the input, and which of the weight."""
+    def _in_gradient(self, op_type: str, layer: str, upstream: Iterable[Any]) -> Iterator[Callable[[Any], Any]]:
+        """Run the gradient function of an op; `upstream` are the gradients of what the op has given.
+
+        What it returns says which of its ops is the gradient of the input, and which of the weight.
+        """
         made: list[Op] = []
         self._context.gradients.append((layer, made))
 
         def finish(grads: Any) -> Any:
             for index, grad in enumerate(grads if isinstance(grads, list | tuple) else [grads]):
-                if isinstance(grad, tf.Tensor) and op_type not in ("PartitionedCall", "StatefulPartitionedCall"):
-                    _mark(grad, made, "grad_wt" if index == 1 else "grad_in")
+                if isinstance(grad, tf.Tensor) and op_type not in _NO_ARITHMETIC:
+                    found = _maker(grad, made)
+                    if found is not None:
+                        found.role = "grad_wt" if index == 1 else "grad_in"
+                        found.is_turned = _is_turned(found, made, upstream)
             return grads
 
         try:
@@ -358,8 +375,8 @@ class Sites:
             stage=known.stage,
             role=known.role,
             operands={
-                name: OperandShape(index, _shape(tensor, known.shapes.get(name)), tensor.dtype.name)
-                for name, (index, tensor) in operands_of(known.op).items()
+                name: OperandShape(index, _shape(tensor, known.shapes.get(tensor.name)), tensor.dtype.name)
+                for name, (index, tensor) in operands_of(known.op, is_turned=known.is_turned).items()
             },
             executions=0,
             is_alive=is_alive,
@@ -367,11 +384,12 @@ class Sites:
         )
 
 
-def operands_of(op: Any) -> dict[str, tuple[int, Any]]:
-    """Return the operands of an op, by name, with their place among its inputs or outputs."""
+def operands_of(op: Any, *, is_turned: bool = False) -> dict[str, tuple[int, Any]]:
+    """Return the operands of an op, by name, with their place among its inputs or outputs; `is_turned`: its weight comes first."""
     operands = {}
     if op.type in CONTRACTIONS:
-        for name, index in zip(("input", "weight"), _SECOND_INPUT.get(op.type, (0, 1)), strict=True):
+        places = places_of(op.type)
+        for name, index in zip(("input", "weight"), places[::-1] if is_turned else places, strict=True):
             if index < len(op.inputs):
                 operands[name] = (index, op.inputs[index])
     operands["output"] = (0, op.outputs[0])
@@ -402,8 +420,8 @@ def _attributes(op: Any) -> dict[str, list[int] | str | bool]:
     return found
 
 
-def _mark(grad: Any, made: list[Op], role: Literal["grad_in", "grad_wt"]) -> None:
-    """Say which op of a gradient function a gradient comes from: the last contraction on its way, or the op itself."""
+def _maker(grad: Any, made: list[Op]) -> Op | None:
+    """Return the op of a gradient function that a gradient comes from: the last contraction on its way, or the op itself."""
     by_name = {each.op.name: each for each in made}
     tensor, last = grad, None
     while tensor.op.name in by_name or tensor.op.type in ("Reshape", "Identity", "IdentityN", "Sum", "Cast"):
@@ -413,14 +431,29 @@ def _mark(grad: Any, made: list[Op], role: Literal["grad_in", "grad_wt"]) -> Non
         if (found is not None and found.op.type in CONTRACTIONS) or not tensor.op.inputs:
             break
         tensor = tensor.op.inputs[-1 if tensor.op.type == "IdentityN" else 0]
-    if last is not None:
-        last.role = role
+    return last
+
+
+def _is_turned(found: Op, made: list[Op], upstream: Iterable[Any]) -> bool:
+    """Return whether a gradient's op has its weight before its input: dY is the input of dX, and the weight of dW."""
+    if found.op.type not in CONTRACTIONS or len(found.op.inputs) < 2:
+        return False
+    given = {(tensor.op.name, tensor.value_index) for tensor in upstream if isinstance(tensor, tf.Tensor)}
+    names = {each.op.name for each in made}
+
+    def is_given(tensor: Any) -> bool:
+        if (tensor.op.name, tensor.value_index) in given:
+            return True
+        return (tensor.op.name in names or tensor.op.type in _NO_ARITHMETIC) and any(map(is_given, tensor.op.inputs))
+
+    first, second = (is_given(found.op.inputs[index]) for index in places_of(found.op.type))
+    return (second and not first) if found.role == "grad_in" else (first and not second)
 
 
 def _plain(scope: str) -> str:
     """Return a name scope without what TensorFlow adds to make it unique, which depends on what was traced before."""
-    parts = _REPLICA.sub("", f"{scope}/").removeprefix("gradient_tape/").split("/")
-    return "/".join(_NUMBER.sub("", part) for part in parts if part)
+    parts = _REPLICA.sub("", f"{scope}/").split("/")
+    return "/".join(_NUMBER.sub("", part) for part in parts if part not in ("", "gradient_tape"))
 
 
 def replica_of(graph: Any) -> int:
@@ -444,15 +477,17 @@ def _trace_of(graph: Any) -> Any:
 def function_of(graph: Any) -> str | None:
     """Return the name of the function that a graph belongs to, the same in every run.
 
-    None outside of functions, in those of loaders, and in the gradients of loops and branches: those take in nothing from outside.
+    None outside of functions, and in those of loaders.
     """
     outer = graph
     while isinstance(outer, func_graph.FuncGraph):
-        if str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)) or isinstance(outer, _NO_GUESTS):
+        if str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)):
             return None
         outer = outer.outer_graph
     if outer is graph:
         return None
     owner = str(graph.detrain_function).rpartition("/")[2].rpartition(" ")[2] or "function"
     name = _NUMBER.sub("", str(graph.name))
+    if isinstance(graph, _PARTS):  # layers in their names are numbered, too: k-th ops are told apart by their layer
+        name = _NUMBERS.sub("", name)
     return owner if name in (owner, owner.partition(".")[0]) else f"{owner}:{name}"

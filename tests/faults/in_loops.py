@@ -1,0 +1,130 @@
+"""Puts faults into a recurrent cell in loops, branches and functions of its own, and writes what came of them: for test_loops.
+
+Arguments: the file (npz) to write; a JSON beside it has the cases. A cell of a step is z = x W + h U, h = tanh(z), the loss
+is sum(h c).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrain.faults.drawing import draw_injection
+from detrain.faults.models import model_named
+from detrain.faults.plan import trial_rng
+from detrain.frameworks import Settings
+from detrain.frameworks.tensorflow import TensorFlow
+from detrain.frameworks.tensorflow_injector import Injector
+from detrain.frameworks.tensorflow_sites import Point, Sites
+from detrain.runtime.rng import Streams
+
+STEPS = 4
+PLACED: dict[str, list[Injector]] = {}
+"""Faults by their site, without the number of the function: they are put into another one than the one that was listed."""
+
+
+def plain(name: str) -> str:
+    """Return a site's name without the function's number."""
+    function, _, rest = name.partition("/")
+    owner, colon, part = function.partition(":")
+    return f"{owner.partition('.')[0]}{colon}{part}/{rest}"
+
+
+def points(name: str, _replica: int) -> list[Point]:
+    """The faults for this op."""
+    return [*PLACED.get(plain(name), [])]
+
+
+def cell(x: Any, h: Any, w: Any, u: Any) -> Any:
+    """One step."""
+    return tf.tanh(tf.matmul(x, w) + tf.matmul(h, u))
+
+
+def step_of(how: str) -> Any:
+    """Return a new function (x, h, w, u, c) -> (h, dx, dw, du); x is [step, batch, feature]."""
+
+    def looped(x: Any, h: Any, w: Any, u: Any) -> Any:
+        def body(t: Any, h: Any) -> Any:
+            return t + 1, cell(x[t], h, w, u)
+
+        return tf.while_loop(lambda t, _h: t < STEPS, body, (0, h), maximum_iterations=STEPS)[1]
+
+    inner = tf.function(cell)
+
+    def called(x: Any, h: Any, w: Any, u: Any) -> Any:
+        for t in range(STEPS):
+            h = inner(x[t], h, w, u)
+        return h
+
+    def branched(x: Any, h: Any, w: Any, u: Any) -> Any:
+        return tf.cond(tf.reduce_sum(x) < 1e9, lambda: cell(x[0], h, w, u), lambda: h * 2.0)
+
+    forward = {"loop": looped, "xla": looped, "function": called, "branch": branched}[how]
+
+    def step(x: Any, h: Any, w: Any, u: Any, c: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, w, u])
+            out = forward(x, h, w, u)
+            loss = tf.reduce_sum(out * c)
+        return (out, *tape.gradient(loss, [x, w, u]))
+
+    return tf.function(step, jit_compile=how == "xla", autograph=False)
+
+
+def main() -> None:
+    """Do all cases."""
+    TensorFlow(Settings(0, 1), Streams())
+    sites = Sites(points, counts=True)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (STEPS, 2, 3), "h": (2, 4), "w": (3, 4), "u": (4, 4), "c": (2, 4)}
+    given = {name: tf.constant(rng.normal(size=shape).astype(np.float32)) for name, shape in shapes.items()}
+    results: dict[str, Any] = {f"given/{name}": value.numpy() for name, value in given.items()}
+    cases: list[dict[str, Any]] = []
+    for how in ("loop", "xla", "function", "branch"):
+        step = step_of(how)
+        sites.begin_step()
+        bare = step(*given.values())
+        PLACED.clear()
+        placed = []
+        for site in [found for found in sites.sites() if found.is_alive and (found.is_contraction or "Tanh" in found.op)]:
+            for operand in site.operands:
+                injection = draw_injection(site, model_named(f"SET:2@{operand}"), 0, trial_rng(len(placed), 0))
+                placed.append((site, injection, Injector([injection])))
+                PLACED.setdefault(plain(site.name), []).append(placed[-1][2])
+                placed[-1][2].select(injection)
+        step = step_of(how)
+        for site, injection, injector in placed:
+            for occurrence in range(0, site.executions, 2):
+                unarmed = step(*given.values())
+                injector.arm(occurrence)
+                faulty = step(*given.values())
+                injector.disarm()
+                firing = injector.firing()
+                injector.select(injection)
+                for label, values in (("bare", bare), ("unarmed", unarmed), ("faulty", faulty)):
+                    for name, value in zip(("h", "dx", "dw", "du"), values, strict=True):
+                        results[f"{len(cases)}/{label}/{name}"] = value.numpy()
+                case = {
+                    "how": how,
+                    "site": site.name,
+                    "op": site.op,
+                    "stage": site.stage,
+                    "operand": injection.operand,
+                    "shapes": {name: list(each.shape) for name, each in site.operands.items()},
+                    "executions": site.executions,
+                    "occurrence": occurrence,
+                    "position": int(injection.array("positions")[0]),
+                    "fired": firing.count if firing is not None else 0,
+                    "golden": float(np.frombuffer(firing.golden, np.float32)[0]) if firing is not None else 0.0,
+                }
+                cases.append(case)
+    Path(sys.argv[1]).with_suffix(".json").write_text(json.dumps(cases))
+    np.savez(sys.argv[1], **results)
+
+
+main()
