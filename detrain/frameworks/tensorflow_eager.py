@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -222,6 +222,12 @@ class EagerSites:
                 first, second = (place in maker.given for place in places_of(maker.type))
                 maker.is_turned = (second and not first) if maker.role == "grad_in" else (first and not second)
         return found
+
+    def note_gradients(self, gradients: Iterable[Any]) -> None:
+        """Gradients have been taken."""
+        if self._is_here():
+            parts = (each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients)
+            self._from_gradients.update(number for number in map(_number, parts) if number is not None)
 
     def _is_here(self) -> bool:
         return self._is_on and not self._where.own and threading.get_ident() == self._thread

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import backprop, context, record
+from tensorflow.python.eager import backprop, context, imperative_grad, record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import func_graph, op_def_library, ops
 from tensorflow.python.ops import cond_v2, control_flow_util_v2, gradients_util, while_v2
@@ -342,6 +342,16 @@ class Sites:
             return original(function, *args, **kwargs)
 
         concrete_function.ConcreteFunction._call_flat = called
+        original_gradient = imperative_grad.imperative_grad
+
+        @functools.wraps(original_gradient)
+        def taken(*args: Any, **kwargs: Any) -> Any:
+            result = original_gradient(*args, **kwargs)
+            if context.executing_eagerly():  # a function that eager code has called gives its gradients without an op of ours
+                self.eager.note_gradients(result)
+            return result
+
+        imperative_grad.imperative_grad = taken
 
     def sites(self) -> list[Site]:
         """Return the sites of the functions that have run since `begin_step`, in the order in which they were traced."""
