@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from detrain.cli.outcomes import outcome_of
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.trial_plot import check_plot, plot_trial
 from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
-from detrain.errors import FaultInvalid, FaultNotFired, UsageError
+from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.artifact import ArtifactFault, read_fault
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import artifact_injection, draw_injection
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
-from detrain.faults.models import model_named
+from detrain.faults.models import FaultModel, model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.record import Element, FaultRecord, Step, read_record, write_record
 from detrain.faults.sites import STAGES, Site, select, site_named
@@ -120,35 +121,43 @@ def command(
     )
     count, last = _end(until)
     cursor = parse_cursor(at) if at is not None else None
+    known: FaultModel | None = None
+    recorded: FaultRecord | None = None
+    artifact: ArtifactFault | None = None
     if fault is None:
         if site is None or cursor is None:
             raise UsageError("--model needs --site and --at", "for example --site 'conv2d*' --at 3:17")
-        rng = trial_rng(seed, 0)
         known = model_named(str(model))
-        candidates = select(subject.sites(), site, stage=stage, operand=known.operand.value)
-        chosen = candidates[int(rng.integers(len(candidates)))]
-        injection = draw_injection(chosen, known, worker or 0, rng)
         name, drawn = known.name, seed
     elif fault.suffix == ".json":
-        record = read_record(fault)
-        recorded = record.experiment.injection
-        if recorded is None:
+        recorded = read_record(fault)
+        if recorded.experiment.injection is None:
             raise FaultInvalid(f"{str(fault)!r} has no fault in it", "give another record")
-        _site_of(subject.sites(), recorded)
-        injection, name, drawn = recorded, record.model, record.seed
-        cursor = cursor or record.experiment.at
+        name, drawn = recorded.model, recorded.seed
+        cursor = cursor or recorded.experiment.at
     else:
         artifact = read_fault(fault)
         if artifact.ignored:
             report.warn(f"{fault}: rows that mean nothing here are left out: {', '.join(artifact.ignored)}")
-        injection = artifact_injection(_artifact_site(subject.sites(), artifact, site), artifact, takes_nearest=nearest)
         name, drawn = artifact.fmodel, None
         cursor = cursor or (0, artifact.epoch, artifact.step)
     if last is not None and last < cursor:
         raise UsageError(f"--until {until} is before the fault, which is at {written(cursor)}", "give a later step, or +N")
+
+    def fault_among(sites: list[Site]) -> Injection:
+        if artifact is not None:
+            return artifact_injection(_artifact_site(sites, artifact, site), artifact, takes_nearest=nearest)
+        if recorded is not None and recorded.experiment.injection is not None:
+            _site_of(sites, recorded.experiment.injection)
+            return recorded.experiment.injection
+        assert known is not None
+        assert site is not None
+        rng = trial_rng(seed, 0)
+        candidates = select(sites, site, stage=stage, operand=known.operand.value)
+        return draw_injection(candidates[int(rng.integers(len(candidates)))], known, worker or 0, rng)
+
     experiment = Experiment(
         log="",
-        injection=injection,
         at=cursor,
         steps=0 if permanent else steps,
         occurrence=occurrence,
@@ -156,7 +165,7 @@ def command(
         count=count,
         least=LEAST_WITH_GUARD if guard else 0,
     )
-    trial = run_trial(subject, name, drawn, experiment)
+    trial = _tried(subject, name, drawn, experiment, fault_among)
     record = record_of(subject, trial)
     path = out or subject.folder / f"{name}-{written(cursor).replace('/', '-').replace(':', '-')}-{seed}.json"
     write_record(path, record)
@@ -172,6 +181,34 @@ def command(
         show(record, trial)
         report.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
     return 0
+
+
+def _tried(
+    subject: Subject, model: str, seed: int | None, experiment: Experiment, fault_among: Callable[[list[Site]], Injection]
+) -> Trial:
+    """Run a fault among the sites of the first step; of the step that is hit, where that is another one.
+
+    It may be of another phase, run other functions, or have a smaller batch: then the fault is not found, or not done.
+    """
+    listed, there = None, subject.sites_file(experiment).is_file()
+    try:
+        if not experiment.at[0]:
+            listed = fault_among(subject.sites())
+    except SiteUnknown as error:
+        if not there:
+            hint = (
+                f"or list those of this step with `detrain sites --at {written(experiment.at)} PROGRAM`: they are then known here"
+            )
+            raise SiteUnknown(error.what, f"{error.todo}, {hint}") from None
+    if listed is not None:
+        try:
+            return run_trial(subject, model, seed, msgspec.structs.replace(experiment, injection=listed))
+        except FaultNotFired as error:
+            reason = error
+    found = fault_among(subject.sites(experiment))
+    if found == listed:
+        raise reason
+    return run_trial(subject, model, seed, msgspec.structs.replace(experiment, injection=found))
 
 
 def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experiment, folder: Path | None = None) -> Trial:

@@ -14,7 +14,7 @@ from detrain.cli.inject import LEAST_WITH_GUARD, Trial, record_of, run_trial
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.together import run_together
 from detrain.cli.trials import Done, Subject
-from detrain.errors import FaultInvalid, FaultNotFired, UsageError
+from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Cursor, Experiment, written
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
@@ -86,15 +86,18 @@ def command(
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, has_guard=guard)
     models = [model_named(name) for name in names.split(",")] if names else list(PUBLISHED.values())
     first, last = _epochs(epochs)
-    sites = _candidates(subject.sites(), pattern, stage)
+    sites = {0: _candidates(subject.sites(), pattern, stage)}
     golden = subject.golden(Experiment(log="", at=(0, first, 0)))
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
-    phases = {cursor[0] for cursor in golden.by_cursor()}
-    if len(phases) > 1:  # a later phase may train another model: what was seen are the sites of the first
-        steps = [cursor for cursor in steps if cursor[0] == min(phases)]
-        report.say(f"the program has {len(phases)} phases of training: faults are drawn in the first, whose sites are known")
     if not steps:
         raise UsageError(f"--epochs {epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
+    for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each may train another model
+        begin = min(cursor for cursor in golden.by_cursor() if cursor[0] == phase and cursor[2] >= 0)
+        try:
+            sites[phase] = _candidates(subject.sites(Experiment(log="", at=begin)), pattern, stage)
+        except SiteUnknown:
+            report.say(f"no fault is drawn in phase {phase} of training: no site there fits {pattern!r}")
+    steps = [cursor for cursor in steps if cursor[0] in sites]
     draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, LEAST_WITH_GUARD if guard else 0)
     drawn = {number: draw.trial(number, after) for number in range(trials)}
     folder = out or subject.folder / f"random-{seed}"
@@ -121,7 +124,8 @@ class Drawing:
     """What trials are drawn from. A trial is a pure function of this and its number."""
 
     seed: int
-    sites: Sequence[Site]
+    sites: Mapping[int, Sequence[Site]]
+    """By phase."""
     models: Sequence[FaultModel]
     steps: Sequence[Cursor]
     shares: dict[str, float] | None
@@ -134,7 +138,7 @@ class Drawing:
         for _ in range(_DRAWS):
             at = self.steps[int(rng.integers(len(self.steps)))]
             model = draw_model(self.models, rng, self.shares)
-            fitting = [site for site in self.sites if model.operand.value in site.operands]
+            fitting = [site for site in self.sites[at[0]] if model.operand.value in site.operands]
             if not fitting:
                 continue
             site = fitting[int(rng.integers(len(fitting)))]

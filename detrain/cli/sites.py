@@ -10,6 +10,7 @@ import msgspec
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.trials import Subject
 from detrain.errors import SiteUnknown
+from detrain.faults.experiment import Experiment, parse_cursor
 from detrain.faults.sites import STAGES, Site
 
 
@@ -17,6 +18,7 @@ from detrain.faults.sites import STAGES, Site
 @home_option("Folder of the checkpoints")
 @click.option("--match", "pattern", default="*", metavar="PATTERN", help="Only sites whose name, layer or label fits.")
 @click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
+@click.option("--at", metavar="EPOCH:BATCH", help="Of this step, both from 0 [the first].")
 @click.option("--all", "is_all", is_flag=True, help="All ops, not only convolutions and matrix products.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
@@ -25,20 +27,21 @@ def command(
     home: str,
     pattern: str,
     stage: str | None,
+    at: str | None,
     is_all: bool,
     as_json: bool,
     is_module: bool,
     program: str,
     arguments: tuple[str, ...],
 ) -> int:
-    """List the sites of PROGRAM's training step: run its first step, and say of which ops it is made.
+    """List the sites of PROGRAM's training step: run its first step (or that of --at), and say of which ops it is made.
 
     \b
     Example:
       detrain sites --match 'conv2d*' --stage backward train.py
     """
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
-    found = subject.sites()
+    found = subject.sites(Experiment(log="", at=parse_cursor(at), count=1) if at is not None else None)
     shown = [
         site
         for site in found

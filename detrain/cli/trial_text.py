@@ -13,7 +13,6 @@ from detrain.cli.trials import Subject
 from detrain.faults.artifact_text import TextLog
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor
-from detrain.faults.sites import site_named
 from detrain.runtime.experiment import Step
 
 
@@ -33,7 +32,7 @@ def write_text(path: Path, subject: Subject, trial: Trial) -> None:
                 of_epoch = []
             else:
                 if cursor == at:
-                    _hit(log, trial, site_named(subject.sites(), trial.injection.site).label)
+                    _hit(log, trial, subject.label_of(trial.injection.site))
                 of_epoch.append(known[cursor])
                 goes_on = log.step(
                     epoch=cursor[1], step=cursor[2], loss=loss_of(known[cursor]), accuracy=accuracy_of(known[cursor])

@@ -119,19 +119,34 @@ class Subject:
         """Return what decides about bits outside of the program."""
         return base_environment(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
-    def sites(self) -> list[Site]:
-        """Return the sites of the program's step; it is run until its first step is over, unless that has been done."""
-        known = self.folder / "sites.json"
+    def sites(self, plan: Experiment | None = None) -> list[Site]:
+        """Return the sites of the program's first step, or of a trial's; it is run until that is over, unless it has been."""
+        known = self.sites_file(plan)
         if known.is_file():
             return msgspec.json.decode(known.read_bytes(), type=list[Site])
-        report.say(f"finding the sites of {self.program.name}: running its first step")
-        with self.scratch() as home:
-            done = self.run(Experiment(log=str(home / "log"), is_profile=True), home)
+        if plan is None:
+            report.say(f"finding the sites of {self.program.name}: running its first step")
+            with self.scratch() as home:
+                done = self.run(Experiment(log=str(home / "log"), is_profile=True), home)
+        else:
+            self.golden(plan)
+            report.say(f"finding the sites of {self.program.name} in step {written(plan.at)}")
+            done = self.trial(Experiment(log="", is_profile=True, at=plan.at))
         if not done.sites:
             raise failed("ended before a step of its training loop was over", done)
         self.folder.mkdir(parents=True, exist_ok=True)
         _write(known, msgspec.json.encode(list(done.sites)))
         return list(done.sites)
+
+    def sites_file(self, plan: Experiment | None) -> Path:
+        """Return the file that has the sites of a trial's step, or of the first one, if they have been listed."""
+        return self.folder / (f"sites-{written(plan.at).replace('/', '-').replace(':', '-')}.json" if plan else "sites.json")
+
+    def label_of(self, name: str) -> str:
+        """Return the label of a site that has been listed."""
+        files = sorted(self.folder.glob("sites*.json"))
+        listed = (site for file in files for site in msgspec.json.decode(file.read_bytes(), type=list[Site]))
+        return next((site.label for site in listed if site.name == name), name)
 
     def golden(self, plan: Experiment) -> Done:
         """Return the golden run, which goes at least as far as a trial does, with checkpoints at its epochs.

@@ -95,12 +95,12 @@ class Alarm(msgspec.Struct, frozen=True):
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial, or a golden run (no injection), or the first step alone (`is_profile`)."""
+    """One trial, or a golden run (no injection), or a run for the sites of a step (`is_profile`)."""
 
     log: str
     """Absolute path of the file that takes what is measured, a JSON object a line."""
     is_profile: bool = False
-    """List the sites of the first step, then end."""
+    """List the sites of the first step from `at` on, then end."""
     digests_at: Cursor | None = None
     """Note a digest of what each op of this step gives, then end."""
     injection: Injection | None = None

@@ -110,7 +110,7 @@ class ExperimentRun:
         """Steps done from the experiment's cursor on."""
         self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
         self._body: Cursor | None = None
-        self._is_armed = self._has_fired = self._has_alarm = False
+        self._is_armed = self._has_fired = self._has_alarm = self._is_profiling = False
         self._bare: Step | None = None
         """The step that has ended, if it is one behind the fault and has no digest."""
         if self._instruments is not None and plan.injection is not None:
@@ -139,8 +139,9 @@ class ExperimentRun:
         if not self._has_begun:
             self._has_begun = True
             self._instruments.begin_series()
-        if self.plan.is_profile:
+        if self.plan.is_profile and address >= self.plan.at:
             self._instruments.begin_step()
+            self._is_profiling = True
         if self.plan.may_hit(address) and (self.plan.steps == 0 or self._hits < self.plan.steps):
             self._hits += 1  # a step that is run again is not hit again: its fault was a transient
             self._instruments.arm(self.plan.occurrence)
@@ -154,7 +155,7 @@ class ExperimentRun:
             return
         if self._instruments is None:
             raise FaultInvalid("no framework that faults can be put into has been imported", "faults need a TensorFlow program")
-        if self.plan.is_profile:
+        if self._is_profiling:
             self._write(Log(sites=self._instruments.sites()))
             self.stop("profile")
             return
