@@ -196,10 +196,8 @@ def _tried(
             listed = fault_among(subject.sites())
     except SiteUnknown as error:
         if not there:
-            hint = (
-                f"or list those of this step with `detrain sites --at {written(experiment.at)} PROGRAM`: they are then known here"
-            )
-            raise SiteUnknown(error.what, f"{error.todo}, {hint}") from None
+            hint = f"if only this step has it, list it first: `detrain sites --at {written(experiment.at)} PROGRAM`"
+            raise SiteUnknown(error.what, f"{error.todo}; {hint}") from None
     if listed is not None:
         try:
             return run_trial(subject, model, seed, msgspec.structs.replace(experiment, injection=listed))

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final
 import msgspec
 import xxhash
 
+from detrain.cli.children import dying_with_this, scratch_folder
 from detrain.cli.programs import INFO_NAME, Program, info_owner
 from detrain.errors import DetrainError, FaultInvalid
 from detrain.faults.experiment import VARIABLE, Alarm, Cursor, Experiment, Firing, Injection, written
@@ -226,6 +226,7 @@ class Subject:
                 env=environment,
                 stdout=subprocess.DEVNULL if self.is_quiet else None,
                 stderr=stderr,
+                preexec_fn=dying_with_this(),  # noqa: PLW1509  there are no other threads of Python here
             )
         try:
             yield process
@@ -248,9 +249,8 @@ class Subject:
             folder.mkdir(parents=True)
             yield folder
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix="trial-") as name:
-            yield Path(name)
+        with scratch_folder(self.folder, "trial-") as home:
+            yield home
 
     def _entries_of_run(self) -> list[Entry]:
         """Return the checkpoints of the program's newest run with these arguments and this source, if there is one."""

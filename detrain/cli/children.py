@@ -1,0 +1,57 @@
+"""Processes that end with the one that started them, and folders that are gone when theirs is, even if that was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+"""`prctl(2)`; what it sets stays over `execve`."""
+
+
+def dying_with_this() -> Callable[[], None] | None:
+    """Return what a child is to do before it starts its program, so that it is killed when this process ends; None: nothing can be.
+
+    Only Linux knows such a signal. It comes when the thread ends that has started the child: start it in the main thread.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl, parent = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended already
+            os._exit(1)
+
+    return die_with_parent
+
+
+@contextlib.contextmanager
+def scratch_folder(inside: Path, prefix: str) -> Iterator[Path]:
+    """Return an empty folder that is gone afterwards. Those that killed processes have left there are cleared away."""
+    inside.mkdir(parents=True, exist_ok=True)
+    for left in inside.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _held(left):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=inside, prefix=prefix, ignore_cleanup_errors=True) as name, _held(Path(name)):
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder as long as this process lives. Raises OSError if another does."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(number)

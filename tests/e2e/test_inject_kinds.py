@@ -1,0 +1,148 @@
+"""Faults in kinds of programs: recurrent layers, steps unlike the first, later phases, functions that make their variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.runs import ROOT, detrain, environment
+
+pytest.importorskip("tensorflow")
+
+pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`
+
+PRELUDE = """
+import sys
+import numpy as np, keras, tensorflow as tf
+keras.utils.set_random_seed(3)
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(44, 7, 5)).astype("float32"), rng.normal(size=(44, 2)).astype("float32")
+"""
+
+RECURRENT = """
+model = keras.Sequential([keras.Input((7, 5)), keras.layers.LSTM(6, name="lstm"), keras.layers.Dense(2, name="head")])
+model.compile("adam", "mse")
+model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+"""
+
+EVERY_SECOND = """
+dense, optimizer = keras.layers.Dense(2, name="dense"), keras.optimizers.Adam(1e-2)
+dense.build((None, 35))
+optimizer.build(dense.trainable_variables)
+sums = [tf.Variable(tf.zeros_like(v)) for v in dense.trainable_variables]
+@tf.function
+def step(a, b, is_last):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((dense(tf.reshape(a, [-1, 35])) - b) ** 2)
+    for each, gradient in zip(sums, tape.gradient(loss, dense.trainable_variables)):
+        each.assign_add(gradient)
+    if is_last:
+        optimizer.apply_gradients(zip([tf.convert_to_tensor(each) / 2 for each in sums], dense.trainable_variables))
+        for each in sums:
+            each.assign(tf.zeros_like(each))
+    return loss
+for epoch in range(2):
+    for batch in range(4):
+        loss = step(tf.constant(x[batch * 11:][:11]), tf.constant(y[batch * 11:][:11]), tf.constant(batch % 2 == 1))
+"""
+
+PHASES = """
+encoder = keras.Sequential([keras.Input((7, 5)), keras.layers.Flatten(), keras.layers.Dense(6, name="encoder")])
+first = keras.Sequential([encoder, keras.layers.Dense(35, name="decoder")])
+first.compile("adam", "mse")
+first.fit(x, x.reshape(44, 35), batch_size=16, epochs=1, verbose=0)
+second = keras.Sequential([encoder, keras.layers.Dense(2, name="head")])
+second.compile("adam", "mse")
+second.fit(x, y, batch_size=16, epochs=2, verbose=0)
+"""
+
+LAZY = """
+class Layer(tf.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.w = size, None
+    @tf.function
+    def __call__(self, x):
+        if self.w is None:
+            self.w = tf.Variable(tf.random.stateless_normal((x.shape[-1], self.size), (1, 2)))
+        return tf.tanh(x @ self.w)
+layer = Layer(2)
+for epoch in range(2):
+    for batch in range(4):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((layer(tf.reshape(x[batch * 11:][:11], [-1, 35])) - y[batch * 11:][:11]) ** 2)
+        for variable, gradient in zip(layer.variables, tape.gradient(loss, layer.variables)):
+            variable.assign_sub(0.1 * gradient)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "site", "stage", "at"),
+    [
+        pytest.param(RECURRENT, None, "*while_body_grad*MatMul#3", "backward", "1:1", id="gradient of a recurrent layer"),
+        pytest.param(RECURRENT, None, "head_grad_wt", "backward", "1:2", id="a smaller last batch"),
+        pytest.param(EVERY_SECOND, "1:1", "adam", "optimizer", "1:1", id="an update in every second step"),
+        pytest.param(PHASES, None, "head_grad_wt", "backward", "1/1:1", id="the second training"),
+        pytest.param(LAZY, None, "*MatMul*", "forward", "1:2", id="variables made in a function's first call"),
+        pytest.param(LAZY, None, "eager/optimizer*", "optimizer", "1:2", id="an eager update behind a function"),
+    ],
+)
+def test_a_fault_is_done_once_and_replays_to_the_bit(
+    text: str, listed: str | None, site: str, stage: str, at: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + text)
+    options = ("--model", "SET:30", "--site", site, "--stage", stage, "--at", at, "--until", "+3", "--out", "record.json", "--json")
+    if listed is not None:
+        refused = detrain("inject", *options, "program.py", cwd=tmp_path)
+        assert (refused.status, f"detrain sites --at {at}" in refused.err) == (90, True)
+        assert detrain("sites", "--at", listed, "program.py", cwd=tmp_path).status == 0
+    run = detrain("inject", *options, "program.py", cwd=tmp_path)
+    assert run.status == 0, run.err
+    record = json.loads(run.out)
+
+    assert record["fired"] == 1
+    assert record["elements"][0]["injected"] == "41f00000"
+    log = next((tmp_path / "ckpt").glob("program.faults/*/golden/log"))
+    steps = [line["step"] for line in map(json.loads, log.open()) if "step" in line]
+    golden = {(step["phase"], step["epoch"], step["batch"]): step.get("state") for step in steps}
+    assert all(golden[tuple(step["at"])] != step["state"] for step in record["steps"] if step["at"][2] >= 0)
+    assert detrain("replay", "record.json", "program.py", cwd=tmp_path).out.startswith("IDENTICAL")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells children of their parent's end")
+def test_a_killed_campaign_leaves_no_trial_behind_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + PHASES)
+    command = ("random", "-n", "3", "--seed", "2", "--after", "1", "--models", "RD,WT", "--out")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detrain", *command, "killed", "program.py"], cwd=tmp_path, env=environment(PYTHONPATH=str(ROOT))
+    )
+    while not list(tmp_path.glob("ckpt/program.faults/*/trial-*/log*")) or not list(tmp_path.glob("ckpt/program.faults/*/sites-*")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(1)
+
+    assert [pid for pid in os.listdir("/proc") if pid.isdigit() and _works_in(pid, tmp_path)] == []
+    for name in ("killed", "whole"):
+        done = detrain(*command, name, "program.py", cwd=tmp_path)
+        assert done.status == 0, done.err
+    killed, whole = (sorted((tmp_path / name).glob("*.json")) for name in ("killed", "whole"))
+    assert len(whole) == 3
+    assert [path.read_bytes() for path in killed] == [path.read_bytes() for path in whole]
+    assert len({json.loads(path.read_text())["experiment"]["at"][0] for path in whole}) == 2
+    assert list(tmp_path.glob("ckpt/program.faults/*/trial-*")) == []
+
+
+def _works_in(pid: str, folder: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cwd").resolve() == folder and b"detrain" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,59 @@
+"""Children end with their parents, and folders of killed processes are cleared away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from detrain.cli.children import scratch_folder
+
+PARENT = """
+import subprocess, sys, time
+from detrain.cli.children import dying_with_this, scratch_folder
+from pathlib import Path
+with scratch_folder(Path(sys.argv[1]), "trial-") as folder:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], preexec_fn=dying_with_this())
+    print(child.pid, folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells children of their parent's end")
+def test_a_killed_process_leaves_no_child_and_its_folder_goes_with_the_next(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child, folder = parent.stdout.readline().split()
+    try:
+        assert _is_running(int(child))
+        with scratch_folder(tmp_path, "trial-"):
+            assert Path(folder).is_dir()  # it is in use
+
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        deadline = time.monotonic() + 10
+        while _is_running(int(child)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+        assert not _is_running(int(child))
+        assert Path(folder).is_dir()
+        with scratch_folder(tmp_path, "trial-") as own:
+            assert list(tmp_path.iterdir()) == [own]
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        parent.kill()
+        if _is_running(int(child)):
+            os.kill(int(child), signal.SIGKILL)
