@@ -99,9 +99,8 @@ def test_what_goes_into_the_step_is_the_plan(name: str, dtype_name: str, seed: i
 
 
 def test_a_trial_is_the_same_fault_whichever_ran_before() -> None:
-    drawing = Drawing(
-        5, {0: SITES[:1]}, list(PUBLISHED.values()), [(0, epoch, batch) for epoch in range(3) for batch in range(9)], None
-    )
+    steps = [(0, epoch, batch) for epoch in range(3) for batch in range(9)]
+    drawing = Drawing(5, {0: SITES[:1]}, list(PUBLISHED.values()), steps, None)
     trials = [drawing.trial(number, None)[1] for number in range(8)]
 
     assert [drawing.trial(number, None)[1] for number in reversed(range(8))] == trials[::-1]
