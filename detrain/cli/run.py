@@ -175,6 +175,7 @@ def command(
         goes_on_after_repeat=on_repeat == "continue",
         is_restarted=restarted > 0,
         keep_best=keep_best,
+        is_fresh=fresh and not restarted,
         is_strict=strict,
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",

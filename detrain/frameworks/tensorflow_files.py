@@ -1,6 +1,6 @@
 """What the program asks through TensorFlow about files outside of its loops, answered as the first run was.
 
-`tf.io.gfile`, and the note beside TensorFlow's own checkpoints of which is the newest.
+`tf.io.gfile`, and the note beside TensorFlow's own checkpoints of which is the newest. Caches of tf.data in files are noted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint_management
+from tensorflow.python.data.ops import cache_op
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
@@ -31,7 +32,15 @@ def watch_files(answers: Answers) -> None:
         answers.clear("DeleteRecursively", path, lambda: remove(path, *arguments))
 
     native.DeleteRecursively = delete_recursively
+    remove_file = native.DeleteFile
+
+    @functools.wraps(remove_file)
+    def delete_file(path: Any, *arguments: Any) -> None:
+        answers.clear_in_loop(tf.compat.as_str_any(path), lambda: remove_file(path, *arguments), tf.errors.NotFoundError)
+
+    native.DeleteFile = delete_file
     _watch_newest(answers)
+    _watch_caches(answers)
 
 
 def _asking(answers: Answers, question: str, real: Any) -> Any:
@@ -63,6 +72,20 @@ def _listing(answers: Answers, question: str, real: Any) -> Any:
         return answers.among(question, path, real(path, *arguments), tf.compat.as_str_any)
 
     return list_files
+
+
+def _watch_caches(answers: Answers) -> None:
+    """Note which files a `cache()` of tf.data fills: its lock keeps every other iterator away, after a kill for ever."""
+    real = cache_op.CacheDataset.__init__
+
+    @functools.wraps(real)
+    def make(self: Any, input_dataset: Any, filename: Any, *arguments: Any, **keywords: Any) -> None:
+        prefix = tf.get_static_value(filename) if tf.is_tensor(filename) else filename
+        if isinstance(prefix, str | bytes) and prefix:
+            answers.fill(tf.compat.as_str(prefix))
+        real(self, input_dataset, filename, *arguments, **keywords)
+
+    cache_op.CacheDataset.__init__ = make
 
 
 def _watch_newest(answers: Answers) -> None:

@@ -105,13 +105,16 @@ def on_dataset(dataset: Any) -> Seeds | None:
     if isinstance(dataset, repeat_op._RepeatDataset | concatenate_op._ConcatenateDataset):
         later |= at_start
     setattr(variant, _DRAWN, Drawn(at_start, later))
-    if isinstance(dataset, cache_op.CacheDataset):
+    if isinstance(dataset, cache_op.CacheDataset) and not tf.get_static_value(dataset._filename):
         setattr(variant, _CACHE, Cache())
     return own
 
 
 class Cache:
-    """What a `cache()` over shuffled sets was filled from: the order that it keeps is that of one pass over them."""
+    """What a `cache()` over shuffled sets was filled from: the order that it keeps is that of one pass over them.
+
+    One in files is not asked: it is filled once for all, and an iterator that only looks would take half filled files along.
+    """
 
     def __init__(self) -> None:
         self._start: dict[str, int] = {}

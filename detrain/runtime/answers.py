@@ -22,6 +22,7 @@ from typing import Any, Final
 import xxhash
 
 from detrain.runtime import report
+from detrain.runtime.changes import Changes
 from detrain.runtime.files import Files
 from detrain.runtime.outside import Outside, is_asked_by_program, sorted_entries
 
@@ -29,6 +30,8 @@ _THROUGH: Final = ("pathlib", "glob")
 _THROUGH_WALK: Final = ("os", "pathlib", "glob")
 _THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma")
 """Modules of Python through which the program may ask."""
+_OVER: Final = ("rename", "replace")
+"""What may put a file in the place of another."""
 _MOST_NAMES: Final = 1000
 """Longer listings are those of data, which training does not add to."""
 _ALL: Final = "all"
@@ -44,8 +47,8 @@ _scandir: Final = os.scandir
 class Answers:
     """The answers of one run, over all its processes."""
 
-    def __init__(self, outside: Outside, files: Files) -> None:
-        self._outside, self._files = outside, files
+    def __init__(self, outside: Outside, files: Files, changes: Changes) -> None:
+        self._outside, self._files, self._changes = outside, files, changes
         self._said: set[str] = set()
         self._asked: dict[str, int] = {}
         """How often each question of yes or no was asked. The turns are recorded whose answer was no."""
@@ -104,9 +107,22 @@ class Answers:
             return "1"
 
         if not self._outside.is_recording or self._is_new(path):
-            real()
+            self.clear_in_loop(path, real)
         elif self._outside.read(_kind(question, path), cleared) == _NO:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+
+    def clear_in_loop(self, path: Any, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
+        """Clear something away, if the program is in a loop as one that a later moment may have cleared away already."""
+        if not self._outside.is_in_loop:
+            real()
+            return
+        known = os.path.abspath(os.fsdecode(path))
+        self._changes.keep(known, self._outside.entered_at)
+        self._changes.clear(known, real, absent)
+
+    def fill(self, prefix: str) -> None:
+        """A cache in files is opened, which an earlier process of the run may have left half filled, and locked."""
+        self._changes.fill(os.path.abspath(prefix))
 
     def _is_prepared(self, path: Any) -> bool:
         """Return whether something was made before the first run's loop, and not touched since: data, no results."""
@@ -154,9 +170,12 @@ class Answers:
     def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(real)
         def clear(path: Any, *arguments: Any, **keywords: Any) -> None:
-            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH)):
+            is_watched = self._outside.is_recording or self._outside.is_in_loop
+            if not (_is_path(path) and is_watched and is_asked_by_program(sys._getframe(1), _THROUGH)):
                 real(path, *arguments, **keywords)
             else:
+                if question in _OVER and arguments and _is_path(arguments[0]) and self._outside.is_in_loop:
+                    self._changes.keep(os.path.abspath(os.fsdecode(arguments[0])), self._outside.entered_at)
                 self.clear(question, path, lambda: real(path, *arguments, **keywords))
 
         return clear

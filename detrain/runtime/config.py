@@ -65,6 +65,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints of each so manieth epoch stay, too."""
     keep_best: str = ""
     """The number of the program by which the best checkpoint is told, and stays: `NAME`, where lower is better, or `max:NAME`."""
+    is_fresh: bool = False
+    """What an earlier process of the run heard is not to be heard again."""
     is_strict: bool = False
     stops_on_save_error: bool = True
     saves_on_sigterm: bool = True

@@ -2,9 +2,9 @@
 
 A resumed process opens its files anew, before it comes to the cut. A file that was open at the cut, or that the program appends
 to, must then not be emptied, and at the cut it is set back to the length that it had there; what is cut off is kept beside the
-checkpoints. A run that was killed before its first checkpoint starts anew: what it had appended is cut off as well, by a note of
-how long the files were, which is kept until there is a checkpoint. Files opened through Python's `open` are followed (`pathlib`,
-`logging`, pandas and Keras's CSVLogger open theirs so).
+checkpoints. What was first appended to at a later moment, or by a run that was killed before its first checkpoint, is cut off as
+well, by what detrain.runtime.changes has written down. Files opened through Python's `open` are followed (`pathlib`, `logging`,
+pandas and Keras's CSVLogger open theirs so).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import errno
 import functools
 import io
-import json
 import os
 import time
 import weakref
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.runtime import report
+from detrain.runtime.changes import Changes
 from detrain.runtime.cursor import FileState
 from detrain.runtime.frames import is_user_file
 
@@ -44,28 +44,24 @@ class Files:
         self._started = time.time()
         self._written: set[str] = set()
         self._said: set[str] = set()
-        self._note: Path | None = None
+        self._changes: Changes | None = None
         self._home = ""
         self.may_read: Callable[[Any], bool] = lambda _path: True
         """Whether a file was there when the first run read it at this place of the program."""
         self._base = os.getcwd()
         """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
-        self._before: dict[str, int] = {}
-        """Lengths of files before this run appended to them."""
 
-    def watch(self, kept: Iterable[str], made: Iterable[str], note: Path, *, is_new: bool) -> None:
+    def watch(self, kept: Iterable[str], made: Iterable[str], changes: Changes, home: Path, *, is_new: bool) -> None:
         """Follow all calls of `open` and `os.mkdir` from here on.
 
         `kept` are the files, and `made` the folders, of the checkpoint to be resumed: making these again is no error. A run that
-        `is_new` notes in `note` how long the files are that it appends to, and first undoes what one that left its note appended.
+        `is_new` first undoes what one that was killed had appended.
         """
-        self._home = str(note.parent)
+        self._home, self._changes = str(home), changes
+        changes.put_back()
         if is_new:
-            with contextlib.suppress(OSError, ValueError):
-                for path, size in json.loads(note.read_bytes()).items():
-                    _set_back(path, size, note.parent, "before the run that was killed")
-            self._note = note
-        note.unlink(missing_ok=True)
+            for path, size in changes.appended.items():
+                _set_back(path, size, home, "before the run that was killed")
         self._kept = frozenset(map(self._path, kept))
         self._made = set(map(self._path, made))
         original = os.mkdir
@@ -73,8 +69,10 @@ class Files:
         @functools.wraps(original)
         def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
             known = os.path.abspath(os.fsdecode(path)) if not isinstance(path, int) else ""
-            if not (self._kept_folders and known in self._made and os.path.isdir(known)):
+            if os.path.dirname(known) == self._home:
                 original(path, *args, **kwargs)
+            elif not (self._kept_folders and known in self._made and os.path.isdir(known)):
+                changes.make(known, lambda: original(path, *args, **kwargs))
                 self._made.add(known)
 
         self._kept_folders = bool(self._made)
@@ -109,19 +107,10 @@ class Files:
         """Note a file that has been opened for writing; it was `size` bytes long."""
         if "a" in mode:
             self._appended.setdefault(path, size)
-            if self._note is not None and path not in self._written:
-                self._before[path] = size
-                with io.FileIO(f"{self._note}.tmp", "w") as written:
-                    written.write(json.dumps(self._before).encode())
-                os.replace(f"{self._note}.tmp", self._note)
+            if self._changes is not None and path not in self._written:
+                self._changes.append(path, size)
         self._written.add(path)
         self._open.setdefault(path, []).append(weakref.ref(file))
-
-    def forget(self) -> None:
-        """There is a checkpoint now, or the run has ended: nothing is to be undone when it starts anew."""
-        note, self._note = self._note, None
-        if note is not None:
-            note.unlink(missing_ok=True)
 
     def gentle_mode(self, path: str, mode: str) -> str:
         """Return the mode to open a file with: one that leaves what is in it, if a checkpoint counts on that."""
@@ -170,6 +159,11 @@ class Files:
                 live[0].seek(state.position)
         if kept_in is not None:
             self._kept, self._kept_folders = frozenset(), False
+            if self._changes is not None:
+                self._changes.arrive()
+                for path, size in self._changes.appended.items():
+                    if self._shown(path) not in files:
+                        _set_back(path, size, kept_in, "at the checkpoint")
 
     def _shown(self, path: str) -> str:
         """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started in."""

@@ -73,9 +73,9 @@ class Outside:
         _watch_datetime()
         _watch_seeds(urandom)
 
-    def enter(self) -> None:
-        """The program enters a training loop."""
-        self.readings.setdefault(_ENTERED, [repr(time.clock_gettime(time.CLOCK_REALTIME))])
+    def enter(self, at: float | None = None) -> None:
+        """The program enters a training loop, or has done so (`at`, seconds since 1970) where there were no probes."""
+        self.readings.setdefault(_ENTERED, [repr(now() if at is None else at)])
 
     @property
     def entered_at(self) -> float:
@@ -86,6 +86,11 @@ class Outside:
     def is_recording(self) -> bool:
         """Whether a run that resumes asks again what is asked now: outside of training loops, in the program's thread."""
         return self._place() is None and threading.get_ident() == self._thread
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether the program's thread is in a training loop with probes."""
+        return self._place() is not None and threading.get_ident() == self._thread
 
     def read(self, kind: str, real: Callable[[], str]) -> str:
         """Return what was read of a kind at this turn, by the first run that came here; `real` reads."""
@@ -136,6 +141,11 @@ class Outside:
         who = asker if place is None else f"{_LOOP}{asker}"
         turn = self._drawn[who] = self._drawn.get(who, 0) + 1
         return hashlib.shake_128(f"{self.readings['entropy'][0]} {place} {who} {turn}".encode()).digest(count)
+
+
+def now() -> float:
+    """Return the real time (seconds since 1970), which nothing records."""
+    return time.clock_gettime(time.CLOCK_REALTIME)
 
 
 def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:

@@ -28,6 +28,7 @@ from detrain.runtime.answers import Answers
 from detrain.runtime.batches import Batches
 from detrain.runtime.campaign import Campaign, Rewind
 from detrain.runtime.capture import Capture, user_modules
+from detrain.runtime.changes import Changes
 from detrain.runtime.codec import Baseline, Encoded
 from detrain.runtime.config import Config, Mode
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
@@ -94,19 +95,27 @@ class Session:
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
         """Cuts at which loaders are set to their positions."""
         last = metas[-1] if metas else None
-        note = self._catalogue.folder / f"{config.program}-r{config.run}.appended"
+        self._confirmation = Confirmation(config, self._begin)
+        log = self._catalogue.folder / f"{config.program}-r{config.run}.changes"
+        is_fresh = config.is_fresh and not self._confirmation.is_restart
+        self._changes = Changes(log, cursor_of(last) if last is not None else None, is_fresh=is_fresh)
         kept, made = (last.files, last.folders) if last is not None else ((), ())
-        self._files.watch(kept, made, note, is_new=last is None)
+        self._files.watch(kept, made, self._changes, self._catalogue.folder, is_new=last is None)
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
+        if self._changes.heard is not None:
+            known = self._changes.heard
+            if not self._confirmation.is_restart:
+                report.say("cut off before its first checkpoint, it begins anew, and hears of clock and files what it heard then")
         self._outside = Outside(known, self._place)
         self._outside.watch()
-        self.answers = Answers(self._outside, self._files)
+        self.answers = Answers(self._outside, self._files, self._changes)
         self.answers.watch()
         journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
         if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
             journal.unlink(missing_ok=True)
         self._journal = Journal(journal, last.journal_bytes if last is not None else 0)
         self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
+        self._has_checkpoint = last is not None
         self._identity = Identity(config.environment, self.frameworks, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
         self._batches_done = 0
@@ -120,7 +129,6 @@ class Session:
         self._saved_at = self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
         self._misses_metric = False
-        self._confirmation = Confirmation(config)
         self._is_in_body = self._is_confirmed = False
         self._batches.suspects = self._warned
 
@@ -166,7 +174,7 @@ class Session:
         """The program enters an epoch loop (or a batch loop outside of any)."""
         self._look("end")
         self._phase += 1
-        self._outside.enter()
+        self._begin()
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
         self._figures = figures.drawn()
@@ -176,6 +184,11 @@ class Session:
         self._at_phase = self._capture.begin_phase(frame)
         if self._pulls:
             self.note_all_streams()
+
+    def _begin(self, at: float | None = None) -> None:
+        """The program enters its first training loop, or has done so (`at`) where there are no probes yet: see `Changes.begin`."""
+        self._outside.enter(at)
+        self._changes.begin(self._outside.readings)
 
     def _address(self) -> Address:
         """Return the address of the batch that is being loaded or run, its number -1 before the first."""
@@ -435,7 +448,8 @@ class Session:
 
     def finish(self) -> None:
         """The program ends."""
-        self._files.forget()
+        if not self._has_checkpoint and not self._termination.is_requested:
+            self._changes.forget()
         self._batches.end_fetch()
         self._note_alarm("end")
         if self.experiment is not None:
@@ -519,6 +533,7 @@ class Session:
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
             weights={key: file for framework in self.frameworks for key, file in framework.weights_files().items()},
         )
+        self._changes.cut(cursor)
         is_large = sum(array.nbytes for array in (*tensors.values(), *arrays.values())) >= LARGE_BYTES
         self._settle_saves()  # or what went wrong with the save before would cost this one
         try:
@@ -551,7 +566,7 @@ class Session:
         program, run = self._config.program, self._config.run
         self._journal.sync()
         self._catalogue.save(program, run, cursor, snapshot)
-        self._files.forget()
+        self._has_checkpoint = True
         self._catalogue.prune(program, run, self._config.keep, self._config.keep_every, self._config.keep_best)
 
     def _metric(self, frame: FrameType, cursor: Cursor) -> float | None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from detrain.runtime import report
 from detrain.runtime.config import Config
+from detrain.runtime.outside import now
 from detrain.structure import Structure, write_info
 from detrain.tracer.observer import Observer
 
@@ -23,12 +25,16 @@ _RESTARTED = "DETRAIN_RESTARTED"
 class Confirmation:
     """What the session does at updates, until it knows."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, begin: Callable[[float], None]) -> None:
+        """`begin` is told before the program is started again when it entered a loop (seconds since 1970)."""
         self._config = config
+        self._begin = begin
+        self._began_at = 0.0
         self._structure = config.structure or Structure((), "")
         self._stray: Observer | None = None
-        self._is_restart = os.environ.pop(_RESTARTED, "") != ""
-        self._may_start_again = not self._is_restart and not config.stations and bool(config.command)
+        self.is_restart = os.environ.pop(_RESTARTED, "") != ""
+        """Whether this process has been started again, with probes where the one before it saw updates."""
+        self._may_start_again = not self.is_restart and not config.stations and bool(config.command)
 
     def in_body(self) -> None:
         """Weights are updated, for the first time, in the body of a loop with probes: write the structure down."""
@@ -49,7 +55,7 @@ class Confirmation:
     def outside(self, what: int) -> None:
         """Weights are updated outside of all loops with probes."""
         if self._stray is None:
-            self._stray = Observer(self._look)
+            self._stray, self._began_at = Observer(self._look), now()
         self._stray.on_update(what)
 
     def _look(self, observer: Observer) -> None:
@@ -64,6 +70,7 @@ class Confirmation:
             return
         self._write(seen, Path(self._config.info or Path(self._config.home) / "inst.info"))
         report.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
+        self._begin(self._began_at)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.e2e.forkserver import Server
@@ -68,7 +69,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("is_used", [False, True], ids=["an empty folder", "results of earlier runs"])
-@pytest.mark.parametrize("places", [["1:1"], ["1:4", "2:0", "3:4"]])
+@pytest.mark.parametrize("places", [["1:1"], ["0:1"], ["0:1", "0:0", "3:4"], ["1:4", "2:0", "3:4"]])
 def test_a_folder_of_results_is_the_one_that_the_first_run_took(places: list[str], is_used: bool, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
@@ -213,23 +214,25 @@ print("weights", hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.vari
 """
 
 
+@pytest.mark.parametrize("every", ["1", "3"])
 @pytest.mark.parametrize("is_used", [False, True], ids=["an empty folder", "checkpoints of an earlier run"])
 def test_a_program_that_goes_on_from_its_own_checkpoints_leaves_that_to_detrain(
-    is_used: bool, server: Server, tmp_path: Path
+    every: str, is_used: bool, server: Server, tmp_path: Path
 ) -> None:
+    """With `--every 3` it is killed before the first checkpoint of detrain, and has some of its own by then."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         if is_used:
-            program = RESTARTING.replace("max_to_keep=2", "max_to_keep=9")
-            made_in(folder, program.replace("range(start, 4)", "range(start, 1)"))
+            made_in(folder, RESTARTING.replace("range(start, 4)", "range(start, 1)"))
             assert server.bare("train.py", cwd=folder).status == 0
-            (folder / "train.py").write_text(program.replace("range(start, 4)", "range(start, 5)"))
+            (folder / "train.py").write_text(RESTARTING.replace("range(start, 4)", "range(start, 5)"))
         else:
             made_in(folder, RESTARTING)
 
-    expected = server.detrain("run", "train.py", cwd=whole)
-    died = [server.detrain("run", "train.py", cwd=killed, DETRAIN_TRIAL=kill_at(folder, at)).status for at in (7, 14)]
-    again = server.detrain("run", "train.py", cwd=killed)
+    options = ("run", "--every", every, "train.py")
+    expected = server.detrain(*options, cwd=whole)
+    died = [server.detrain(*options, cwd=killed, DETRAIN_TRIAL=kill_at(folder, at)).status for at in (7, 14)]
+    again = server.detrain(*options, cwd=killed)
 
     assert (expected.status, died, again.status) == (0, [-9, -9], 0), again.err
     lines = again.out.splitlines()
@@ -239,6 +242,101 @@ def test_a_program_that_goes_on_from_its_own_checkpoints_leaves_that_to_detrain(
     assert lines[1].startswith("epoch 4" if is_used else "epoch 3")
     logs = [{key: value for key, value in tree(each).items() if key.startswith("logs")} for each in (whole, killed)]
     assert logs[0] == logs[1]
+
+
+CACHING = """
+import tensorflow as tf, keras, os, hashlib
+import numpy as np
+x = np.random.normal(size=(48, 4)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(48).batch(8).cache("cached").prefetch(2)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)])
+optimizer = keras.optimizers.Adam(0.02)
+for epoch in range(3):
+    for a, b in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+print("weights", hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.variables)).hexdigest())
+"""
+
+
+def test_a_cache_that_a_killed_run_has_left_half_filled_and_locked_is_filled(server: Server, tmp_path: Path) -> None:
+    whole, killed = made_in(tmp_path / "whole", CACHING), made_in(tmp_path / "killed", CACHING)
+
+    expected = server.detrain("run", "--every", "4b", "train.py", cwd=whole)
+    died = [server.detrain("run", "--every", "4b", "train.py", cwd=killed, DETRAIN_TRIAL=kill_at(killed, at)) for at in (2, 9)]
+    locks = [*killed.glob("*.lockfile")]
+    again = server.detrain("run", "--every", "4b", "train.py", cwd=killed)
+
+    assert [each.status for each in (expected, *died, again)] == [0, -9, -9, 0], again.err
+    assert locks == []
+    assert again.out == expected.out
+
+
+LOOPING = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.load("start.npy"))
+for epoch in range(6):
+    os.mkdir(f"epoch{epoch}")
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    with open(f"epoch{epoch}/log.txt", "a") as log:
+        print(epoch, optimizer.weights, file=log)
+    np.save(f"epoch{epoch}/weights.npy", optimizer.weights)
+    if epoch == 1:
+        os.remove("start.npy")
+    if epoch >= 2:
+        os.remove(f"epoch{epoch - 2}/weights.npy")
+    os.rename(f"epoch{epoch}/log.txt", f"epoch{epoch}/done.txt")
+    die(f"{epoch} done")
+try:
+    os.remove("start.npy")
+except FileNotFoundError:
+    show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("places", [["1 done"], ["1:2", "2 done"], ["3 done"], ["1 done", "3 done", "4:0", "5 done"]])
+def test_what_the_loop_makes_and_clears_away_is_made_and_cleared_away_again(places: list[str], tmp_path: Path) -> None:
+    whole, killed = made_in(tmp_path / "whole", LOOPING), made_in(tmp_path / "killed", LOOPING)
+    for folder in (whole, killed):
+        np.save(folder / "start.npy", np.array([1.0, 2.0, 3.0]))
+    options = ("run", "--every", "2", "--ckpt", tmp_path / "ckpt", "train.py")
+
+    expected = plain("-m", "detrain", "run", "--bare", "train.py", cwd=whole)
+    died = [detrain(*options, cwd=killed, DIE_AT=place).status for place in places]
+    again = detrain(*options, cwd=killed)
+
+    assert (expected.status, died) == (0, [-9] * len(places)), expected.err
+    assert again.status == 0, again.err
+    assert again.out == expected.out
+    assert tree(killed) == tree(whole)
+
+
+STUMBLING = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.load("start.npy") if os.path.exists("start.npy") else None)
+for epoch in range(2):
+    for step in range(2):
+        optimizer.apply_gradients(np.ones(3))
+print(optimizer.steps)
+"""
+)
+
+
+def test_a_run_that_ended_by_an_error_before_its_first_checkpoint_begins_as_any_does(tmp_path: Path) -> None:
+    folder = made_in(tmp_path / "here", STUMBLING)
+    first = detrain("run", "train.py", cwd=folder)
+    np.save(folder / "start.npy", np.ones(3))
+    again = detrain("run", "train.py", cwd=folder)
+
+    assert first.status == 1
+    assert "TypeError" in first.err
+    assert (again.status, again.out) == (0, "4\n"), again.err
 
 
 def kill_at(folder: Path, batches: int) -> str:
