@@ -237,14 +237,19 @@ class Encoder(Leaves):
             return node
         own = own_attributes(value) or {}
         names = own.keys() if self._kinds.is_holder(value) else stored_names(type(value)) | self._hooks.stored_outside
+        stored = {name: item for name, item in list(own.items()) if name in names}
+        return ["derived", *node[1:], self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))), path)]
+
+    def _state(self, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
+        """Return what of such attributes is state, not the library's. What cannot be described is named if the class `is_own`."""
         state = {}
-        for name, item in list(own.items()):
-            if name in names and not self._kinds.is_of_library(item):
+        for name, item in stored.items():
+            if not self._kinds.is_of_library(item):
                 if self._kinds.is_walkable(item):
                     state[name] = item
-                elif not self._collects and is_own_class(type(value)):
+                elif not self._collects and is_own:
                     self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
-        return ["derived", *node[1:], self._encode_pairs(state, path)]
+        return state
 
     def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
         return ["static", static_name(value), self._address(number, value, path)]
@@ -275,6 +280,6 @@ class Encoder(Leaves):
     def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
         """A class stays as it is; its attributes that are not methods are state."""
         attributes = class_attributes(value)
-        if not is_user_class(value):  # it derives from a library's: what is no data is the library's
-            attributes = {name: item for name, item in attributes.items() if self._kinds.is_state(item)}
+        if not is_user_class(value):  # it derives from a library's
+            attributes = self._state(attributes, path, is_own=True)
         return ["class", class_name(value), self._address(number, value, path), self._encode_pairs(attributes, path)]

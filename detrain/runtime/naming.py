@@ -135,10 +135,13 @@ def is_own_class(cls: type) -> bool:
 
 
 def is_user_class(cls: type) -> bool:
-    """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes aside."""
+    """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes aside.
+
+    Classes of classes count, too: one that keeps the only instance of each of its classes holds state.
+    """
     allowed = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
     return (cls in allowed or is_own_class(cls)) and all(
-        base in allowed or base.__module__ in _TRANSPARENT_MODULES or is_own_class(base) for base in cls.__mro__
+        base in (*allowed, type) or base.__module__ in _TRANSPARENT_MODULES or is_own_class(base) for base in cls.__mro__
     )
 
 

@@ -196,6 +196,49 @@ def test_attributes_of_a_class_that_only_its_objects_lead_to(every: str, tmp_pat
     assert last.out == whole.out[-len(last.out) :]
 
 
+ONE_OF_EACH = (
+    PRELUDE
+    + """
+from someenv import Env
+
+class Single(type):
+    made, turns = {}, 0
+    def __call__(cls, *arguments):
+        if cls not in cls.made:
+            cls.made[cls] = super().__call__(*arguments)
+        return cls.made[cls]
+
+class Tracker(metaclass=Single):
+    def __init__(self):
+        self.values = []
+
+class Rates(Env):
+    uses = {}
+
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    Tracker().values.append(optimizer.weights.sum())
+    Single.turns += 1
+    Rates.uses[Tracker] = epoch, type(Rates.uses.get(Tracker))
+print(Tracker().values, Single.turns, Rates.uses)
+"""
+)
+
+
+@pytest.mark.parametrize("place", ["1:0", "3:2"])
+def test_a_class_of_classes_keeps_the_only_object_of_each(place: str, tmp_path: Path) -> None:
+    library = with_library(tmp_path, ONE_OF_EACH)
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path, **library)
+    detrain("run", "program.py", cwd=tmp_path, DIE_AT=place, **library)
+    last = detrain("run", "program.py", cwd=tmp_path, **library)
+
+    assert (whole.status, last.status) == (0, 0), last.err
+    assert last.out == whole.out
+
+
 BY_ITSELF = (
     PRELUDE
     + """
