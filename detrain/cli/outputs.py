@@ -18,8 +18,11 @@ from typing import Final
 
 from detrain.runtime.digest import digest_bytes
 
-_NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\bnan\b|\binf\b")
-_DURATION: Final = re.compile(r"\s?(?:us|µs|ms|s|sec|secs|seconds|min|minutes|h|hours|it/s|s/it)\b")
+_NUMBER: Final = re.compile(
+    r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\bnan\b|\binf\b)"
+    r"(?P<unit>\s?(?:us|µs|ms|s|sec|secs|seconds|min|minutes|h|hours|it/s|s/it)\b)?"
+)
+"""A number, and the unit of time behind it: a duration may be of another unit in another run."""
 _LINKED: Final = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv"})
 """Folders that no training program writes to."""
 _MOST_FILES: Final = 20_000
@@ -105,14 +108,14 @@ def _lines(text: str) -> Sequence[str]:
 
 
 def _parsed(line: str) -> tuple[str, list[str]]:
-    return _NUMBER.sub("#", line), _NUMBER.findall(line)
+    return _NUMBER.sub("#", line), [match[0] for match in _NUMBER.finditer(line)]
 
 
 def _without(line: str, timed: Collection[Field]) -> tuple[str, list[str]]:
     shape, _numbers = _parsed(line)
     kept = []
     for place, match in enumerate(_NUMBER.finditer(line)):
-        is_time = (shape, place) in timed or _DURATION.match(line, match.end()) is not None
+        is_time = (shape, place) in timed or match["unit"] is not None
         kept.append("" if is_time else match[0])
     return shape, kept
 

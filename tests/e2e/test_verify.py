@@ -316,6 +316,8 @@ def test_output_and_files_are_compared_but_for_what_a_clock_says(seed: str, tmp_
     ("a 1", "a 1", "b 1", False),
     ("a 1\nb 2", "a 1\nb 2", "a 1", False),
     ("x nan", "x nan", "x 1.0", False),
+    ("9/9 - 1s - 89ms/step - loss: 0.5", "9/9 - 1s - 89ms/step - loss: 0.5", "9/9 - 40s - 3s/step - loss: 0.5", True),
+    ("9/9 - 1s - 89ms/step - loss: 0.5", "9/9 - 2s - 1s/step - loss: 0.5", "9/9 - 40s - 3s/step - loss: 0.6", False),
 ])  # fmt: skip
 def test_numbers_of_a_clock_are_left_out_and_no_others(whole: str, again: str, resumed: str, is_equal: bool) -> None:
     timed = timed_fields(whole, again)
