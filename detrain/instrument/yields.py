@@ -1,13 +1,14 @@
 """A probe in every generator of the program: how often it has yielded is its position, and Python does not tell.
 
-`yield value` becomes `yield _detrain_yield((value))`, in memory only. A generator that hands on another's values by `yield from` is
-left as it is, and so is one that takes something in: what was sent cannot be sent again.
+`yield value` becomes `yield _detrain_yield((value))`, in memory only, and so does the value of a generator expression that is
+assigned or returned: one that is used up where it stands has no position to keep, and is left as fast as it is. A generator that
+hands on another's values by `yield from` is left alone, and so is one that takes something in: what was sent cannot be sent again.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from detrain.instrument.edits import Edit, decode_source, line_starts
@@ -34,14 +35,29 @@ def edits_for_yields(source: bytes) -> list[Edit]:
             continue
         for node in yields:
             value = node.value if isinstance(node, ast.Yield) else None
-            if value is not None and value.end_lineno is not None and value.end_col_offset is not None:
-                first = starts[value.lineno - 1] + value.col_offset
-                last = starts[value.end_lineno - 1] + value.end_col_offset
-                edits += [(first, first, f"{PROBE}(("), (last, last, "))")]
+            if value is not None:
+                edits += _around(value, starts)
             elif node.end_lineno is not None and node.end_col_offset is not None:
                 place = starts[node.end_lineno - 1] + node.end_col_offset
                 edits.append((place, place, f" {PROBE}(None)"))
+    for statement in ast.walk(tree):
+        kept = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return) else None
+        if isinstance(kept, ast.GeneratorExp) and not _is_async(kept):
+            edits += _around(kept.elt, starts)
     return edits
+
+
+def _around(value: ast.expr, starts: Sequence[int]) -> list[Edit]:
+    """Return the insertions that hand a value to the probe."""
+    assert value.end_lineno is not None
+    assert value.end_col_offset is not None
+    first = starts[value.lineno - 1] + value.col_offset
+    last = starts[value.end_lineno - 1] + value.end_col_offset
+    return [(first, first, f"{PROBE}(("), (last, last, "))")]
+
+
+def _is_async(node: ast.GeneratorExp) -> bool:
+    return any(isinstance(each, ast.Await) or (isinstance(each, ast.comprehension) and each.is_async) for each in ast.walk(node))
 
 
 def _own_yields(node: ast.AST) -> Iterator[ast.Yield | ast.YieldFrom]:

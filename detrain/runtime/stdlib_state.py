@@ -1,11 +1,12 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
-in memory, files that have been closed.
+in memory, files that have been closed, arrays of `array`.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
 """
 
 from __future__ import annotations
 
+import array
 import builtins
 import csv
 import gc
@@ -52,6 +53,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "csv.DictWriter", [getattr(value, name) for name in _DICT_WRITER]
     if cls in (io.StringIO, io.BytesIO) and not value.closed:
         return f"io.{cls.__name__}", [value.getvalue(), value.tell()]
+    if cls is array.array:
+        return "array.array", [value.typecode, value.tobytes()]
     if cls.__module__ == "_io" and cls.__name__ in _FILES and value.closed:
         return _closed(value)
     is_iterator = cls.__module__ in ("builtins", "itertools") and isinstance(value, Iterator)
@@ -66,6 +69,9 @@ def remake(kind: str, values: list[Any], current: Any) -> object | None:
     if kind == "io.closed" and type(current).__name__ == values[0] in _FILES and current.name == values[1]:
         current.close()
         return current  # type: ignore[no-any-return]
+    if type(current) is array.array and kind == "array.array" and current.typecode == values[0]:
+        _fill_array(current, values[1])
+        return current
     now = parts(current)
     old = now[1] if now is not None and now[0] == kind else []
     if _is_same(old, values):
@@ -89,6 +95,8 @@ def _make(kind: str, values: list[Any]) -> object | None:
         return memory  # type: ignore[no-any-return]
     if kind == "io.closed":
         return _make_closed(*values)
+    if kind == "array.array":
+        return array.array(*values)
     maker: Callable[..., Any] | None = _MAKERS.get(kind)
     if maker is None:
         return None
@@ -142,6 +150,15 @@ def _fill(memory: Any, content: Any, position: int) -> None:
     memory.truncate(0)
     memory.write(content)
     memory.seek(position)
+
+
+def _fill_array(held: array.array[Any], content: bytes) -> None:
+    """Fill an array in place, others may look at its memory; while they do, it cannot grow."""
+    if len(held) * held.itemsize == len(content):
+        memoryview(held).cast("B")[:] = content
+    else:
+        del held[:]
+        held.frombytes(content)
 
 
 def _is_same(one: object, other: object) -> bool:

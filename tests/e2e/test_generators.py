@@ -58,6 +58,13 @@ PROGRAMS = {
         "pass",
     ),
     "pulled in the setup too": (OWN + "source = batches()\nfirst = next(source)", "x = next(source)", "pass"),
+    "an expression": ("source = (np.random.normal(size=3) * turn for turn in range(99))", "x = next(source)", "pass"),
+    "an expression that a function returns, numbered": (
+        "def scaled(rng):\n    return ((turn, rng.normal(size=3)) for turn in range(9) for _ in range(turn))\n"
+        "source = enumerate(scaled(np.random.default_rng(4)))",
+        "n, (turn, x) = next(source)",
+        "pass",
+    ),
     "pulled now and then": (
         OWN + "source = batches()\nx = [1.0, 2.0, 3.0]",
         "y = step",

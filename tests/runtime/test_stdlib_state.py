@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import csv
 import io
@@ -117,6 +118,23 @@ def test_text_in_memory(text: str, other: str, draw: st.DataObject) -> None:
 
     assert before["memory"] is live
     assert (live.tell(), live.getvalue()) == (after["memory"].tell(), text)
+
+
+@given(
+    st.sampled_from("bHlqfd"), st.lists(st.integers(0, 9)), st.sampled_from("bHlqfd"), st.lists(st.integers(0, 9)), st.booleans()
+)
+def test_an_array_of_python(code: str, content: list[int], other_code: str, other: list[int], is_looked_at: bool) -> None:
+    after: World = {"numbers": array.array(code, content)}
+    before: World = {"numbers": array.array(other_code, other)}
+    live, view = before["numbers"], memoryview(before["numbers"]) if is_looked_at and len(content) == len(other) else None
+    encoded = encode(after, baseline_of({"numbers": None}))
+
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert encoded.not_captured == []
+    assert (before["numbers"], before["numbers"].typecode) == (after["numbers"], code)
+    assert (before["numbers"] is live) == (code == other_code)
+    assert view is None or code != other_code or view.tolist() == content
 
 
 def test_a_writer_of_csv_that_the_loop_made_writes_on() -> None:
