@@ -51,7 +51,7 @@ def step_times(steps: int, rounds: int) -> None:
     from detrain.faults.plan import trial_rng
     from detrain.frameworks import Settings
     from detrain.frameworks.tensorflow import TensorFlow
-    from detrain.frameworks.tensorflow_injector import Injector
+    from detrain.frameworks.tensorflow_injector import Gate, Injector
     from detrain.frameworks.tensorflow_sites import Sites
     from detrain.runtime.rng import Streams
 
@@ -99,8 +99,9 @@ def step_times(steps: int, rounds: int) -> None:
     made()
     known = [site for site in sites.sites() if site.is_contraction and site.is_alive]
     sites._counts = False
+    gate = Gate()
     points = {
-        site.name.partition("/")[2]: Injector([draw_injection(site, model_named("RD"), 0, trial_rng(0, number))])
+        site.name.partition("/")[2]: Injector([draw_injection(site, model_named("RD"), 0, trial_rng(0, number))], gate)
         for number, site in enumerate(known)
     }
     bare = made()

@@ -1,17 +1,19 @@
 """Puts a fault into a compiled step: traced once, armed by variables, with no Python in the graph.
 
-At the site stands `If(countdown > 0)`. Unarmed, its other branch hands the value through, and the graph's other ops are as ever.
-Armed, the countdown goes down by one each time the op runs; when it reaches 0 the value is corrupted. A fault of an operand runs
-the op once more on the corrupted operand: that op alone sees it, neither the variable behind it nor the gradient.
+At the site stands `If(gate)`; all sites share one gate. Closed, the value is handed through, and the graph's other ops are as ever.
+Open, the countdown goes down by one each time the op runs; when it reaches 0 the value is corrupted. A fault of an operand runs the
+op once more on the corrupted operand: that op alone sees it, neither the variable behind it nor the gradient.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import ops
 
 from detrain.faults.experiment import BITS, Firing, Injection
@@ -24,10 +26,35 @@ _ARRAYS: Final = ("positions", "sources", "keep", "flip", "limited")
 _INTERNAL: Final = ("_class", "_output_shapes")
 
 
+class Gate:
+    """Whether an injection is armed: one variable, read once in each graph, however many sites there are."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._variable: Any = None
+        self._reads: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def set(self, *, is_open: bool) -> None:
+        """Open or close it."""
+        self._is_open = is_open
+        if self._variable is not None:
+            self._variable.assign(is_open)
+
+    def read(self, graph: Any) -> Any:
+        """Return what it is when the graph runs. Called in that graph."""
+        if self._variable is None:
+            self._variable = hidden_variable(self._is_open, tf.bool)
+        if graph not in self._reads:
+            with tf.control_dependencies(None):
+                self._reads[graph] = self._variable.read_value()
+        return self._reads[graph]
+
+
 class Injector:
     """The point at which injections of one place are put, one of them at a time."""
 
-    def __init__(self, injections: Sequence[Injection]) -> None:
+    def __init__(self, injections: Sequence[Injection], gate: Gate | None = None) -> None:
+        self._gate: Final = gate or Gate()
         self._injection = injections[0]
         self._place: Final = injections[0].place
         self._bits: Final = BITS[self._injection.dtype]
@@ -66,6 +93,7 @@ class Injector:
         self._set_countdown(0)
 
     def _set_countdown(self, value: int) -> None:
+        self._gate.set(is_open=value > 0)
         self._countdown = value
         if self._variables:
             self._variables["countdown"].assign(value)
@@ -97,7 +125,9 @@ class Injector:
             known["fired"].assign_add(tf.where(is_now, done, tf.zeros_like(done)), read_value=False)
             return tf.cond(is_now & has_shape, lambda: self._hit(op, index, tensor, golden), lambda: tf.identity(golden))
 
-        result = tf.cond(known["countdown"] > 0, armed, lambda: tf.identity(golden))
+        result = tf.cond(self._gate.read(golden.graph), armed, lambda: tf.identity(golden))
+        if len(tf.config.list_logical_devices()) == 1:
+            _leave_whole(result)
         return [linked(golden, result), *outputs[1:]]
 
     def _made(self) -> dict[str, Any]:
@@ -133,6 +163,15 @@ class Injector:
                 faulty = tf.reshape(mixed, tf.shape(golden))
         faulty.set_shape(golden.shape)
         return faulty
+
+
+def _leave_whole(result: Any) -> None:
+    """Have a branch run as one op, not as the ops of both sides, each of which the executor has to pass by: half the time.
+
+    Only where there is one device: as one op it would have to find all its variables on its own.
+    """
+    branch = result.op.inputs[0].op if result.op.type == "Identity" else result.op
+    branch._set_attr("_lower_using_switch_merge", attr_value_pb2.AttrValue(b=False))
 
 
 def _again(op: Any, index: int, faulty: Any) -> Any:

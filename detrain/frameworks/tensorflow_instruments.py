@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
 from detrain.frameworks.tensorflow_eager import EagerInjector
-from detrain.frameworks.tensorflow_injector import Injector
+from detrain.frameworks.tensorflow_injector import Gate, Injector
 from detrain.frameworks.tensorflow_series import Series
 from detrain.frameworks.tensorflow_sites import Point, Sites
 
@@ -20,7 +20,10 @@ class Instruments:
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for injection in injections:
             groups.setdefault(injection.place, []).append(injection)
-        self._injectors = [EagerInjector(group) if EagerInjector.is_of(group[0]) else Injector(group) for group in groups.values()]
+        gate = Gate()
+        self._injectors = [
+            EagerInjector(group) if EagerInjector.is_of(group[0]) else Injector(group, gate) for group in groups.values()
+        ]
         self._injector: Injector | EagerInjector | None = None
         first = plans[0]
         self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
