@@ -21,7 +21,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import errors_impl, op_def_registry
 from tensorflow.python.ops import gen_dataset_ops
 
-from detrain.errors import Diverged
+from detrain.errors import Diverged, NotCapturable
 from detrain.frameworks import tensorflow_seeds
 from detrain.frameworks.births import Births
 from detrain.frameworks.tensorflow_hold import Pulls, runs_python
@@ -111,6 +111,12 @@ class Datasets:
         if "seeds" not in state:
             raise Diverged("an earlier version of detrain took the checkpoint", "start anew with --fresh")
         alive = dict(self._alive())
+        lost = [key for key in state["uncounted"] if key in alive and key not in positions]
+        if lost:  # no digest would tell: its batches are loaded inside of a function
+            raise NotCapturable(
+                f"{lost[0]!r}, a tf.data iterator that a tf.function advances, has no position: its pipeline has a state",
+                "draw its batches in the Python loop, or make it in the epoch that draws from it, and start anew with --fresh",
+            )
         for key, pulled in state["iterators"].items():
             iterator = alive.get(key)
             if iterator is not None and key in positions and (mode != "forward" or key in state["uncounted"]):

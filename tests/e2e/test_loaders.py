@@ -402,11 +402,14 @@ def test_iterators_that_compiled_functions_advance_come_back(every: str, tmp_pat
     assert "not captured" not in resumed.err
 
 
-@pytest.mark.slow
-def test_one_that_cannot_come_back_is_named(tmp_path: Path) -> None:
-    named = run(INSIDE.replace("iter(data.repeat())", "iter(noisy.repeat())"), tmp_path)
+def test_one_that_cannot_come_back_is_named_and_no_run_goes_on_without_it(tmp_path: Path) -> None:
+    program = INSIDE.replace("iter(data.repeat())", "iter(noisy.repeat())")
+    named = run(program, tmp_path, "--every", "3b", die_at="1:8")
+    resumed = run(program, tmp_path, "--every", "3b")
 
     assert "iterator (a tf.data iterator that a tf.function advances; MapDataset in its tf.data pipeline draws" in named.err
+    assert resumed.status == errors.NotCapturable.exit_code
+    assert "'iterator', a tf.data iterator that a tf.function advances, has no position" in resumed.err
 
 
 def test_positions_of_pipelines_are_exact_in_another_process_or_refused(tmp_path: Path) -> None:
