@@ -41,7 +41,8 @@ _LEAST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 10_000
 _NAME_DIGITS: Final = 12
 _scandir: Final = os.scandir
-"""The real one."""
+_is_there: Final = os.path.lexists
+"""The real ones."""
 
 
 class Answers:
@@ -161,6 +162,8 @@ class Answers:
         def list_folder(path: Any = ".") -> Any:
             if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH_WALK)):
                 return real(path)
+            if not self.is_so("list", path, lambda: _is_there(path)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
             found = real(path)
             among = self.among(real.__name__, path, found, name_of)
             return among if isinstance(found, list) else sorted_entries(among)

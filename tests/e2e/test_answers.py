@@ -16,6 +16,12 @@ RESULTS = (
     + """
 import glob, pathlib, shutil
 assert all(os.path.exists(".") for _ in range(30_000))  # as many files of data
+for ask in (lambda: os.listdir("tries"), lambda: [each.name for each in os.scandir(pathlib.Path("tries"))]):
+    try:
+        print(ask())
+    except FileNotFoundError as error:
+        print(error)
+os.makedirs(f"tries/{len(glob.glob('tries/*'))}")
 os.makedirs("runs", exist_ok=True)
 folder = f"runs/exp{len(os.listdir('runs'))}"
 os.makedirs(folder)
