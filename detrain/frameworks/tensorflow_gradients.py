@@ -54,7 +54,7 @@ class Gradients:
             return
         if key not in self._sums:
             self._sums[key] = hidden_variable(0.0, tf.float32)
-            self.watched = [*self.watched, Watched(key, "gradients", 1)]
+            self.watched = [*self.watched, Watched(key, f"gradients for {owner}", 1)]
         self._sums[key].assign(tf.add_n(parts), read_value=False)
 
     def norms(self) -> Array:

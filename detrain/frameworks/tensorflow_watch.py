@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from detrain.frameworks import Watched
 from detrain.frameworks.births import Births
 
@@ -46,7 +48,7 @@ def find_watched(variables: Mapping[str, Any], births: Births) -> list[Watched]:
             found[key] = Watched(key, label, _MOVING[label])
         elif variable.trainable:
             found[key] = Watched(key, "weights", 1)
-        elif tuple(variable.shape) in shapes and not _is_of_metric(key, births):
+        elif tuple(variable.shape) in shapes and not _is_of_metric(key, births) and _is_finite(variable):
             found[key] = Watched(key, "slots made by hand", 2)
     return list(found.values())
 
@@ -60,6 +62,11 @@ def _optimizers(births: Births) -> Iterator[tuple[str, Any]]:
 def _is_of_metric(key: str, births: Births) -> bool:
     keras: Any = sys.modules.get("keras")
     return keras is not None and isinstance(births.find(key.rpartition("/")[0]), keras.metrics.Metric)
+
+
+def _is_finite(variable: Any) -> bool:
+    """Return whether there are only numbers in a variable when it is first looked at: a mask may have infinite ones."""
+    return bool(np.isfinite(np.asarray(variable.numpy()).astype(np.float64)).all())
 
 
 def _slots(optimizer: Any) -> Iterator[tuple[str, list[Any]]]:

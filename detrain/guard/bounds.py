@@ -48,6 +48,10 @@ class Bounds:
         self._factors = self._unseen = np.zeros(0)
         self._partners = np.zeros(0, np.int64)
         self._members: dict[str, npt.NDArray[np.int64]] = {}
+        self._keys: set[str] | None = None
+        """All that have been watched in this process; None before the first look."""
+        self._fresh: set[str] = set()
+        """Those that have come later, and have had no value other than zero yet: the first one counts as seen, whatever it is."""
 
     def state(self) -> dict[str, tuple[int, float]]:
         """Return the number of steps and the largest norm seen, by group."""
@@ -106,10 +110,16 @@ class Bounds:
         for place, each in enumerate(watched):
             groups.setdefault(each.group, []).append(place)
         self._members = {group: np.array(members) for group, members in groups.items()}
+        keys = {each.key for each in watched}
+        if self._keys is not None:  # what a second model has may be of another size than all that was seen
+            self._fresh |= keys - self._keys
+        self._keys = keys | (self._keys or set())
         self._refresh()
 
     def _learn(self, norms: Floats) -> None:
-        is_new = False
+        is_new = bool(self._fresh)
+        if self._fresh:
+            self._fresh -= {each.key for each, norm in zip(self._watched, norms, strict=True) if norm > 0}
         for group, members in self._members.items():
             known = self._seen.setdefault(group, [0, 0.0])
             largest = float(norms[members].max())
@@ -130,3 +140,5 @@ class Bounds:
             if steps >= WINDOW:
                 powers = self._powers[members]
                 self._seen_bounds[members] = np.minimum(MARGIN**powers * np.maximum(largest, _FLOOR**powers), _NONE)
+        if self._fresh:
+            self._seen_bounds[[each.key in self._fresh for each in self._watched]] = _NONE

@@ -60,6 +60,8 @@ class Recovery:
         try:
             if self._ring is None or frame is None or source is None:
                 raise CannotGoBackError("the loop has been left, or has no wrapper")
+            if self.guard.has_tried(batches_done):
+                raise CannotGoBackError("the alarm came again, and the step before may lie in the epoch before")
             moment = self._ring.go_back(source, frame, self._baseline(), self._catalogue.folder)
         except CannotGoBackError as error:
             self._restart(str(error))

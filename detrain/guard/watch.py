@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,6 +86,10 @@ class Guard:
             "training diverges here, or an earlier step did the damage: look at it, or go on with --on-repeat continue",
         )
 
+    def has_tried(self, batches_done: int) -> bool:
+        """Return whether the steps before an alarm have been run again from memory, as far back as that went."""
+        return batches_done <= self._tried_until
+
     def go_back(self, bounds: Mapping[str, tuple[int, float]]) -> None:
         """An earlier state of the run has been put back, and with it what the bounds were."""
         self.bounds.set_state(bounds)
@@ -139,7 +144,11 @@ class Guard:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a log of alarms."""
-    return [json.loads(line) for line in _lines(path)]
+    found = []
+    for line in _lines(path):
+        with contextlib.suppress(ValueError):  # the machine went down while it was written
+            found.append(json.loads(line))
+    return found
 
 
 def _lines(path: Path) -> Iterable[bytes]:

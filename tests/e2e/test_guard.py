@@ -271,6 +271,15 @@ def test_an_alarm_that_comes_again_is_no_transient_fault(server: Server, tmp_pat
     assert not any(line.startswith("weights") for line in lines)
 
 
+def test_an_alarm_that_comes_again_in_the_first_step_of_an_epoch_is_looked_for_in_the_epoch_before(
+    server: Server, tmp_path: Path
+) -> None:
+    _lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="12:gradient", again="1")
+
+    assert status == FaultPersists.exit_code, err
+    assert [line["action"] for line in log if line["action"] != "detected"][:3] == ["went back", "restarted", "stopped"]
+
+
 def test_detect_names_the_variable_and_changes_nothing(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, PYTHON_LOADER)
 

@@ -57,6 +57,17 @@ def test_a_resumed_run_has_the_bounds_that_it_had() -> None:
     assert bounds.judge(WATCHED, SOUND * 1e9) != []
 
 
+def test_what_comes_later_begins_with_any_value_and_has_a_bound_from_then_on() -> None:
+    more = [*WATCHED, Watched("other m", "moments", 1)]
+    bounds = seen(WATCHED, SOUND)
+    assert bounds.judge(more, np.array([1.0, 2.0, 0.0])) == []
+    assert [excess.key for excess in bounds.judge(more, np.array([1e9, 2.0, 0.0]))] == ["m"]
+    assert [excess.key for excess in bounds.judge(more, np.array([1.0, 2.0, math.nan]))] == ["other m"]
+    assert bounds.judge(more, np.array([1.0, 2.0, 1e6])) == []
+    assert [excess.key for excess in bounds.judge(more, np.array([1.0, 2.0, 1.001e9]))] == ["other m"]
+    assert bounds.judge(list(more), np.array([1.0, 2.0, 1.001e9])) != []  # nothing is new in another list of the same
+
+
 def test_a_value_that_is_taken_for_sound_is_none_the_next_time() -> None:
     bounds = seen(WATCHED, SOUND)
     bounds.admit(bounds.judge(WATCHED, SOUND * 1e9))
