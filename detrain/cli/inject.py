@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from detrain.cli.outcomes import outcome_of
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trial_plot import check_plot, plot_trial
 from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
 from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
@@ -51,7 +51,7 @@ class Trial:
         return self.experiment.injection
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
+@click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
 @home_option("Folder of the checkpoints")
 @click.option("--model", metavar="MODEL", help="Fault model: RD, N16_RD, WT, FLIP:2, BIT:30, SET:1e18 …; instead of FAULT.")
 @click.option("--site", metavar="PATTERN", help="Where: name, layer or label of a site; one of those that fit is drawn.")

@@ -25,6 +25,20 @@ PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_
 INFO_NAME: Final = "inst.info"
 
 
+class FileThenProgram(click.Command):
+    """A command with a file before PROGRAM (if there is no --model instead of it): options may stand behind the file, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move the file behind such options."""
+        parser = self.make_parser(ctx)
+        options, rest, _order = parser.parse_args(list(args))
+        if rest and options.get("model") is None:
+            _options, behind, _order = parser.parse_args(rest[1:])
+            between = rest[1 : len(rest) - len(behind)]
+            args = [*args[: len(args) - len(rest)], *between, rest[0], *behind]
+        return super().parse_args(ctx, args)
+
+
 def program_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add PROGRAM and its arguments to a command."""
     function = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(function)

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from detrain.cli.inject import digest_of, environment_difference, steps_of
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trials import Done, Subject
 from detrain.errors import AnotherProgram, EnvironmentChanged, FaultNotFired, ReplayDiffers
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord, read_record
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
+@click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
 @home_option("Folder of the checkpoints")
 @click.option("--allow-environment", is_flag=True, help="Replay although versions or the machine differ.")
 @click.option(

@@ -1,0 +1,39 @@
+"""What belongs to a command and what to the program behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from detrain.cli.inject import command as inject
+from detrain.cli.replay import command as replay
+
+BEHIND = ["train.py", "--model", "resnet18", "--at", "9"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--at", "0:5", "--ckpt", "home", "f.csv"],
+        ["f.csv", "--at", "0:5", "--ckpt", "home"],
+        ["--at", "0:5", "f.csv", "--ckpt", "home"],
+    ],
+)
+def test_options_of_inject_stand_before_or_behind_the_file_of_the_fault(arguments: list[str]) -> None:
+    found = inject.make_context("inject", [*arguments, *BEHIND]).params
+
+    assert (found["at"], found["home"], found["model"]) == ("0:5", "home", None)
+    assert (found["program"], *found["arguments"]) == ("f.csv", *BEHIND)
+
+
+def test_with_a_model_there_is_no_file_and_options_behind_the_program_are_its_own() -> None:
+    found = inject.make_context("inject", ["--model", "RD", "--site", "fc", *BEHIND]).params
+
+    assert (found["at"], found["model"], found["site"]) == (None, "RD", "fc")
+    assert (found["program"], *found["arguments"]) == tuple(BEHIND)
+
+
+def test_options_of_replay_stand_before_or_behind_the_record() -> None:
+    for arguments in (["--ckpt", "home", "r.json"], ["r.json", "--ckpt", "home"]):
+        found = replay.make_context("replay", [*arguments, *BEHIND]).params
+        assert (str(found["record"]), found["program"], *found["arguments"]) == ("r.json", *BEHIND)
+        assert found["home"] == "home"
