@@ -107,7 +107,7 @@ def is_plain_state(value: object) -> bool:
     cls = type(value)
     if issubclass(cls, np.ndarray):
         return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
-    return issubclass(cls, _STATE_TYPES) or is_user_class(cls) or is_table(value)
+    return issubclass(cls, _STATE_TYPES) or is_user_class(cls) or is_table(value) or parts(value) is not None
 
 
 def has_contents(cell: types.CellType) -> bool:

@@ -73,10 +73,12 @@ def _is_whole(value: object, is_state: Any, seen: set[int], depth: int) -> bool:
         return False
     seen.add(id(value))
     cls = type(value)
-    if cls in _SCALARS or isinstance(value, _KEPT):
+    if cls in _SCALARS or isinstance(value, _KEPT) or any(value is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
         return True
     if cls in CONTAINERS.values():
         parts: list[object] = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)  # type: ignore[call-overload]
+    elif cls is types.MethodWrapperType:  # of an iterator: tqdm keeps its `__next__`
+        parts = [value.__self__]  # type: ignore[attr-defined]
     elif is_library_object(value):
         parts = list((own_attributes(value) or {}).values())
     else:

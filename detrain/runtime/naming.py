@@ -35,6 +35,9 @@ STATIC: Final = (
 )
 """Kinds of objects that stay as the process has them."""
 
+METHODS: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+"""Kinds of methods that are bound to an object, or a built-in function to its module."""
+
 _PLAIN: Final = (argparse.Namespace, types.SimpleNamespace, collections.UserDict, collections.UserList, collections.UserString)
 """Classes of the standard library whose instances are their attributes."""
 _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
@@ -101,7 +104,9 @@ def find_class(name: str, current: object) -> type | None:
 def find_method(owner: object, name: str) -> object:
     """Return a method of an object by its name, past the hooks of the class, or ABSENT."""
     method: Any = next((vars(base)[name] for base in type(owner).__mro__ if name in vars(base)), None)
-    is_method = type(method) in (types.FunctionType, types.MethodDescriptorType) or type(method).__name__.startswith("cython_")
+    is_method = type(method) in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType) or type(
+        method
+    ).__name__.startswith("cython_")
     return method.__get__(owner) if is_method else ABSENT
 
 
