@@ -30,13 +30,19 @@ class FileThenProgram(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move the file behind such options."""
-        parser = self.make_parser(ctx)
-        options, rest, _order = parser.parse_args(list(args))
+        options, rest = self._parsed(ctx, args)
         if rest and options.get("model") is None:
-            _options, behind, _order = parser.parse_args(rest[1:])
+            behind = self._parsed(ctx, rest[1:])[1]
             between = rest[1 : len(rest) - len(behind)]
             args = [*args[: len(args) - len(rest)], *between, rest[0], *behind]
         return super().parse_args(ctx, args)
+
+    def _parsed(self, ctx: click.Context, args: list[str]) -> tuple[Mapping[str, object], list[str]]:
+        """Return the options at the beginning, and what stands behind them."""
+        options = self.make_parser(ctx).parse_args(list(args))[0]
+        values = [options.get(str(each.name)) for each in self.params if isinstance(each, click.Argument)]
+        rest = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
+        return options, [each for each in rest if isinstance(each, str)]
 
 
 def program_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
