@@ -225,30 +225,23 @@ def _run(name: str, place: Place, command: Sequence[str], kills: Mapping[int, st
     left = list(kills)
     states = place.folder / f"{name}.states"
     while True:
-        output = place.folder / f"{name}.{len(left)}.output"
+        output, errors = (place.folder / f"{name}.{len(left)}.{kind}" for kind in ("output", "errors"))
         with report.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
             trial = Trial(str(states), outside, left[0] if left else None)
             environment = {**os.environ, VARIABLE: msgspec.json.encode(trial).decode()}
             whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
-            with output.open("wb") as stdout:
-                process = subprocess.run(
-                    whole,
-                    env=environment,
-                    stdout=stdout,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    errors="replace",
-                    check=False,
-                    cwd=place.work,
-                )
-        done.warnings += [line for line in process.stderr.splitlines() if line.startswith("detrain: warning:")]
+            # Into files: the program's own workers may outlive it when it is killed, and would hold a pipe open.
+            with output.open("wb") as stdout, errors.open("wb") as stderr:
+                process = subprocess.run(whole, env=environment, stdout=stdout, stderr=stderr, check=False, cwd=place.work)
+        said = errors.read_text(errors="replace")
+        done.warnings += [line for line in said.splitlines() if line.startswith("detrain: warning:")]
         notes = dict(json.loads(line) for line in states.read_text().splitlines()) if states.is_file() else {}
         if not left or process.returncode != -signal.SIGKILL:
             break
         done.kills.append(kills[left.pop(0)])
     done.status, done.seconds = process.returncode, time.monotonic() - began
     if done.status:
-        sys.stderr.write(process.stderr[-4000:])
+        sys.stderr.write(said[-4000:])
     done.output = output.read_text(errors="replace")
     done.files = written(place.work, before) if place.is_copied else None
     for key, what in notes.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,29 @@ def test_programs_are_exact(name: str, tmp_path: Path) -> None:
 
     assert (status, said["exact"]) == (0, True), said
     assert len(said["runs"][2]["kills"]) == 3  # type: ignore[index]
+
+
+WITH_WORKER = (
+    PRELUDE
+    + """
+import subprocess
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(40)"])
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+worker.kill()
+show(optimizer.weights)
+"""
+)
+
+
+def test_a_worker_that_outlives_a_killed_run_is_not_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    status, said = verified(tmp_path, WITH_WORKER, "--kills", 1)
+
+    assert (status, said["exact"]) == (0, True), said
+    assert time.monotonic() - began < 38
 
 
 def test_diff_shows_where_two_runs_part(tmp_path: Path) -> None:
