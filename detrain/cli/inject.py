@@ -15,7 +15,7 @@ from detrain.cli.outcomes import outcome_of
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trial_plot import check_plot, plot_trial
 from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
-from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
+from detrain.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.artifact import ArtifactFault, read_fault
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import artifact_injection, draw_injection
@@ -133,6 +133,7 @@ def command(
         recorded = read_record(fault)
         if recorded.experiment.injection is None:
             raise FaultInvalid(f"{str(fault)!r} has no fault in it", "give another record")
+        check_same(recorded, subject, allows_environment=False)
         name, drawn = recorded.model, recorded.seed
         cursor = cursor or recorded.experiment.at
     else:
@@ -358,3 +359,20 @@ def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> lis
         for name in sorted({*recorded, *now})
         if recorded.get(name) != now.get(name)
     ]
+
+
+def check_same(known: FaultRecord, subject: Subject, *, allows_environment: bool) -> None:
+    """Raise AnotherProgram, or EnvironmentChanged, unless a record is of this program with these arguments, here."""
+    if known.sources != subject.sources() or known.arguments != subject.arguments:
+        now = subject.sources()
+        changed = sorted(name for name in {*now, *known.sources} if now.get(name) != known.sources.get(name))
+        what = f"source {', '.join(changed)}" if changed else f"arguments {list(known.arguments)}, got {list(subject.arguments)}"
+        raise AnotherProgram(f"the record is of another program: {what}", "give the program as it was, with the same arguments")
+    if known.experiment.injection is not None:
+        known.experiment.injection.check()
+    differences = environment_difference(known.environment, subject.environment())
+    if differences and not allows_environment:
+        raise EnvironmentChanged(
+            f"the environment differs from the record's: {'; '.join(differences)}",
+            "replay where it is the same, or, perhaps with other bits, with --allow-environment",
+        )

@@ -143,6 +143,7 @@ class Drawing:
                 continue
             site = fitting[int(rng.integers(len(fitting)))]
             worker = int(rng.integers(site.replicas))
+            occurrence = int(rng.integers(site.executions)) if site.executions > 1 else 0
             try:
                 injection = draw_injection(site, model, worker, rng)
             except FaultInvalid:
@@ -151,6 +152,7 @@ class Drawing:
                 log="",
                 injection=injection,
                 at=at,
+                occurrence=occurrence,
                 count=after,
                 stops_on_nonfinite=True,
                 least=self.least,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from detrain.cli.inject import digest_of, environment_difference, steps_of
+from detrain.cli.inject import check_same, digest_of, steps_of
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trials import Done, Subject
-from detrain.errors import AnotherProgram, EnvironmentChanged, FaultNotFired, ReplayDiffers
+from detrain.errors import FaultNotFired, ReplayDiffers
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord, read_record
 
@@ -34,7 +34,7 @@ def command(
     """
     known = read_record(record)
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit)
-    _check(known, subject, allows_environment=allow_environment)
+    check_same(known, subject, allows_environment=allow_environment)
     subject.golden(known.experiment)
     done = subject.trial(known.experiment)
     if (done.fired is None) != (known.fired == 0):
@@ -45,20 +45,6 @@ def command(
         f"IDENTICAL: the fault, {len(known.steps)} steps after it and {digests} digests of all variables are the recorded ones"
     )
     return 0
-
-
-def _check(known: FaultRecord, subject: Subject, *, allows_environment: bool) -> None:
-    if known.sources != subject.sources() or known.arguments != subject.arguments:
-        now = subject.sources()
-        changed = sorted(name for name in {*now, *known.sources} if now.get(name) != known.sources.get(name))
-        what = f"source {', '.join(changed)}" if changed else f"arguments {list(known.arguments)}, got {list(subject.arguments)}"
-        raise AnotherProgram(f"the record is of another program: {what}", "give the program as it was, with the same arguments")
-    differences = environment_difference(known.environment, subject.environment())
-    if differences and not allows_environment:
-        raise EnvironmentChanged(
-            f"the environment differs from the record's: {'; '.join(differences)}",
-            "replay where it is the same, or, perhaps with other bits, with --allow-environment",
-        )
 
 
 def _compare(known: FaultRecord, done: Done) -> None:

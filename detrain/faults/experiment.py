@@ -66,6 +66,25 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
         """What injections at one point of a step have in common: where they are put, and whether all outputs see them."""
         return self.site, self.worker, self.operand, self.index, self.dtype, self.shape, bool(self.limited)
 
+    def check(self) -> None:
+        """Raise FaultInvalid unless the arrays of a fault from a file go together, and with the tensor."""
+        if self.dtype not in BITS or min(self.shape, default=0) < 0 or self.worker < 0:
+            raise FaultInvalid(f"a fault in {self.dtype}{list(self.shape)} of replica {self.worker}", "the record was altered")
+        try:
+            arrays = {name: self.array(name) for name in ("positions", "sources", "keep", "flip", "limited")}
+        except ValueError as error:
+            raise FaultInvalid(f"the fault's arrays are no {self.dtype}: {error}", "the record was altered") from error
+        counts = {name: array.size for name, array in arrays.items() if name != "limited"}
+        if len(set(counts.values())) != 1 or not counts["positions"]:
+            raise FaultInvalid(f"a fault with {counts}: not one of each for each position", "the record was altered")
+        for name in ("positions", "sources"):
+            outside = arrays[name][(arrays[name] < 0) | (arrays[name] >= self.elements)]
+            if outside.size:
+                raise FaultInvalid(
+                    f"position {outside[0]} is outside of a tensor of {self.elements} elements, {list(self.shape)}",
+                    "the record was altered",
+                )
+
     def array(self, name: str) -> NDArray[np.signedinteger]:
         """Return one of the arrays."""
         kind = np.int64 if name in ("positions", "sources", "limited") else BITS[self.dtype]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,6 +109,13 @@ def test_a_trial_is_the_same_fault_whichever_ran_before() -> None:
     assert len({trial.at for trial in trials}) > 1
 
 
+def test_any_run_of_a_site_that_runs_often_in_a_step_may_be_hit() -> None:
+    often = msgspec.structs.replace(SITES[0], executions=3)
+    drawing = Drawing(5, {0: [often]}, list(PUBLISHED.values()), [(0, 0, 0)], None)
+
+    assert {drawing.trial(number, None)[1].occurrence for number in range(40)} == {0, 1, 2}
+
+
 def test_replicas_and_operands_that_are_not_there_are_refused() -> None:
     with pytest.raises(FaultInvalid, match="replica 2 of 2"):
         draw_injection(site("net/fc", replicas=2), model_named("RD"), 2, trial_rng(0, 0))
@@ -172,3 +181,23 @@ def test_steps_that_take_no_gradient_stand_in_no_trials_way() -> None:
     golden = replace(golden, steps=(silent, *golden.steps))
 
     assert outcome_of(golden, golden, (0, 0, 1)) == "masked"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": (2,)}, "outside of a tensor of 2 elements"),
+        ({"positions": b""}, "not one of each for each position"),
+        ({"keep": b"123"}, "no float32"),
+        ({"dtype": "complex64"}, "complex64"),
+        ({"sources": np.array([-1], np.int64).tobytes()}, "position -1"),
+    ],
+)
+def test_an_altered_fault_is_refused(changes: dict[str, Any], message: str) -> None:
+    rng = trial_rng(0, 0)
+    whole = draw_injection(SITES[0], model_named("SET:2"), 0, rng)
+    whole = msgspec.structs.replace(whole, positions=np.array([3], np.int64).tobytes(), sources=np.array([3], np.int64).tobytes())
+    whole.check()
+
+    with pytest.raises(FaultInvalid, match=message):
+        msgspec.structs.replace(whole, **changes).check()
