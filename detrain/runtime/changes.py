@@ -17,6 +17,7 @@ import glob
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ from detrain.runtime.cursor import Cursor
 
 _KINDS: Final = {"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "filling": 1, "cut": 1}
 """How many values a line of each kind has."""
+_NUMBER: Final = re.compile(r"[0-9]{6,}")
+"""Names of kept files: a log that somebody made leads to no other file."""
 
 
 class Changes:
@@ -163,7 +166,8 @@ def _lines(path: Path) -> list[list[Any]]:
         for text in path.read_bytes().splitlines():
             with contextlib.suppress(ValueError):
                 line = json.loads(text)
-                if isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0]):
+                is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
+                if is_line and (line[0] != "kept" or _NUMBER.fullmatch(line[2])):
                     found.append(line)
     return found
 
