@@ -36,8 +36,8 @@ class Files:
         self._open: dict[str, list[weakref.ref[Any]]] = {}
         self._appended: dict[str, int] = {}
         """Files that are appended to, and how long they were before this process first did."""
-        self._kept: frozenset[str] = frozenset()
-        """Files of the checkpoint on the way to which the run is: they must not be emptied."""
+        self._kept: list[frozenset[str]] = []
+        """Files of each of the checkpoints on the way to which the run is: they must not be emptied."""
         self._made: set[str] = set()
         self._kept_folders = False
         self._resumed_from: float | None = None
@@ -51,18 +51,18 @@ class Files:
         self._base = os.getcwd()
         """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
 
-    def watch(self, kept: Iterable[str], made: Iterable[str], changes: Changes, home: Path, *, is_new: bool) -> None:
+    def watch(self, kept: Iterable[Iterable[str]], made: Iterable[str], changes: Changes, home: Path, *, is_new: bool) -> None:
         """Follow all calls of `open` and `os.mkdir` from here on.
 
-        `kept` are the files, and `made` the folders, of the checkpoint to be resumed: making these again is no error. A run that
-        `is_new` first undoes what one that was killed had appended.
+        `kept` are the files of each checkpoint on the way, and `made` the folders of the last: making these again is no error. A
+        run that `is_new` first undoes what one that was killed had appended.
         """
         self._home, self._changes = str(home), changes
         changes.put_back()
         if is_new:
             for path, size in changes.appended.items():
                 _set_back(path, size, home, "before the run that was killed")
-        self._kept = frozenset(map(self._path, kept))
+        self._kept = [frozenset(map(self._path, files)) for files in kept]
         self._made = set(map(self._path, made))
         original = os.mkdir
 
@@ -86,7 +86,10 @@ class Files:
 
     def counts_on(self, path: Any) -> bool:
         """Return whether the checkpoint that the run is on the way to counts on a file."""
-        return os.path.abspath(os.fsdecode(path)) in self._kept
+        return self._is_kept(os.path.abspath(os.fsdecode(path)))
+
+    def _is_kept(self, path: str) -> bool:
+        return any(path in files for files in self._kept)
 
     def reads(self, file: Any) -> None:
         """Say so if a file is read that was written after the checkpoint, and not by this process: it holds what came later."""
@@ -114,7 +117,7 @@ class Files:
 
     def gentle_mode(self, path: str, mode: str) -> str:
         """Return the mode to open a file with: one that leaves what is in it, if a checkpoint counts on that."""
-        if path not in self._kept or not set("wx") & set(mode) or not os.path.isfile(path):
+        if not self._is_kept(path) or not set("wx") & set(mode) or not os.path.isfile(path):
             return mode
         return "r+" + mode.translate({ord(letter): None for letter in "wx+"})
 
@@ -157,8 +160,9 @@ class Files:
                 _set_back(path, state.size, kept_in, "at the checkpoint")
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
+        del self._kept[:1]
         if kept_in is not None:
-            self._kept, self._kept_folders = frozenset(), False
+            self._kept_folders = False
             if self._changes is not None:
                 self._changes.arrive()
                 for path, size in self._changes.appended.items():

@@ -99,7 +99,7 @@ class Session:
         log = self._catalogue.folder / f"{config.program}-r{config.run}.changes"
         is_fresh = config.is_fresh and not self._confirmation.is_restart
         self._changes = Changes(log, cursor_of(last) if last is not None else None, is_fresh=is_fresh)
-        kept, made = (last.files, last.folders) if last is not None else ((), ())
+        kept, made = [meta.files for meta in metas], last.folders if last is not None else ()
         self._files.watch(kept, made, self._changes, self._catalogue.folder, is_new=last is None)
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
         if self._changes.heard is not None:

@@ -113,6 +113,38 @@ def test_a_file_that_has_gone_is_said(tmp_path: Path) -> None:
     assert "at the checkpoint" in resumed.err
 
 
+IN_PHASES = """
+optimizer = Optimizer(np.ones(3))
+for fold in range(3):
+    log, shared = open(f"fold{fold}.txt", "w"), open("shared.txt", "w")
+    for epoch in range(3):
+        for step in range(4):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"{fold} {epoch}:{step}")
+        print(fold, epoch, optimizer.weights, file=log)
+        print(fold, epoch, file=shared)
+    log.close()
+    shared.close()
+    with open("last.txt", "w") as last:
+        last.write("x" * (9 - 4 * fold))
+print([open(f"{name}.txt").read() for name in ("fold0", "fold1", "fold2", "shared", "last")])
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("places", [["1 0:1"], ["1 2:1", "2 0:2"], ["2 2:3"]])
+def test_a_log_of_an_earlier_training_is_not_emptied_on_the_way(places: list[str], tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + IN_PHASES)
+    (tmp_path / "whole").mkdir()
+    expected = plain("-m", "detrain", "run", "--bare", program, cwd=tmp_path / "whole")
+    died = [detrain("run", program, cwd=tmp_path, DIE_AT=place).status for place in places]
+    last = detrain("run", program, cwd=tmp_path)
+
+    assert (expected.status, died, last.status) == (0, [-9] * len(places), 0), last.err
+    assert last.out == expected.out
+
+
 REWRITTEN = """
 import json
 optimizer = Optimizer(np.ones(3))
