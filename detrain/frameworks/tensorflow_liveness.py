@@ -47,18 +47,24 @@ class _Walk:
                 self._op(graph, tensor.op, waiting, tensor.value_index)
 
     def _op(self, graph: Any, op: Any, waiting: list[Any], output: int | None = None) -> None:
-        is_new = (id(graph), op.name) not in self.live
-        self.live.add((id(graph), op.name))
-        for called in called_graphs(graph, op):
-            if op.type in (*_CALLS, *_BRANCHES):
-                self.function(called, [] if output is None else [output])
-            elif is_new:
-                self.function(called, range(len(called.outputs)))
-        if is_new:
-            waiting.extend(op.inputs)
-            for control in op.control_inputs:
-                if (id(graph), control.name) not in self.live and not control.name.startswith(self._own_scope):
-                    self._op(graph, control, waiting)
+        chain = [op]  # with what it waits for: such chains may be long
+        while chain:
+            each = chain.pop()
+            is_new = (id(graph), each.name) not in self.live
+            self.live.add((id(graph), each.name))
+            for called in called_graphs(graph, each):
+                if each.type in (*_CALLS, *_BRANCHES):
+                    self.function(called, [output] if each is op and output is not None else [])
+                elif is_new:
+                    self.function(called, range(len(called.outputs)))
+            if is_new:
+                waiting.extend(each.inputs)
+                own = self._own_scope
+                chain.extend(
+                    control
+                    for control in each.control_inputs
+                    if (id(graph), control.name) not in self.live and not control.name.startswith(own)
+                )
 
     def _has_effect(self, graph: Any, op: Any) -> bool:
         if op.name.startswith(self._own_scope):

@@ -126,15 +126,21 @@ class Late:
 
     def __call__(self, tensor: Any) -> bool:
         """Return whether a tensor depends on a gradient."""
-        op = tensor.op
-        stage = self._stage_of(op)
-        if stage is not None:
-            return stage != "forward"
-        key = (id(tensor.graph), op.name, tensor.value_index)
-        if key not in self._known:
-            self._known[key] = tensor, False  # a value that a loop carries is asked for while it is found out
-            self._known[key] = tensor, any(map(self, self._sources(tensor)))
-        return self._known[key][1]
+        passed: dict[tuple[int, str, int], tuple[Any, bool]] = {}
+        waiting = [tensor]
+        while waiting:
+            each = waiting.pop()
+            key = (id(each.graph), each.op.name, each.value_index)
+            stage = self._stage_of(each.op)
+            if key in passed or stage == "forward" or (stage is None and self._known.get(key, (each, True))[1] is False):
+                continue
+            if stage is not None or key in self._known:
+                self._known[id(tensor.graph), tensor.op.name, tensor.value_index] = tensor, True
+                return True
+            passed[key] = each, False
+            waiting.extend(self._sources(each))
+        self._known.update(passed)
+        return False
 
     @staticmethod
     def _sources(tensor: Any) -> list[Any]:

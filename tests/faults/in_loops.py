@@ -76,6 +76,17 @@ def step_of(how: str) -> Any:
     return tf.function(step, jit_compile=how == "xla", autograph=False)
 
 
+def deep(x: Any) -> Any:
+    """A long way of ops that are no sites to one that is, and one of ops that wait for each other."""
+    y, before = tf.cast(x, tf.float64), tf.no_op()
+    for _ in range(1200):
+        y = y + 1.0
+        with tf.control_dependencies([before]):
+            before = tf.no_op()
+    with tf.control_dependencies([before]):
+        return tf.cast(y, tf.float32)
+
+
 def main() -> None:
     """Do all cases."""
     TensorFlow(Settings(0, 1), Streams())
@@ -123,6 +134,9 @@ def main() -> None:
                     "golden": float(np.frombuffer(firing.golden, np.float32)[0]) if firing is not None else 0.0,
                 }
                 cases.append(case)
+    sites.begin_step()
+    tf.function(deep, autograph=False)(given["x"])
+    sites.sites()
     Path(sys.argv[1]).with_suffix(".json").write_text(json.dumps(cases))
     np.savez(sys.argv[1], **results)
 
