@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import collections
 import contextvars
 import copy
@@ -709,7 +708,6 @@ def _set_item(value: Any) -> None:
 
 
 HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "array": (lambda: array.array("d", [1.0]), _set_item),
     "numbers of C": (ctypes.c_double * 2, _set_item),
     "matrix": (lambda: np.matrix([[1.0, 2.0]]), lambda value: value.__iadd__(1)),
     "masked array": (lambda: np.ma.masked_array(np.ones(2), mask=[False, True]), lambda value: value.__setitem__(1, 3.0)),
