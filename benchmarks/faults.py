@@ -188,7 +188,7 @@ def trials(trained: Trained, rounds: int) -> None:
         sites = [site for site in subject.sites() if site.is_contraction]
         golden = subject.golden(Experiment(log="", at=(0, 0, 0)))
         steps = [(0, 0, batch) for batch in range(1, 1 + trained.count)]
-        draw = Drawing(3, sites, list(PUBLISHED.values()), steps, None)
+        draw = Drawing(3, {0: sites}, list(PUBLISHED.values()), steps, None)
         plans = {number: draw.trial(number, TRIAL)[1] for number in range(trained.count)}
         plans = {number: msgspec.structs.replace(plan, stops_on_nonfinite=False) for number, plan in plans.items()}
         one, each, share = [], [], []
