@@ -6,11 +6,8 @@ Documented byte by byte in docs/format.md.
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +23,6 @@ from detrain.store.snapshot import Snapshot
 from detrain.store.trailer import FORMAT_VERSION, MAGIC, Extent, Listed, Trailer, digest_of_rest
 
 _GROUPS: Final = ("tensors", "rng", "python", "python/arrays", "python/packs")
-_LARGE_BYTES: Final = 32 << 20
 _CHUNK_BYTES: Final = 1 << 20
 """So much is digested and then written at a time: it is still in the processor's cache."""
 
@@ -76,7 +72,11 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
     file = _NewFile(sink)
     with file.hdf5:
         places = [(array, file.place(name, array)) for name, array, _key in parts]
-        digests = _fill_all(sink, places)
+        digests = []
+        for array, extent in places:
+            if sink.error is not None:
+                raise sink.error
+            digests.append(_fill(sink, array, extent))
         listed = [
             Listed(name, names[name] or "", array.shape, digest, key)
             for (name, array, key), digest in zip(parts, digests, strict=True)
@@ -98,39 +98,6 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
     sink.seek(end)
     sink.write(trailer.pack())
     return trailer.manifest_digest
-
-
-def _fill_all(sink: Sink, places: list[tuple[Array, Extent]]) -> list[str]:
-    """Write the bytes of all arrays, large states by two threads, and return the arrays' digests. Raises OSError."""
-    digests = [""] * len(places)
-    waiting = collections.deque(enumerate(places))
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        while sink.error is None and not errors:
-            try:
-                number, (array, extent) = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                digests[number] = _fill(sink, array, extent)
-            except Exception as error:  # in a thread nobody would see it
-                errors.append(error)
-
-    helper = threading.Thread(target=work, name="detrain writer's help")
-    if sum(array.nbytes for array, _extent in places) >= _LARGE_BYTES:
-        with contextlib.suppress(RuntimeError):  # Python is about to end, and starts no more threads
-            helper.start()
-    try:
-        work()
-    finally:  # an interrupt: the file is about to be closed, and its number may become another file's
-        waiting.clear()
-        if helper.ident is not None:
-            helper.join()
-    for each in (sink.error, *errors):
-        if each is not None:
-            raise each
-    return digests
 
 
 def _fill(sink: Sink, array: Array, extent: Extent) -> str:

@@ -46,7 +46,7 @@ class Sink(io.RawIOBase):
         return size
 
     def write_at(self, offset: int, data: ReadableBuffer) -> int:
-        """Write all of the data at an offset, or note the error. The position stays; several threads may do so at once."""
+        """Write all of the data at an offset, or note the error. The position stays."""
         done, view = 0, memoryview(data).cast("B")
         try:
             while self.error is None and done < len(view):

@@ -1,6 +1,5 @@
 """The checkpoint file: what is written is read again, and no damage, however small, is taken for a checkpoint."""
 
-import contextlib
 import dataclasses
 import errno
 import os
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -26,7 +24,7 @@ from hypothesis.extra import numpy as hnp
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.digest import begin_array, digest_array, digest_bytes
 from detrain.runtime.dtypes import named_dtype
-from detrain.store import FORMAT_VERSION, Meta, Snapshot, layout, opened, read, read_meta, verify, write
+from detrain.store import FORMAT_VERSION, Meta, Snapshot, opened, read, read_meta, verify, write
 from detrain.store.trailer import read_trailer
 from tests.store.forging import forge, with_version
 
@@ -225,58 +223,6 @@ def test_equal_snapshots_give_equal_bytes(tmp_path):
     time.sleep(1.1)  # HDF5 keeps times in seconds
     write(tmp_path / "other.h5", small())
     assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "other.h5").read_bytes()
-
-
-def large():
-    """Return a snapshot that two threads write."""
-    random = np.random.default_rng(0)
-    tensors = {f"t{number}": random.integers(0, 256, 9 << 20, np.uint8) for number in range(4)}
-    return Snapshot(meta(), {**tensors, "none": np.zeros((0, 3)), "small": np.arange(5.0)}, {"python": b"x"}, b"graph", {})
-
-
-def test_two_threads_write_the_bytes_that_one_writes(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(
-        threading.Thread, "start", lambda thread, start=threading.Thread.start: (started.append(thread), start(thread))
-    )
-    digest = write(tmp_path / "two.h5", large())
-    assert len(started) == 1
-    monkeypatch.setattr(layout, "_LARGE_BYTES", 1 << 40)
-    assert write(tmp_path / "one.h5", large()) == digest == verify(tmp_path / "two.h5")
-    assert len(started) == 1
-    assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "two.h5").read_bytes()
-
-
-@pytest.mark.parametrize("in_helper", [False, True])
-def test_what_goes_wrong_in_either_thread_is_raised_and_leaves_nothing(path, monkeypatch, in_helper):
-    both = threading.Barrier(2, timeout=60)
-
-    def update(name, pwrite=os.pwrite):
-        def act(*arguments):
-            if threading.current_thread() is not threading.main_thread() or len(arguments[1]) > 1000:
-                with contextlib.suppress(threading.BrokenBarrierError):
-                    both.wait()
-                both.abort()
-                if (threading.current_thread() is not threading.main_thread()) is in_helper:
-                    raise name
-            return pwrite(*arguments)
-
-        return act
-
-    for error, expected in ((OSError(errno.EIO, "Input/output error"), StoreError), (ZeroDivisionError(), ZeroDivisionError)):
-        monkeypatch.setattr(os, "pwrite", update(error))
-        with pytest.raises(expected):
-            write(path, large())
-        assert list(path.parent.iterdir()) == []
-        both.reset()
-
-
-def test_python_that_is_about_to_end_starts_no_thread_and_the_checkpoint_is_written_all_the_same(path, monkeypatch):
-    def refuse(_thread):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert write(path, large()) == verify(path)
 
 
 def test_the_digest_is_of_the_state_not_of_the_name(tmp_path):
