@@ -1,0 +1,41 @@
+"""The log of what a run changes in folders, and the user's modules, which are looked for again at each step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from detrain.runtime.capture import user_modules
+from detrain.runtime.changes import Changes
+
+
+@pytest.mark.parametrize(("name", "is_put_back"), [("000000", True), ("../secret", False), ("/etc/hostname", False)])
+def test_a_log_that_somebody_made_puts_back_no_file_but_those_that_are_kept(tmp_path: Path, name: str, is_put_back: bool) -> None:
+    home, target = tmp_path / "home", tmp_path / "out" / "file"
+    (home / "run.kept").mkdir(parents=True)
+    (home / "run.kept" / "000000").write_text("kept")
+    (home / "secret").write_text("secret")
+    (home / "run.changes").write_text(json.dumps(["kept", str(target), name]) + "\n")
+
+    Changes(home / "run.changes", None).put_back()
+
+    assert target.exists() == is_put_back
+
+
+@pytest.mark.parametrize("is_counted_the_same", [False, True])
+def test_a_module_that_has_come_since_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_counted_the_same: bool) -> None:
+    name = f"new_of_user_{is_counted_the_same}"  # what has been looked at once is known for good
+    gone, new = ModuleType("gone_again"), ModuleType(name)
+    new.__file__ = str(tmp_path / "new_of_user.py")
+    monkeypatch.setitem(sys.modules, "gone_again", gone)
+    assert name not in user_modules()
+
+    if is_counted_the_same:
+        monkeypatch.delitem(sys.modules, "gone_again")
+    monkeypatch.setitem(sys.modules, name, new)
+
+    assert user_modules()[name] is new
