@@ -65,49 +65,34 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
     apart, packs = packed(snapshot.arrays)
     parts += [(f"python/arrays/{name}", array, "") for name, array in apart.items()]
     parts += [(name, array, "") for name, array in packs]
-    names = {name: dtype_name(array.dtype) for name, array, _key in parts}
-    for name, array, _key in parts:
-        if names[name] is None:
-            raise ValueError(f"{name!r} has dtype {array.dtype}, whose bytes are not data")
+    listed: list[Listed] = []
+    extents: list[Extent] = []
     file = _NewFile(sink)
     with file.hdf5:
-        places = [(array, file.place(name, array)) for name, array, _key in parts]
-        digests = []
-        for array, extent in places:
+        for name, array, key in parts:
             if sink.error is not None:
                 raise sink.error
-            digests.append(_fill(sink, array, extent))
-        listed = [
-            Listed(name, names[name] or "", array.shape, digest, key)
-            for (name, array, key), digest in zip(parts, digests, strict=True)
-        ]
-        manifest = _bytes(msgspec.json.encode(listed))
-        places.append((manifest, file.place("manifest", manifest)))
-        _fill(sink, *places[-1])
-        file.put_text("digest", digest_bytes(manifest.data))
+            dtype = dtype_name(array.dtype)
+            if dtype is None:
+                raise ValueError(f"{name!r} has dtype {array.dtype}, whose bytes are not data")
+            digest, extent = file.put(name, array)
+            listed.append(Listed(name, dtype, array.shape, digest, key))
+            extents.append(extent)
+        manifest = msgspec.json.encode(listed)
+        extents.append(file.put("manifest", _bytes(manifest))[1])
+        file.put_text("digest", digest_bytes(manifest))
     if sink.error is not None:
         raise sink.error
     end = sink.seek(0, os.SEEK_END)
-    extents = [extent for _array, extent in places]
     trailer = Trailer(
         tuple(extent.offset for extent in extents),
         digest_of_rest(sink.read_at, extents, end),
-        digest_bytes(manifest.data),
+        digest_bytes(manifest),
         len(manifest),
     )
     sink.seek(end)
     sink.write(trailer.pack())
     return trailer.manifest_digest
-
-
-def _fill(sink: Sink, array: Array, extent: Extent) -> str:
-    """Write the bytes of an array, and return its digest."""
-    state, data = begin_array(array.dtype, array.shape), memoryview(raw_bytes(array))
-    for start in range(0, len(data), _CHUNK_BYTES):
-        chunk = data[start : start + _CHUNK_BYTES]
-        state.update(chunk)
-        sink.write_at(extent.offset + start, chunk)
-    return str(state.hexdigest())
 
 
 class _NewFile:
@@ -132,8 +117,8 @@ class _NewFile:
         """Write text of fixed length as an attribute of the file: other text lies in a heap without checksums."""
         self.hdf5.attrs.create(name, text.encode(), dtype=self._h5.string_dtype("utf-8", max(len(text.encode()), 1)))
 
-    def place(self, name: str, array: Array) -> Extent:
-        """Make room for one dataset; return where its bytes are to lie."""
+    def put(self, name: str, array: Array) -> tuple[str, Extent]:
+        """Write one dataset; return its digest, and where its bytes lie."""
         h5 = self._h5
         kind = h5.h5t.py_create(array.dtype if _is_native(array.dtype) else _opaque(array.dtype), logical=True)
         space = h5.h5s.create_simple(array.shape) if array.ndim else h5.h5s.create(h5.h5s.SCALAR)
@@ -142,7 +127,16 @@ class _NewFile:
         # Without the bytes of arrays that have none: HDF5 has no type of size 0, and fills those of size 1 with zeros.
         properties.set_fill_time(h5.h5d.FILL_TIME_NEVER if array.nbytes else h5.h5d.FILL_TIME_ALLOC)
         offset = h5.h5d.create(self.hdf5.id, name.encode(), kind, space, properties).get_offset()
-        return Extent(offset or 0 if array.nbytes else 0, array.nbytes)
+        return self._write(array, offset or 0)
+
+    def _write(self, array: Array, offset: int) -> tuple[str, Extent]:
+        state, data = begin_array(array.dtype, array.shape), memoryview(raw_bytes(array))
+        self._sink.seek(offset)
+        for start in range(0, len(data), _CHUNK_BYTES):
+            chunk = data[start : start + _CHUNK_BYTES]
+            state.update(chunk)
+            self._sink.write(chunk)
+        return state.hexdigest(), Extent(offset if data else 0, len(data))
 
     def _timeless(self, kind: str) -> Any:
         properties = self._h5.h5p.create(getattr(self._h5.h5p, kind))

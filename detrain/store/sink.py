@@ -41,18 +41,13 @@ class Sink(io.RawIOBase):
 
     def write(self, data: ReadableBuffer) -> int:
         """Write all of the data at the position, or note the error."""
-        size = self.write_at(self._position, data)
-        self._position += size
-        return size
-
-    def write_at(self, offset: int, data: ReadableBuffer) -> int:
-        """Write all of the data at an offset, or note the error. The position stays."""
         done, view = 0, memoryview(data).cast("B")
         try:
             while self.error is None and done < len(view):
-                done += os.pwrite(self._descriptor, view[done:], offset + done)
+                done += os.pwrite(self._descriptor, view[done:], self._position + done)
         except OSError as error:
             self.error = error
+        self._position += len(view)
         return len(view)
 
     def readinto(self, buffer: WriteableBuffer) -> int:
