@@ -37,6 +37,7 @@ from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
+from detrain.frameworks.tensorflow_order import settle_order
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
@@ -301,14 +302,11 @@ class TensorFlow:
         tf.random.set_seed(settings.seed)
         tf.config.experimental.enable_op_determinism()
         settle_clock()
+        settle_order()
         if settings.answers is not None:
             watch_files(settings.answers)
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
-        # Grappler's dependency optimizer drops the edge from a read to a later write of the variable if another path joins them;
-        # that path may lead through an IdentityN (Keras's optimizers put one around all gradients), which it then takes apart.
-        # The forward pass then reads the old weights or the new ones, as it happens.
-        tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
 
     def _alive(self) -> dict[str, Any]:
         found = {}

@@ -1,0 +1,306 @@
+"""What TensorFlow leaves to timing in traced functions, deterministic ops or not, gets one order here.
+
+- **Sums in Grappler.** Its memory optimizer replaces an `AddN` of three tensors and more by `AssignAdd`s to a temporary variable,
+  which run as their inputs come, where it estimates that a function needs more than 0.8 of a device's memory: of 256 MB on a CPU
+  (`grappler/optimizers/memory_optimizer.cc`, `SchedulingPass`). That part of it is turned off, its swapping left on.
+- **Sums in the kernel.** `AddN` writes into the first input whose buffer nobody else holds at that moment, and begins with it
+  (`kernels/aggregate_ops.cc`). `_Sums` settles which one that is. Trees of `AddV2`, which Grappler makes
+  `AddN` of, are treated alike.
+- **Reads before writes.** Grappler's dependency optimizer drops the control edge from a read of a variable to a later write if
+  another path joins them, though that path leads through an `IdentityN` (Keras's optimizers put one around all gradients) from one
+  tensor to another, and is gone when the `IdentityN` is taken apart a moment later (`grappler/optimizers/dependency_optimizer.cc`).
+  `_Accesses` has such an edge lead through an op that Grappler keeps.
+
+None of it changes a result that had one value before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any, Final
+
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.protobuf import rewriter_config_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.framework import dtypes, func_graph
+from tensorflow.python.ops import gen_array_ops
+from tensorflow.python.ops.parallel_for import pfor
+
+_SUMS: Final = frozenset({"Add", "AddN", "AddV2"})
+_PRODUCTS: Final = {"Mul": (0, 1), "RealDiv": (1,)}  # and the inputs that Grappler takes out of sums as common factors
+_HANDED_ON: Final = frozenset({"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient", "Tile", "Transpose"})
+_WITH_CONSTANT: Final = frozenset({"Mul", "RealDiv", "Sub"})  # Grappler leaves these away where the constant is 1 or 0
+_HELD: Final = frozenset({"Const", "Placeholder", "ReadVariableOp"})
+# Their output may lie in another one's buffer, or be an output of its function as well: gradients taken outside of it need it.
+_MAYBE_HELD: Final = frozenset({
+    *("ConcatV2", "Elu", "Exp", "IdentityN", "If", "Inv", "LogSoftmax", "MaxPool", "Pack", "PartitionedCall", "Reciprocal", "Relu"),
+    *("Relu6", "Rsqrt", "Selu", "Sigmoid", "Slice", "Softmax", "Split", "SplitV", "Sqrt", "StatefulPartitionedCall", "StatelessIf"),
+    *("StatelessWhile", "StridedSlice", "Tanh", "Unpack", "While"),
+})  # fmt: skip
+
+
+def settle_order() -> None:
+    """Have the functions that are traced from now on come to one result each."""
+    config = context.Context.config.fget
+    traced = func_graph.func_graph_from_py_func
+
+    def settled(self: Any) -> Any:
+        found = config(self)
+        found.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.SWAPPING_HEURISTICS
+        return found
+
+    @functools.wraps(traced)
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        graph = traced(*args, **kwargs)
+        _Accesses(graph).settle()
+        _Sums(graph).settle()
+        return graph
+
+    context.Context.config = property(settled, doc=context.Context.config.__doc__)
+    func_graph.func_graph_from_py_func = trace
+    pfor.RegisterPFor("Snapshot")(_vectorize)
+
+
+class _Buffer(Enum):
+    """Who else holds the buffer of what a sum adds up, when the sum runs."""
+
+    FREE = 0  # nobody: all that reads it comes before
+    MAYBE = 1  # nobody, if no function around this graph does
+    RACY = 2  # what reads it may have run by then
+    HELD = 3  # what reads it comes after, or holds it all the time
+
+
+_Leaf = tuple[Any, int]
+"""An op, and the index of its input: what a sum, or a tree of sums, adds up."""
+
+
+class _Sums:
+    """The sums of three tensors and more in a graph.
+
+    Grappler sorts what they add up by name. They are added in that order, but from the first one on whose buffer is free; so the
+    order is given where that is known, or is one of the first two in any case. Else a `Snapshot` (a copy, unless the buffer is free
+    by then) makes it so: of the first tensor that nobody else reads, or of the first of all, as mostly happens without.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self._outputs = {tensor.name for tensor in graph.outputs}
+
+    def settle(self) -> None:
+        ops = self._graph.get_operations()
+        sums: list[tuple[Any, list[_Leaf]]] = []
+        for root in ops:
+            if root.type in _SUMS and _can_differ(root.outputs[0]) and not self._is_part(root.outputs[0]):
+                leaves = list(self._leaves(root))
+                sums += [(root, together) for together in (leaves, *_without_factors(leaves)) if len(together) > 2]
+        if not sums:
+            return
+        readers = {leaf: self._readers(leaf) for _, leaves in sums for leaf in leaves}
+        reached = _Reached([root.name for root, _ in sums] + [op.name for found in readers.values() for op in found or ()])
+        for op in ops:
+            reached.add(op)
+        for root, leaves in sums:
+            leaves.sort(key=lambda leaf: _sorting_name(_input(leaf)))
+            self._settle(leaves, [self._buffer(root, leaves, leaf, readers[leaf], reached) for leaf in leaves])
+
+    def _is_part(self, tensor: Any) -> bool:
+        """Return whether a tensor is added to others, and read by nothing else: Grappler may make one sum of both."""
+        consumers = tensor.consumers()
+        if len(consumers) != 1 or tensor.name in self._outputs or consumers[0].type not in _SUMS:
+            return False
+        return [each.name for each in consumers[0].inputs].count(tensor.name) == 1
+
+    def _leaves(self, root: Any) -> Iterator[_Leaf]:
+        for index, tensor in enumerate(root.inputs):
+            if tensor.op.type in _SUMS and self._is_part(tensor):
+                yield from self._leaves(tensor.op)
+            else:
+                yield root, index
+
+    def _readers(self, leaf: _Leaf) -> list[Any] | None:
+        """Return what else reads the buffer of what a sum adds up, or None if it is held all the time."""
+        found: list[Any] = []
+        consumer, tensor = leaf[0], _input(leaf)
+        while True:
+            if not self._add_readers(tensor, consumer, found):
+                return None
+            source = _same_buffer(tensor.op)
+            if source is None:
+                return None if tensor.op.type in _HELD else found
+            consumer, tensor = tensor.op, source
+
+    def _add_readers(self, tensor: Any, passed: Any, found: list[Any]) -> bool:
+        """Add what reads a tensor's buffer, but for one op; return False if a function's outputs do, or one op twice."""
+        if tensor.name in self._outputs or [each.name for each in passed.inputs].count(tensor.name) > 1:
+            return False
+        for op in tensor.consumers():
+            if op.name == passed.name:
+                continue
+            found.append(op)
+            hands_on = op.type in _MAYBE_HELD or _same_buffer(op) is not None
+            if hands_on and not all(self._add_readers(output, op, found) for output in op.outputs):
+                return False
+        return True
+
+    def _buffer(self, root: Any, leaves: list[_Leaf], leaf: _Leaf, readers: list[Any] | None, reached: _Reached) -> _Buffer:
+        if readers is None or any(reached.leads(root.name, op.name) for op in readers):
+            return _Buffer.HELD
+        producers = {_input(each).op.name for each in leaves}
+        if not all(op.name in producers or any(reached.leads(op.name, name) for name in producers) for op in readers):
+            return _Buffer.RACY
+        op = _input(leaf).op
+        while (source := _same_buffer(op)) is not None:
+            op = source.op
+        return _Buffer.MAYBE if op.type in _MAYBE_HELD else _Buffer.FREE
+
+    def _settle(self, leaves: list[_Leaf], buffers: list[_Buffer]) -> None:
+        free = next((place for place, buffer in enumerate(buffers) if buffer is _Buffer.FREE), 0)
+        starts = {place for place, buffer in enumerate(buffers) if buffer in (_Buffer.MAYBE, _Buffer.RACY)}
+        starts = {place for place in starts if place < free or buffers[free] is not _Buffer.FREE} | {free}
+        if len(starts) == 1 or max(starts) < 2:
+            return
+        start = next((place for place, buffer in enumerate(buffers) if buffer in (_Buffer.FREE, _Buffer.MAYBE)), 0)
+        first, chosen = leaves[0 if start > 1 else start], leaves[start]
+        copies = {chosen: self._snapshot(chosen, first), first: self._snapshot(first, chosen)}
+        for (op, index), copy in copies.items():
+            op._update_input(index, copy)
+
+    def _snapshot(self, leaf: _Leaf, place: _Leaf) -> Any:
+        """Return a copy of one tensor of a sum whose name sorts where that of another one does."""
+        tensor = _input(leaf)
+        name = f"{_input(place).op.name}.{leaf[0].name.replace('/', '.')}"
+        attrs = {
+            "T": attr_value_pb2.AttrValue(type=tensor.dtype.as_datatype_enum),
+            "_gradient_op_type": attr_value_pb2.AttrValue(s=b"Identity"),
+            "_detrain_copy": attr_value_pb2.AttrValue(s=name.encode()),  # two copies of one tensor are not made one
+        }
+        return _made(self._graph, "Snapshot", [tensor], tensor.op.device, name, attrs).outputs[0]
+
+
+class _Accesses:
+    """The control edges in a graph that order accesses to variables."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+
+    def settle(self) -> None:
+        ops = self._graph.get_operations()
+        if not any(_is_mixing(op) for op in ops):
+            return
+        accesses = [op for op in ops if op.control_inputs and _accesses(op)]
+        edges = [(op, before) for op in accesses for before in op.control_inputs if _accesses(before)]
+        starts = [before.name for _, before in edges]
+        true, apparent = _Reached(starts), _Reached(starts, is_mixed=True)
+        for op in ops:
+            true.add(op)
+            apparent.add(op)
+        kept: dict[str, list[Any]] = defaultdict(list)
+        for op, before in edges:
+            is_call = _is_call(op) or _is_call(before)
+            if is_call or (apparent.leads_otherwise(before, op) and not true.leads_otherwise(before, op)):
+                kept[op.name].append(before)
+        for op in ops:
+            if op.name in kept:
+                self._keep(op, kept[op.name])
+
+    def _keep(self, op: Any, befores: list[Any]) -> None:
+        names = {before.name for before in befores}
+        others = [before for before in op.control_inputs if before.name not in names]
+        between = []
+        for before in befores:
+            trigger = _made(self._graph, "ControlTrigger", [], op.device, f"{op.name}.after", {})
+            trigger._add_control_inputs([before])
+            between.append(trigger)
+        op._remove_all_control_inputs()
+        op._add_control_inputs([*others, *between])
+
+
+class _Reached:
+    """From which of some ops paths lead to each tensor: also from any input of a mixing op to any of its outputs, or not."""
+
+    def __init__(self, names: Iterable[str], *, is_mixed: bool = False) -> None:
+        self._bits = {name: 1 << place for place, name in enumerate(dict.fromkeys(names))}
+        self._is_mixed = is_mixed
+        self._of: dict[str, int] = {}
+
+    def add(self, op: Any) -> None:
+        """Note an op; those that it takes its inputs from come before."""
+        own = self._bits.get(op.name, 0) | self._union(before.name for before in op.control_inputs)
+        self._of[op.name] = own | self._union(tensor.name for tensor in op.inputs)
+        for place, tensor in enumerate(op.outputs):
+            if self._is_mixed or not _is_mixing(op):
+                self._of[tensor.name] = self._of[op.name]
+            else:
+                self._of[tensor.name] = own | (0 if _is_call(op) else self._of.get(op.inputs[place].name, 0))
+
+    def leads(self, start: str, end: str) -> bool:
+        """Return whether a path leads from one op to another one."""
+        return start != end and bool(self._of.get(end, 0) & self._bits[start])
+
+    def leads_otherwise(self, start: Any, end: Any) -> bool:
+        """Return whether a path leads from an op to another one beside the control edge between them."""
+        names = [*(tensor.name for tensor in end.inputs), *(op.name for op in end.control_inputs if op.name != start.name)]
+        return bool(self._union(names) & self._bits[start.name])
+
+    def _union(self, names: Iterable[str]) -> int:
+        found = 0
+        for name in names:
+            found |= self._of.get(name, 0)
+        return found
+
+
+def _is_call(op: Any) -> bool:
+    return op.type in ("If", "PartitionedCall", "StatefulPartitionedCall", "StatelessIf", "StatelessWhile", "While")
+
+
+def _is_mixing(op: Any) -> bool:
+    """Return whether not every output of an op need depend on every input, though it looks so in the graph."""
+    return _is_call(op) or (op.type == "IdentityN" and len(op.inputs) > 1)
+
+
+def _accesses(op: Any) -> bool:
+    return any(tensor.dtype == dtypes.resource for tensor in op.inputs)
+
+
+def _made(graph: Any, kind: str, inputs: list[Any], device: str, name: str, attrs: dict[str, Any]) -> Any:
+    with graph.as_default():
+        types = [tensor.dtype for tensor in inputs]
+        op = graph._create_op_internal(kind, inputs, types, name=name, attrs=attrs, compute_device=False)
+    op._set_device(device)
+    return op
+
+
+def _input(leaf: _Leaf) -> Any:
+    return leaf[0].inputs[leaf[1]]
+
+
+def _same_buffer(op: Any) -> Any | None:
+    """Return the input whose buffer an op's output may lie in, if that is known to be one."""
+    if op.type in _WITH_CONSTANT and any(tensor.op.type == "Const" for tensor in op.inputs):
+        return op.inputs[1] if op.inputs[0].op.type == "Const" else op.inputs[0]
+    return op.inputs[0] if op.type in _HANDED_ON else None
+
+
+def _vectorize(copy: Any) -> Any:
+    return pfor.wrap(gen_array_ops.snapshot(input=copy.stacked_input(0)), True)
+
+
+def _can_differ(tensor: Any) -> bool:
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+
+
+def _sorting_name(tensor: Any) -> str:
+    return tensor.op.name if tensor.value_index == 0 else str(tensor.name)
+
+
+def _without_factors(leaves: list[_Leaf]) -> list[list[_Leaf]]:
+    """Return the sums that are left when a factor, or divisor, that products have in common is taken out of a sum."""
+    others: dict[tuple[str, str], list[_Leaf]] = defaultdict(list)
+    for op, index in leaves:
+        product = op.inputs[index].op
+        for place in _PRODUCTS.get(product.type, ()):
+            others[product.type, product.inputs[place].name].append((product, 1 - place))
+    return list(others.values())
