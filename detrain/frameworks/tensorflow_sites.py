@@ -41,8 +41,8 @@ _NO_ARITHMETIC: Final = frozenset(
     {
         *("Assert", "Case", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge"),
         *("NextIteration", "NoOp", "PartitionedCall", "Placeholder", "PlaceholderWithDefault", "PreventGradient", "Rank"),
-        *("ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StatefulPartitionedCall", "StatelessCase"),
-        *("StatelessIf", "StatelessWhile", "StopGradient", "Switch", "VarHandleOp", "VarIsInitializedOp", "While"),
+        *("ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Snapshot", "Squeeze", "StatefulPartitionedCall"),
+        *("StatelessCase", "StatelessIf", "StatelessWhile", "StopGradient", "Switch", "VarHandleOp", "VarIsInitializedOp", "While"),
     }
 )
 """Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs: nothing may stand between."""
@@ -434,7 +434,7 @@ def _maker(grad: Any, made: list[Op]) -> Op | None:
     """Return the op of a gradient function that a gradient comes from: the last contraction on its way, or the op itself."""
     by_name = {each.op.name: each for each in made}
     tensor, last = grad, None
-    while tensor.op.name in by_name or tensor.op.type in ("Reshape", "Identity", "IdentityN", "Sum", "Cast"):
+    while tensor.op.name in by_name or tensor.op.type in ("Reshape", "Identity", "IdentityN", "Snapshot", "Sum", "Cast"):
         found = by_name.get(tensor.op.name)
         if found is not None and (last is None or found.op.type in CONTRACTIONS):
             last = found
