@@ -119,6 +119,7 @@ class epoch_loop(Generic[T]):
         self._iterable = iterable
         self._iterator: Iterator[T] | None = None
         self._count = 0
+        """Epochs that it has handed out in its phase."""
         self._phase = -1
 
     def __iter__(self) -> Iterator[T]:
@@ -129,12 +130,14 @@ class epoch_loop(Generic[T]):
 
     def __next__(self) -> T:
         session = _session
+        is_first = self._iterator is None
         if self._iterator is None:
             _end_while()
             self._iterator = iter(self._iterable)
-            if session is not None:
-                _guarded(session.begin_phase, sys._getframe(1))
-                self._phase = session.phase
+        if session is not None and (is_first or session.phase != self._phase):
+            # Not the first: its body has trained in a loop over epochs of its own, which ended the phase.
+            _guarded(session.begin_phase, sys._getframe(1))
+            self._phase, self._count = session.phase, 0
         if session is None:
             return next(self._iterator)
         frame = sys._getframe(1)

@@ -448,3 +448,52 @@ def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str,
     assert (whole.status, killed.status, last.status) == (0, -9, 0), last.err
     assert last.out == whole.out
     assert "resuming" in last.err
+
+
+NESTED = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.ones(3))
+
+def passes(name, count):
+    for step in range(count):
+        optimizer.apply_gradients(np.random.normal(size=3) * random.random())
+        die(f"{name}{step}")
+    return float(np.abs(optimizer.weights).sum())
+
+def search(round_):
+    found = []
+    for epoch in range(2):
+        for step in range(3):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"search{round_}:{epoch}:{step}")
+        found.append(float(optimizer.weights.max()))
+    return found
+
+losses, found = [], {}
+for round_ in range(7):
+    losses.append(passes(f"first{round_}:", 4))
+    if round_ % 3 == 2:
+        found[round_] = search(round_)
+    if round_ == 3:
+        losses.append(passes(f"second{round_}:", 2))
+print(losses, found)
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+@pytest.mark.parametrize("place", ["search2:1:1", "first4:2", "search5:0:2", "second3:1", "first6:1", "end"])
+def test_an_epoch_loop_goes_on_after_another_one_inside_it(place: str, every: str, tmp_path: Path) -> None:
+    """Its epochs were counted as those of the loop inside it, whose checkpoints then named epochs that it does not have."""
+    (tmp_path / "train.py").write_text(NESTED)
+    options = ("run", "--every", every, "train.py")
+
+    whole = detrain("run", "--ckpt", "whole", "train.py", cwd=tmp_path)
+    killed = detrain(*options, cwd=tmp_path, DIE_AT=place)
+    again = detrain(*options, cwd=tmp_path)
+
+    assert (whole.status, killed.status, again.status) == (0, 0 if place == "end" else -9, 0), again.err
+    assert again.out == whole.out
+    assert "resuming" in again.err
