@@ -22,23 +22,33 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any, Final
 
+import numpy as np
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import context
-from tensorflow.python.framework import dtypes, func_graph
+from tensorflow.python.framework import dtypes, func_graph, tensor_util
 from tensorflow.python.ops import gen_array_ops
 from tensorflow.python.ops.parallel_for import pfor
 
 _SUMS: Final = frozenset({"Add", "AddN", "AddV2"})
 _PRODUCTS: Final = {"Mul": (0, 1), "RealDiv": (1,)}  # and the inputs that Grappler takes out of sums as common factors
-_HANDED_ON: Final = frozenset({"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient", "Tile", "Transpose"})
+_HANDED_ON: Final = frozenset({
+    *("Bitcast", "BroadcastTo", "Cast", "CheckNumerics", "EnsureShape", "ExpandDims", "Identity", "PreventGradient", "Reshape"),
+    *("Squeeze", "StopGradient", "Tile", "Transpose"),
+})  # fmt: skip
+_REDUCTIONS: Final = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})  # over nothing, or over axes of length 1, they hand on
 _WITH_CONSTANT: Final = frozenset({"Mul", "RealDiv", "Sub"})  # Grappler leaves these away where the constant is 1 or 0
 _HELD: Final = frozenset({"Const", "Placeholder", "ReadVariableOp"})
 # Their output may lie in another one's buffer, or be an output of its function as well: gradients taken outside of it need it.
 _MAYBE_HELD: Final = frozenset({
-    *("ConcatV2", "Elu", "Exp", "IdentityN", "If", "Inv", "LogSoftmax", "MaxPool", "Pack", "PartitionedCall", "Reciprocal", "Relu"),
-    *("Relu6", "Rsqrt", "Selu", "Sigmoid", "Slice", "Softmax", "Split", "SplitV", "Sqrt", "StatefulPartitionedCall", "StatelessIf"),
-    *("StatelessWhile", "StridedSlice", "Tanh", "Unpack", "While"),
+    *("Case", "Cholesky", "ConcatV2", "Cumprod", "Elu", "Exp", "Expm1", "FusedBatchNormV3", "IdentityN", "If", "Inv"),
+    *("IteratorGetNext", "LogSoftmax", "MatrixInverse", "MatrixSolve", "Max", "MaxPool", "Min", "OptionalGetValue", "Pack", "Pad", "PadV2"),
+    *("PartitionedCall", "Pow", "Prod", "Reciprocal", "Relu", "Relu6", "ReverseV2", "Roll", "Rsqrt", "Selu", "Sigmoid", "Slice"),
+    *("Softmax", "Split", "SplitV", "Sqrt", "StatefulPartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile"),
+    *("StridedSlice", "Tanh", "TensorListGetItem", "TensorListPopBack", "Unpack", "While"),
+})  # fmt: skip
+_CALLS: Final = frozenset({
+    *("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"),
 })  # fmt: skip
 
 
@@ -149,7 +159,8 @@ class _Sums:
         if readers is None or any(reached.leads(root.name, op.name) for op in readers):
             return _Buffer.HELD
         producers = {_input(each).op.name for each in leaves}
-        if not all(op.name in producers or any(reached.leads(op.name, name) for name in producers) for op in readers):
+        comes_before = all(op.name in producers or any(reached.leads(op.name, name) for name in producers) for op in readers)
+        if not comes_before or any(_is_call(op) for op in readers):  # what is inside may run on behind what a call returns
             return _Buffer.RACY
         op = _input(leaf).op
         while (source := _same_buffer(op)) is not None:
@@ -253,7 +264,7 @@ class _Reached:
 
 
 def _is_call(op: Any) -> bool:
-    return op.type in ("If", "PartitionedCall", "StatefulPartitionedCall", "StatelessIf", "StatelessWhile", "While")
+    return op.type in _CALLS
 
 
 def _is_mixing(op: Any) -> bool:
@@ -281,7 +292,17 @@ def _same_buffer(op: Any) -> Any | None:
     """Return the input whose buffer an op's output may lie in, if that is known to be one."""
     if op.type in _WITH_CONSTANT and any(tensor.op.type == "Const" for tensor in op.inputs):
         return op.inputs[1] if op.inputs[0].op.type == "Const" else op.inputs[0]
+    if op.type in _REDUCTIONS and not _reduces(op):
+        return op.inputs[0]
     return op.inputs[0] if op.type in _HANDED_ON else None
+
+
+def _reduces(op: Any) -> bool:
+    """Return whether a reduction goes over an axis that is not known to have length 1."""
+    axes = tensor_util.constant_value(op.inputs[1])
+    if axes is None or op.inputs[0].shape.rank is None:
+        return False
+    return any(op.inputs[0].shape[int(axis)] != 1 for axis in np.atleast_1d(axes))
 
 
 def _vectorize(copy: Any) -> Any:
