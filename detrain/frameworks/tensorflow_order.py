@@ -42,9 +42,9 @@ _HELD: Final = frozenset({"Const", "Placeholder", "ReadVariableOp"})
 # Their output may lie in another one's buffer, or be an output of its function as well: gradients taken outside of it need it.
 _MAYBE_HELD: Final = frozenset({
     *("Case", "Cholesky", "ConcatV2", "Cumprod", "Elu", "Exp", "Expm1", "FusedBatchNormV3", "IdentityN", "If", "Inv"),
-    *("IteratorGetNext", "LogSoftmax", "MatrixInverse", "MatrixSolve", "Max", "MaxPool", "Min", "OptionalGetValue", "Pack", "Pad", "PadV2"),
-    *("PartitionedCall", "Pow", "Prod", "Reciprocal", "Relu", "Relu6", "ReverseV2", "Roll", "Rsqrt", "Selu", "Sigmoid", "Slice"),
-    *("Softmax", "Split", "SplitV", "Sqrt", "StatefulPartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile"),
+    *("IteratorGetNext", "LogSoftmax", "MatrixInverse", "MatrixSolve", "Max", "MaxPool", "Min", "OptionalGetValue", "Pack", "Pad"),
+    *("PadV2", "PartitionedCall", "Pow", "Prod", "Reciprocal", "Relu", "Relu6", "ReverseV2", "Roll", "Rsqrt", "Selu", "Sigmoid"),
+    *("Slice", "Softmax", "Split", "SplitV", "Sqrt", "StatefulPartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile"),
     *("StridedSlice", "Tanh", "TensorListGetItem", "TensorListPopBack", "Unpack", "While"),
 })  # fmt: skip
 _CALLS: Final = frozenset({
