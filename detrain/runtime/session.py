@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -74,6 +75,8 @@ class Session:
         kind = Campaign if len(plans) > 1 else ExperimentRun
         self.experiment: ExperimentRun | None = kind(plans, self._tensors, self._writer.drain) if plans else None
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
+        self._thread = 0
+        """The one that began the phase."""
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
         self._guard: Guard | None = None
@@ -174,6 +177,7 @@ class Session:
         """The program enters an epoch loop (or a batch loop outside of any)."""
         self._look("end")
         self._phase += 1
+        self._thread = threading.get_ident()
         self._begin()
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
@@ -197,6 +201,14 @@ class Session:
     def note_yield(self, frame: FrameType, value: object) -> None:
         """A generator of the program is about to yield."""
         self._pulls.note(frame, value)
+
+    def _check_thread(self) -> None:
+        """The state at a cut is that of one loop: it is none where another thread is in the middle of a batch."""
+        if self._is_in_phase and threading.get_ident() != self._thread:
+            raise NotCapturable(
+                "training loops run in several threads at once: in which order they update weights is chance",
+                "train in one thread (one worker), or run the program with --bare, without checkpoints",
+            )
 
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
@@ -239,6 +251,7 @@ class Session:
 
     def at_epoch(self, epoch: int, frame: FrameType, item: object = None) -> None:
         """Cut: an epoch starts. `item` is what its loop goes over: the program's own number of it, mostly."""
+        self._check_thread()
         self._item = repr(item) if type(item) in (int, float, str) else ""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
@@ -311,6 +324,7 @@ class Session:
 
     def at_load(self, frame: FrameType, loop: Loop) -> int:
         """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
+        self._check_thread()
         source = None if loop.turn_of is None else loop
         self._batches.end_fetch()
         self._end_body("load", frame)
@@ -415,6 +429,7 @@ class Session:
 
     def at_batch(self, batch: int, loaded: object, frame: FrameType, *, is_first_cut: bool) -> bool:
         """A batch is loaded: record its digest, or skip its body. `is_first_cut`: a hand probe without the loop wrapper."""
+        self._check_thread()
         address = (self._phase, self._epoch, batch)
         if is_first_cut:
             if self._writer.has_failed:

@@ -347,3 +347,44 @@ def test_ckpt_ls_and_show_print_tables_and_json(home: Path) -> None:
     assert any("best" in name for name in shown["python"])
     assert "2:0" in detrain("ckpt", "ls", "ckpt", cwd=home).out
     assert "random stream" in detrain("ckpt", "show", "ckpt", cwd=home).out
+
+
+WORKERS = (
+    PRELUDE
+    + """
+import threading
+
+optimizer = Optimizer(np.ones(3))
+turn = threading.Barrier(2 if sys.argv[1] == "at-once" else 1)
+
+class Worker(threading.Thread):
+    def run(self):
+        steps = 0
+        HEAD
+            turn.wait(timeout=5)
+            optimizer.apply_gradients(np.full(3, 0.1))
+            steps += 1
+
+first, second = Worker(), Worker()
+first.start()
+if sys.argv[1] == "in-turn":
+    first.join()
+second.start()
+first.join()
+second.join()
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("head", ["while steps < 4:", "for x in range(4):"])
+def test_training_loops_in_several_threads_at_once(head: str, tmp_path: Path) -> None:
+    """Their batches were counted as those of one loop, and a killed run hung, or went on from a state that was none, in silence."""
+    (tmp_path / "train.py").write_text(WORKERS.replace("HEAD", head))
+
+    in_turn = detrain("run", "--every", "1b", "--ckpt", "in-turn", "train.py", "in-turn", cwd=tmp_path)
+    at_once = detrain("run", "--every", "1b", "train.py", "at-once", cwd=tmp_path)
+
+    assert in_turn.status == 0, in_turn.err
+    assert in_turn.out.startswith("weights")
+    assert_refused(at_once, errors.NotCapturable, "several threads", "--bare")
