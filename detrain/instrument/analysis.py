@@ -47,9 +47,10 @@ def analyse(entry: Path) -> Structure:
     steps = Updates(updates.direct, updates.references - _looping_references(scopes, loops, updates))
     chosen = {id(loop) for _scope, loop, _parents in loops if _is_batch_loop(loop, steps)}
     nests = [
-        _with_calling_loop(_nest(scope, loop, parents, steps), scope, loops, scopes)
+        nest
         for scope, loop, parents in loops
         if id(loop) in chosen and not any(id(parent) in chosen for parent in parents)
+        for nest in _with_calling_loops(_nest(scope, loop, parents, steps), scope, loops, scopes)
     ]
     fits = tuple(fit for file, tree in trees.items() for fit in fits_in(file, tree))
     return Structure(tuple(nests), "static analysis", fits)
@@ -163,16 +164,24 @@ def _loop(scope: Scope, loop: AnyLoop) -> Loop:
     return Loop(scope.file, loop.lineno, loop.col_offset, kind, scope.qualname, loop_digest(loop))
 
 
-def _with_calling_loop(nest: Nest, scope: Scope, loops: list[_Found], scopes: list[Scope]) -> Nest:
-    """If a nest has no epoch loop of its own, take the loop that calls the function which holds it."""
+def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: list[Scope]) -> list[Nest]:
+    """If a nest has no epoch loop of its own, take the loops that call the function which holds it: a nest with each.
+
+    All of them stand in one function: methods are known by their names alone, and elsewhere another class's may be meant.
+    """
     names, seen = set(scope.references), set[str]()
     while nest.epoch_loop is None and names - seen:
         seen |= names
-        for calling, loop, _parents in loops:
-            inner = inner_nodes(loop)
-            calls = (n for n in own_nodes(loop) if isinstance(n, ast.Call) and id(n) not in inner)
-            is_same = calling.file == nest.batch_loop.file and loop.lineno == nest.batch_loop.line
-            if not is_same and any(invoked_by(call) & names for call in calls):
-                return msgspec.structs.replace(nest, epoch_loop=_loop(calling, loop))
+        around = [(calling, _loop(calling, loop)) for calling, loop, _parents in loops if _calls(loop, names)]
+        around = [(calling, loop) for calling, loop in around if loop != nest.batch_loop]
+        if around:
+            return [msgspec.structs.replace(nest, epoch_loop=loop) for calling, loop in around if calling is around[0][0]]
         names = {reference for other in scopes if other.calls & names for reference in other.references}
-    return nest
+    return [nest]
+
+
+def _calls(loop: AnyLoop, names: Collection[str]) -> bool:
+    """Return whether the body of a loop, outside of inner loops, calls one of the functions."""
+    inner = inner_nodes(loop)
+    calls = (node for node in own_nodes(loop) if isinstance(node, ast.Call) and id(node) not in inner)
+    return any(not invoked_by(call).isdisjoint(names) for call in calls)

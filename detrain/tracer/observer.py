@@ -19,7 +19,7 @@ import msgspec
 from detrain.instrument.analysis import epoch_loop_among, observed_nest
 from detrain.instrument.syntax import counting_names
 from detrain.runtime.frames import is_user_file
-from detrain.structure import AnyLoop, Fit, Nest, Structure
+from detrain.structure import AnyLoop, Fit, Loop, Nest, Structure
 from detrain.tracer.events import Loops, MarkWatcher, loop_watcher
 from detrain.tracer.fits import seen_fit
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
@@ -195,7 +195,7 @@ class Observer:
             nests += [
                 msgspec.structs.replace(nest, evidence=(*nest.evidence, "static analysis; not reached in the traced run"))
                 for nest in static.nests
-                if not self._was_passed(nest)
+                if not self._was_passed(nest, static)
             ]
         fits = list(self._fits.values())
         seen = {(fit.file, fit.line) for fit in fits}
@@ -207,12 +207,14 @@ class Observer:
         structure = Structure(tuple(nests), source, tuple(fits) if self._fits else ())
         return Outcome(structure, self.is_sure, self._inference.updates + self._outside, took)
 
-    def _was_passed(self, nest: Nest) -> bool:
+    def _was_passed(self, nest: Nest, static: Structure) -> bool:
         """Return whether the run has been through a loop that static analysis proposes, or knows it better."""
         known = self._inference.records
-        key = (nest.batch_loop.file, nest.batch_loop.line)
-        around = None if nest.epoch_loop is None else (nest.epoch_loop.file, nest.epoch_loop.line)
-        return key in known or (around in known and self.is_sure)
+        key, around = _key(nest.batch_loop), _key(nest.epoch_loop)
+        if key in known:  # one batch loop may have several epoch loops: the run has not come to all of them
+            same = [other for other in static.nests if _key(other.batch_loop) == key]
+            return around in known or not any(_key(other.epoch_loop) in known for other in same)
+        return around in known and self.is_sure
 
     @property
     def enter(self) -> Callable[[Any, int], Any]:
@@ -247,6 +249,10 @@ class Observer:
         if not self._has_updates:
             remarks += ("no optimizer was applied in the run: loops that set weights were taken",)
         return msgspec.structs.replace(nest, evidence=phase.evidence, remarks=remarks, is_confirmed=phase.is_sure)
+
+
+def _key(loop: Loop | None) -> LoopKey | None:
+    return None if loop is None else (loop.file, loop.line)
 
 
 def _call_in(loop: AnyLoop, calls: list[ast.Call]) -> ast.Call | None:

@@ -384,10 +384,14 @@ def search(name, rate):
 first, second, third = {}, {}, {}
 for rate in (1, 3, 2):
     first[rate] = search("first", rate)
-for rate in (1, 3, 2):
-    second[rate] = search("second", rate)
-for rate in (1, 3, 2):
-    third[rate] = search("third", rate)
+
+def others():
+    for rate in (1, 3, 2):
+        second[rate] = search("second", rate)
+    for rate in (1, 3, 2):
+        third[rate] = search("third", rate)
+
+others()
 print(first, second, third)
 """
 )
@@ -396,7 +400,7 @@ print(first, second, third)
 @pytest.mark.parametrize("every", ["1", "2b", "3b"])
 @pytest.mark.parametrize("places", [["second1:6"], ["third1:3"], ["first3:2", "second2:4", "third3:3"], ["third2:5"]])
 def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(places: list[str], every: str, tmp_path: Path) -> None:
-    """Only the first search has an epoch loop with probes around it; each other one is a phase, also one that `return` ends."""
+    """Only the first search has an epoch loop with probes around it; those in another function are phases by themselves."""
     (tmp_path / "train.py").write_text(LEFT)
     options = ("run", "--every", every, "--ckpt", "ckpt", "train.py")
 

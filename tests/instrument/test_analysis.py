@@ -631,6 +631,22 @@ def test_two_phases_are_two_nests(tmp_path: Path) -> None:
     )
 
 
+def test_one_batch_loop_may_have_several_epoch_loops(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=with_step("""
+        def search(rate):
+            for x, y in dataset: #B1 #B2
+                train_step(x, y) #U1 #U2
+
+        for rate in (0.1, 0.2): #E1
+            search(rate)
+        for rate in (0.3, 0.4): #E2
+            search(rate)
+        """),
+    )
+
+
 def test_a_loop_over_steps_has_no_epoch_loop(tmp_path: Path) -> None:
     structure = check(
         tmp_path,
