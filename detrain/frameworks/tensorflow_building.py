@@ -98,7 +98,7 @@ class Builder:
     def variable_key(self, value: Any) -> str | None:
         """Return the key of a variable, TensorFlow's or Keras's."""
         inner = value._value if isinstance(value, self._keras_types) else value
-        return self._births.key(inner) if isinstance(inner, tf.Variable) else None
+        return self._births.key(inner) if issubclass(type(inner), tf.Variable) else None
 
     def keras_variables(self) -> list[tuple[str, Any]]:
         """Return Keras's variables that are alive, after their keys."""

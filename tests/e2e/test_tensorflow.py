@@ -578,3 +578,36 @@ def test_a_tensor_that_is_sharded_over_devices_is_named(tmp_path: Path) -> None:
     assert run.out.endswith(" 9\n")
     assert "not captured" in run.err
     assert "kept[1]" in run.err
+
+
+LYING = """
+class Struct:
+    def __getattribute__(self, name):
+        own = object.__getattribute__(self, "__dict__")
+        return own if name == "__dict__" else own.get(name, 0)
+
+weights, optimizer, state = tf.Variable(np.ones(3)), keras.optimizers.Adam(0.1), Struct()
+for epoch in range(3):
+    for step, x in enumerate(np.random.normal(size=(4, 3))):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((weights - x) ** 2)
+        state.steps += 1
+        state.last = tape.gradient(loss, weights)
+        optimizer.apply_gradients([(state.last, weights)])
+        die(f"{epoch}:{step}")
+print(state.steps, state.missing, state.last.numpy().tobytes().hex())
+print(weights.numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_an_object_that_says_of_any_attribute_what_it_likes(every: str, server: Server, tmp_path: Path) -> None:
+    """Its class was asked for, too, which is no class then: *detrain itself failed* in a port of Torch's L-BFGS."""
+    (tmp_path / "program.py").write_text(PRELUDE + LYING)
+
+    whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    killed = server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1")
+    again = server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (whole.status, killed.status, again.status) == (0, -9, 0), killed.err + again.err
+    assert again.out == whole.out
