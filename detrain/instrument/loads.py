@@ -57,12 +57,14 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
     them from something other than what the loop has already loaded; drawn noise only if nothing else is. None if the loop's header
     does it all."""
     before: list[ast.stmt] = []
+    wanted = read_names(update)
     for statement in loop.body:
         if any(node is update for node in ast.walk(statement)):
+            if isinstance(statement, AnyLoop):  # over optimizers: it takes its gradients itself
+                wanted |= read_names(statement)
             break
         before.append(statement)
     header = set() if isinstance(loop, ast.While) or loop_counts(loop, counting) else set(bound_names([loop.target]))
-    wanted = read_names(update)
     for statement in reversed(before):
         if wanted & set(bound_names([statement])):
             wanted |= read_names(statement)

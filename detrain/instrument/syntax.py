@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from detrain.structure import AnyLoop
+from detrain.structure import AnyLoop, bound_names
 
 RUN: Final = frozenset({"run", "experimental_run_v2"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
@@ -52,12 +52,28 @@ def is_over_gradients(loop: AnyLoop) -> bool:
     return not isinstance(loop, ast.While) and GRADIENTS.search(ast.unparse(loop.iter).lower()) is not None
 
 
+def _is_in_update(loop: AnyLoop) -> bool:
+    """Return whether a loop is a part of one update: it goes over its gradients, or takes them from a tape around it.
+
+    The second is a loop over optimizers, each for its own layers, under a persistent tape.
+    """
+    if isinstance(loop, ast.While) or is_over_gradients(loop):
+        return not isinstance(loop, ast.While)
+    own = set(bound_names(loop.body))
+    asked = (
+        n.func.value
+        for n in own_nodes(loop)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "gradient"
+    )
+    return any(isinstance(tape, ast.Name) and tape.id not in own for tape in asked)
+
+
 def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
     """Yield each loop of a function with the loops around it, outermost first."""
 
     def walk(node: ast.AST, parents: list[AnyLoop]) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, AnyLoop) and not is_over_gradients(child):
+            if isinstance(child, AnyLoop) and not _is_in_update(child):
                 yield child, parents
                 yield from walk(child, [*parents, child])
             elif not isinstance(child, _Inner):
@@ -68,7 +84,7 @@ def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
 
 def inner_nodes(loop: AnyLoop) -> set[int]:
     """Return the `id` of all that stands in the loops inside a loop."""
-    inner = (child for child in own_nodes(loop) if isinstance(child, AnyLoop) and not is_over_gradients(child))
+    inner = (child for child in own_nodes(loop) if isinstance(child, AnyLoop) and not _is_in_update(child))
     return {id(node) for child in inner for node in ast.walk(child)}
 
 

@@ -392,6 +392,24 @@ def test_a_loop_over_gradients_is_no_batch_loop(tmp_path: Path) -> None:
     )
 
 
+def test_a_loop_over_optimizers_under_one_tape_is_no_batch_loop(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for step in range(9): #B1
+                x, y = random_batch(data) #L1
+                with tf.GradientTape(persistent=True) as tape:
+                    loss = loss_fn(y, model(x))
+                for layers, optimizer in ((lower, first), (upper, second)):
+                    weights = [weight for layer in layers for weight in layer.trainable_variables]
+                    gradients = tape.gradient(loss, weights)
+                    optimizer.apply_gradients(zip(gradients, weights)) #U1
+                del tape
+        """,
+    )
+
+
 def test_a_loop_over_gradients_in_a_step_is_no_batch_loop(tmp_path: Path) -> None:
     check(
         tmp_path,
