@@ -17,7 +17,7 @@ None of it changes a result that had one value before.
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any, Final
@@ -108,13 +108,19 @@ class _Sums:
                 sums += [(root, together) for together in (leaves, *_without_factors(leaves)) if len(together) > 2]
         if not sums:
             return
-        readers = {leaf: self._readers(leaf) for _, leaves in sums for leaf in leaves}
-        reached = _Reached([root.name for root, _ in sums] + [op.name for found in readers.values() for op in found or ()])
+        readers = [self._readers(leaves) for _, leaves in sums]
+        reached = _Reached(
+            [*(root.name for root, _ in sums), *(op.name for found in readers for each in found.values() for op in each or ())]
+        )
         for op in ops:
             reached.add(op)
-        for root, leaves in sums:
+        for (root, leaves), found in zip(sums, readers, strict=True):
+            if any(_input(leaf).name not in found for leaf in leaves):
+                continue  # its products are those of a sum that has been settled
+            before = reached.union(_input(leaf).op.name for leaf in leaves)
+            buffers = {name: self._buffer(root, before, each, reached) for name, each in found.items()}
             leaves.sort(key=lambda leaf: _sorting_name(_input(leaf)))
-            self._settle(leaves, [self._buffer(root, leaves, leaf, readers[leaf], reached) for leaf in leaves])
+            self._settle(leaves, [_of_maker(buffers[_input(leaf).name], _input(leaf).op) for leaf in leaves])
 
     def _is_part(self, tensor: Any) -> bool:
         """Return whether a tensor is added to others, and read by nothing else: Grappler may make one sum of both."""
@@ -124,48 +130,46 @@ class _Sums:
         return [each.name for each in consumers[0].inputs].count(tensor.name) == 1
 
     def _leaves(self, root: Any) -> Iterator[_Leaf]:
-        for index, tensor in enumerate(root.inputs):
-            if tensor.op.type in _SUMS and self._is_part(tensor):
-                yield from self._leaves(tensor.op)
-            else:
-                yield root, index
+        waiting = [root]
+        while waiting:
+            op = waiting.pop()
+            for index, tensor in enumerate(op.inputs):
+                if tensor.op.type in _SUMS and self._is_part(tensor):
+                    waiting.append(tensor.op)
+                else:
+                    yield op, index
 
-    def _readers(self, leaf: _Leaf) -> list[Any] | None:
-        """Return what else reads the buffer of what a sum adds up, or None if it is held all the time."""
+    def _readers(self, leaves: list[_Leaf]) -> dict[str, list[Any] | None]:
+        """Return what else reads the buffers of what a sum adds up, by the tensors' names; None: it is held all the time."""
+        own = {op.name for op, _ in leaves}
+        tensors = {_input(leaf).name: _input(leaf) for leaf in leaves}
+        times = Counter(_input(leaf).name for leaf in leaves)
+        return {name: self._readers_of(tensor, own) if times[name] == 1 else None for name, tensor in tensors.items()}
+
+    def _readers_of(self, tensor: Any, own: set[str]) -> list[Any] | None:
         found: list[Any] = []
-        consumer, tensor = leaf[0], _input(leaf)
         while True:
-            if not self._add_readers(tensor, consumer, found):
-                return None
+            waiting = [tensor]
+            while waiting:
+                each = waiting.pop()
+                if each.name in self._outputs:
+                    return None
+                for op in each.consumers():
+                    if each is not tensor or op.name not in own:
+                        found.append(op)
+                        if op.type in _MAYBE_HELD or _same_buffer(op) is not None:
+                            waiting += op.outputs
             source = _same_buffer(tensor.op)
             if source is None:
                 return None if tensor.op.type in _HELD else found
-            consumer, tensor = tensor.op, source
+            own, tensor = {tensor.op.name}, source
 
-    def _add_readers(self, tensor: Any, passed: Any, found: list[Any]) -> bool:
-        """Add what reads a tensor's buffer, but for one op; return False if a function's outputs do, or one op twice."""
-        if tensor.name in self._outputs or [each.name for each in passed.inputs].count(tensor.name) > 1:
-            return False
-        for op in tensor.consumers():
-            if op.name == passed.name:
-                continue
-            found.append(op)
-            hands_on = op.type in _MAYBE_HELD or _same_buffer(op) is not None
-            if hands_on and not all(self._add_readers(output, op, found) for output in op.outputs):
-                return False
-        return True
-
-    def _buffer(self, root: Any, leaves: list[_Leaf], leaf: _Leaf, readers: list[Any] | None, reached: _Reached) -> _Buffer:
+    def _buffer(self, root: Any, before: int, readers: list[Any] | None, reached: _Reached) -> _Buffer:
         if readers is None or any(reached.leads(root.name, op.name) for op in readers):
             return _Buffer.HELD
-        producers = {_input(each).op.name for each in leaves}
-        comes_before = all(op.name in producers or any(reached.leads(op.name, name) for name in producers) for op in readers)
-        if not comes_before or any(_is_call(op) for op in readers):  # what is inside may run on behind what a call returns
-            return _Buffer.RACY
-        op = _input(leaf).op
-        while (source := _same_buffer(op)) is not None:
-            op = source.op
-        return _Buffer.MAYBE if op.type in _MAYBE_HELD else _Buffer.FREE
+        # What is inside of a call may run on behind what the call returns.
+        comes_before = all(reached.is_among(op.name, before) and not _is_call(op) for op in readers)
+        return _Buffer.FREE if comes_before else _Buffer.RACY
 
     def _settle(self, leaves: list[_Leaf], buffers: list[_Buffer]) -> None:
         free = next((place for place, buffer in enumerate(buffers) if buffer is _Buffer.FREE), 0)
@@ -239,8 +243,8 @@ class _Reached:
 
     def add(self, op: Any) -> None:
         """Note an op; those that it takes its inputs from come before."""
-        own = self._bits.get(op.name, 0) | self._union(before.name for before in op.control_inputs)
-        self._of[op.name] = own | self._union(tensor.name for tensor in op.inputs)
+        own = self._bits.get(op.name, 0) | self.union(before.name for before in op.control_inputs)
+        self._of[op.name] = own | self.union(tensor.name for tensor in op.inputs)
         for place, tensor in enumerate(op.outputs):
             if self._is_mixed or not _is_mixing(op):
                 self._of[tensor.name] = self._of[op.name]
@@ -251,12 +255,17 @@ class _Reached:
         """Return whether a path leads from one op to another one."""
         return start != end and bool(self._of.get(end, 0) & self._bits[start])
 
+    def is_among(self, name: str, union: int) -> bool:
+        """Return whether an op is in a union."""
+        return bool(union & self._bits[name])
+
     def leads_otherwise(self, start: Any, end: Any) -> bool:
         """Return whether a path leads from an op to another one beside the control edge between them."""
         names = [*(tensor.name for tensor in end.inputs), *(op.name for op in end.control_inputs if op.name != start.name)]
-        return bool(self._union(names) & self._bits[start.name])
+        return bool(self.union(names) & self._bits[start.name])
 
-    def _union(self, names: Iterable[str]) -> int:
+    def union(self, names: Iterable[str]) -> int:
+        """Return from where paths lead to any of some ops and tensors; an op counts for itself."""
         found = 0
         for name in names:
             found |= self._of.get(name, 0)
@@ -286,6 +295,13 @@ def _made(graph: Any, kind: str, inputs: list[Any], device: str, name: str, attr
 
 def _input(leaf: _Leaf) -> Any:
     return leaf[0].inputs[leaf[1]]
+
+
+def _of_maker(buffer: _Buffer, maker: Any) -> _Buffer:
+    """Return what is known of a buffer, given the op that made the tensor in it."""
+    while (source := _same_buffer(maker)) is not None:
+        maker = source.op
+    return _Buffer.MAYBE if buffer is _Buffer.FREE and maker.type in _MAYBE_HELD else buffer
 
 
 def _same_buffer(op: Any) -> Any | None:

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.runs import detrain, plain
 
 PRELUDE = """\
-import json, os
+import functools, json, os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,10 @@ def step_of(combine, number):
         return digest(combine(*tensors)), [tf.reduce_sum(tensor) for tensor in tensors]  # each has a consumer beside the sum
     return lambda x: step(x)[0]
 
+def two_sums_of_products(*tensors):
+    products = [scale * tensor for tensor in tensors]
+    return tf.concat([tf.add_n(products), products[2] + products[0] + products[1]], 0)
+
 x = tf.constant(np.random.default_rng(0).normal(size=100_000).astype("float32"))
 scale = tf.reverse(x, [0])
 print(json.dumps({
@@ -40,6 +44,8 @@ print(json.dumps({
     "one tensor twice": values(step_of(lambda a, b, c: a + b + c + a, 3), x, 500),
     "times one": values(step_of(lambda a, b, c, d: 1.0 * a + 1.0 * b + 0.5 * c + 0.1 * d, 4), x, 500),
     "a common factor": values(step_of(lambda *tensors: tf.add_n([scale * tensor for tensor in tensors]), 3), x, 500),
+    "factors of two sums": values(step_of(two_sums_of_products, 3), x, 200),
+    "a long chain": values(step_of(lambda a, b: functools.reduce(lambda total, _: total + a, range(1500), b), 2), x[:8], 1),
     "two sums": values(step_of(lambda *tensors: tf.concat([tf.add_n(tensors), tf.add_n(tensors[:3])], 0), 4), x, 500),
 }))
 """
