@@ -20,7 +20,7 @@ _FRAMEWORKS: Final = frozenset({"keras", "tensorflow"})
 _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
 """Ways to store attributes under names that are texts."""
 _BUILT_LAZILY: Final = frozenset({"built"})
-"""Says of a layer that its variables exist, which is so in a resumed process when they do."""
+"""Says of a layer of Keras that its variables exist, so in a resumed process when they do. A `tf.Module` means what it likes."""
 
 
 def stored_names(cls: type) -> frozenset[str]:
@@ -51,7 +51,8 @@ def _stored_names(cls: Hashable) -> frozenset[str]:
     codes = [code for item in functions for function in _functions(item) for code in _codes(function.__code__)]
     stored = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
     by_name = {text for code in codes if _BY_NAME & set(code.co_names) for text in code.co_consts if isinstance(text, str)}
-    return frozenset(stored | by_name) - _BUILT_LAZILY
+    is_keras = any(base.__module__.partition(".")[0] == "keras" for base in cls.__mro__)
+    return frozenset(stored | by_name) - (_BUILT_LAZILY if is_keras else frozenset())
 
 
 def _functions(item: object) -> Iterator[FunctionType]:

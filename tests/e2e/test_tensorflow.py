@@ -611,3 +611,38 @@ def test_an_object_that_says_of_any_attribute_what_it_likes(every: str, server: 
 
     assert (whole.status, killed.status, again.status) == (0, -9, 0), killed.err + again.err
     assert again.out == whole.out
+
+
+BUILT = """
+class Momentum(tf.Module):
+    def __init__(self):
+        self.built, self.change = False, []
+    def apply_gradients(self, pairs):
+        for gradient, weights in pairs:
+            if not self.built:
+                self.change.append(tf.zeros_like(weights))
+                self.built = True
+            self.change[0] = 0.9 * self.change[0] + gradient
+            weights.assign_sub(0.1 * self.change[-1])
+
+weights, optimizer = tf.Variable(np.ones(3)), Momentum()
+for epoch in range(3):
+    for step, x in enumerate(np.random.normal(size=(4, 3))):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((weights - x) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        die(f"{epoch}:{step}")
+print(len(optimizer.change), weights.numpy().tobytes().hex())
+"""
+
+
+def test_what_a_module_of_the_programs_calls_built_comes_back(server: Server, tmp_path: Path) -> None:
+    """It was left out as Keras's own, for any class of a library's: an optimizer made its slots once more, in silence."""
+    (tmp_path / "program.py").write_text(PRELUDE + BUILT)
+
+    whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    killed = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
+    again = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert (whole.status, killed.status, again.status) == (0, -9, 0), again.err
+    assert again.out == whole.out
