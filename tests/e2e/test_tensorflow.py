@@ -481,6 +481,39 @@ def test_a_step_reads_its_variables_before_it_writes_them(tmp_path: Path) -> Non
     assert detrain("run", "--bare", program).out == "{129.28125}\n"
 
 
+NESTED = """
+a, b = tf.Variable(tf.ones(8)), tf.Variable(tf.ones(8))
+
+def step(x):
+    loss = tf.reduce_sum(tf.linalg.matvec(x @ x, a.read_value()))
+    first, second = tf.identity_n([tf.reduce_sum(x, 0), a.read_value() * loss])
+    a.assign_sub(first)
+    b.assign_sub(second)
+    return loss
+
+inner, results = tf.function(step), {}
+for name, function in {
+    "compiled": tf.function(step, jit_compile=True),
+    "nested": tf.function(lambda x: inner(x) + tf.reduce_sum(a)),
+    "nested and compiled": tf.function(lambda x: inner(x) + tf.reduce_sum(a), jit_compile=True),
+}.items():
+    results[name] = set()
+    for _ in range(1000):
+        a.assign(tf.ones(8))
+        results[name].add(float(function(tf.reshape(tf.range(64.0) / 64, (8, 8)))))
+print(results)
+"""
+
+
+def test_a_step_in_a_step_reads_its_variables_before_it_writes_them(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + NESTED)
+
+    run = detrain("run", "--bare", program)
+
+    assert run.out == "{'compiled': {129.28125}, 'nested': {105.78125}, 'nested and compiled': {105.78125}}\n", run.err
+
+
 def test_bare_runs_of_a_linear_adversary_are_equal(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + PROGRAMS["a linear adversary and a moving average"])
