@@ -8,7 +8,7 @@ import json
 import sys
 import weakref
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,8 @@ from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.runtime import report
 
+BUILDING_GRAPH: Final = "detrain_build"
+"""The graph in which layers are built ahead, which nothing runs."""
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 
 
@@ -236,7 +238,7 @@ class Builder:
             return
         if isinstance(owner, keras.Layer) and owner._parent_path is None:
             owner._parent_path = call.get("scope")  # its variables are named after it, and slots after these
-        with func_graph.FuncGraph("detrain_build").as_default():
+        with func_graph.FuncGraph(BUILDING_GRAPH).as_default():
             placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
             with self._building.unit(self._births.key(owner) or "", lambda: None):
                 (owner.build if isinstance(owner, keras.Metric) else owner)(*placeholders[0], **placeholders[1])

@@ -27,6 +27,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from detrain.errors import CheckpointDamaged
 from detrain.frameworks.births import Births
+from detrain.frameworks.tensorflow_building import BUILDING_GRAPH
 
 Draw = Callable[..., Any]
 
@@ -227,10 +228,13 @@ class RandomCounters:
 
 
 def _traced_function() -> Any:
-    """Return the outermost function graph being traced, or None in eager code and in the functions of tf.data."""
+    """Return the outermost function graph being traced, or None in eager code and in the functions of tf.data.
+
+    The graph in which a layer is built ahead is none: nothing runs it, and what is traced inside of it was traced in eager code.
+    """
     graph = ops.get_default_graph()
     outermost = None
-    while isinstance(graph, func_graph.FuncGraph):
+    while isinstance(graph, func_graph.FuncGraph) and graph.name != BUILDING_GRAPH:
         outermost = graph
         if str(graph.name).startswith("Dataset_"):
             return None

@@ -192,6 +192,28 @@ whole = net(model)
 history = whole.fit(x, y, batch_size=32, epochs=3, verbose=0, callbacks=[Die()])
 show(whole, scores, history.history)
 """,
+    "eager, not built, layers that draw, one in a function of its own": """
+class Noise(keras.layers.Layer):
+    @tf.function
+    def traced(self, rows):
+        return tf.random.normal(tf.shape(rows))
+    def call(self, rows):
+        return rows + self.traced(rows) * tf.random.normal(tf.shape(rows))
+
+class Noisy(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.parts = [Noise(), keras.layers.Dense(12), Noise(), keras.layers.Dense(2)]
+    def call(self, rows):
+        for part in self.parts:
+            rows = part(rows)
+        return rows
+
+model = Noisy()
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+history = model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=[Die()])
+show(model, history.history)
+""",
     "two replicas": """
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
