@@ -6,8 +6,10 @@ For each size (MB of float32 in 20 arrays) and place (a tmpfs and a disk), every
 given are the median and the range of the middle half, in milliseconds. Files are flushed to the disk (fsync) by all alike.
 `--clock cpu` counts the processor time of all threads: on a machine that others use too, and a tmpfs, it says more.
 
-- *stall*: for how long training stands still: the copy of the state, the write goes on behind it. Against a copy into memory that
-  is in use already (the bound), a copy into new memory, and `tf.train.Checkpoint.write`, which training has to wait for.
+- *stall*: for how long training stands still. detrain holds the variables by reference and writes in the background; the next
+  update then writes into new memory. So the stall is that of the hold, and what an update of all variables takes longer while they
+  are held. Against a copy into memory that is in use already, one into new memory, and `tf.train.Checkpoint.write`, for which
+  training waits.
 - *write*: everything, digests included, against the same bytes written plainly, and by others.
 - *load*: with every digest checked, against others, of which only TensorFlow checks anything. Ours, TensorFlow's and Keras's set
   their values into variables, one behind the other; the others return arrays.
@@ -26,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -61,9 +64,10 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
     import safetensors.numpy
     import tensorflow as tf
 
-    from detrain.frameworks.tensorflow import taken_over
+    from detrain.frameworks.tensorflow_memory import new_array, taken_over
 
     writer = Writer()
+    held: list[np.ndarray] = []
     spare = {key: array.copy() for key, array in arrays.items()}
     variables = [tf.Variable(array) for array in arrays.values()]
     checkpoint = tf.train.Checkpoint(variables=variables)
@@ -114,17 +118,26 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
         flushed(files["a.weights.h5"])
 
     def load() -> None:
-        with opened(files["a.h5"]) as snapshot:
+        with opened(files["a.h5"], new_array) as snapshot:
             for variable, (_key, array) in zip(variables, snapshot.tensors.items(), strict=True):
                 variable.assign(taken_over(array, tf.float32))
 
-    def background() -> None:
+    update = updating(variables)
+
+    def hold() -> None:
+        held.extend(values(variables))
         writer.write(lambda: None, is_large=True)
+
+    def update_held() -> None:
+        update()
+        held.clear()
 
     return {
         "stall: memory copy, warm": copy_warm,
         "stall: memory copy, new": lambda: [array.copy() for array in arrays.values()],
-        "stall: detrain": lambda: (writer.copy(arrays), background()),
+        "stall: detrain, the hold": hold,
+        "update: while they are held": update_held,
+        "update: of all variables": update,
         "write: raw": raw_write,
         "write: bare h5py": bare_h5py,
         "write: np.save": np_save,
@@ -139,6 +152,28 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
         "load: tf.train.Checkpoint": lambda: checkpoint.read(str(folder / "tf")).assert_consumed(),
         "load: detrain": load,
     }
+
+
+def values(variables: list[Any]) -> list[np.ndarray]:
+    """What variables hold, by reference."""
+    from detrain.frameworks.tensorflow import read_each
+
+    return list(read_each({str(number): variable for number, variable in enumerate(variables)}).values())
+
+
+def updating(variables: list[Any]) -> Callable[[], object]:
+    """A compiled update of all variables."""
+    import tensorflow as tf
+
+    step = tf.ones_like(variables[0])  # all have one shape
+
+    @tf.function
+    def update() -> None:
+        for variable in variables:
+            variable.assign_add(step)
+
+    update()
+    return update
 
 
 def timed(megabytes: int, place: Path, repeat: int, clock: Callable[[], float]) -> dict[str, list[float]]:
@@ -157,16 +192,26 @@ def timed(megabytes: int, place: Path, repeat: int, clock: Callable[[], float]) 
 
 def peak_states(megabytes: int, place: Path) -> float:
     """The growth of the process's largest size over two background saves, in states. Run in a process of its own."""
+    import tensorflow as tf
+
     arrays = state(megabytes)
-    writer = Writer()
+    variables = [tf.Variable(arrays.pop(key)) for key in list(arrays)]
+    update, writer = updating(variables), Writer()
     with tempfile.TemporaryDirectory(dir=place) as folder:
         write(Path(folder) / "small.h5", Snapshot(META, {}, {}, b""))
         before = most_bytes()
         for _ in range(2):
-            snapshot = Snapshot(META, writer.copy(arrays), {}, b"")
-            writer.write(lambda snapshot=snapshot: write(Path(folder) / "a.h5", snapshot) and None, is_large=True)
+            writer.drain()
+            writer.write(writing(Path(folder) / "a.h5", variables), is_large=True)
+            update()
         writer.drain()
     return (most_bytes() - before) / (megabytes * 1e6)
+
+
+def writing(path: Path, variables: list[Any]) -> Callable[[], None]:
+    """The write of what variables hold now."""
+    snapshot = Snapshot(META, {f"layer_{n}/kernel": array for n, array in enumerate(values(variables))}, {}, b"")
+    return lambda: write(path, snapshot) and None
 
 
 def most_bytes() -> int:
@@ -213,15 +258,17 @@ def main() -> None:
             times = timed(megabytes, place, chosen.repeat, CLOCKS[chosen.clock])
             command = [sys.executable, __file__, "--peak", str(megabytes), str(place)]
             peak = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            medians = {name: quartiles(values)[1] for name, values in times.items()}
+            medians = {name: quartiles(each)[1] for name, each in times.items()}
+            longer = medians["update: while they are held"] - medians["update: of all variables"]
+            medians["stall: detrain"] = medians["stall: detrain, the hold"] + max(0.0, longer)
             ratios = {label: medians[one] / medians[other] for label, one, other, _, _ in TARGETS}
             ratios["extra memory, states"] = peak
             rows.append({"place": str(place), "megabytes": megabytes, "ms": times, "ratios": ratios})
             if chosen.json:
                 continue
             print(f"\n{megabytes} MB, {place}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-            for name, values in times.items():
-                low, middle, high = quartiles(values)
+            for name, each in times.items():
+                low, middle, high = quartiles(each)
                 print(f"  {name:28} {middle:9.1f} ms ({low:.1f} to {high:.1f}), {megabytes / middle:6.2f} GB/s")
             for label, _, _, target, sense in TARGETS:
                 print(f"  {label:34} {ratios[label]:6.2f} ({sense} {target})")

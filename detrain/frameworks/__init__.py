@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from detrain.runtime.answers import Answers
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
@@ -66,13 +68,18 @@ class Framework(Protocol):
     def tensors(self) -> dict[str, Array]:
         """Return the value of every variable alive, by a key that is the same in every run of the program.
 
-        The arrays may share memory with the framework: they are valid until the program goes on.
+        The arrays may share memory with the framework, which writes into no buffer that an array still holds: they stay as
+        they are while the program goes on.
         """
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return a new array, to be filled, in memory that `restore` can take over."""
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created.
 
-        `tensors` may be read from a file as they are asked for: go over its items once. Their memory may be taken over.
+        `tensors` may be read from a file as they are asked for: go over its items once. The memory of arrays
+        that `new_array` has made is taken over.
         """
 
     def unclaimed(self) -> list[str]:

@@ -6,6 +6,7 @@ are made lazily at the moment of their creation. Private parts of TensorFlow are
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
@@ -37,13 +38,13 @@ from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
+from detrain.frameworks.tensorflow_memory import new_array, taken_over
 from detrain.frameworks.tensorflow_order import settle_order
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
-from detrain.runtime.memory import can_be_taken_over
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
@@ -120,16 +121,16 @@ class TensorFlow:
 
     def tensors(self) -> dict[str, Array]:
         """Return variable values (axes as in TensorFlow), those still waiting for their variable included."""
-        values: dict[str, Array] = dict(self._pending)
+        # The variable that takes over the memory of a value that waits may come while what is returned here is being written.
+        values = {key: np.array(array) for key, array in self._pending.items()}
         known = self._moments.values()
-        if known is not None:
-            values.update(known)
-        for key, variable in self._alive().items() if known is None else ():
-            array = _read(variable)
-            if array is not None:
-                values[key] = array
+        values.update(read_each(self._alive()) if known is None else known)
         values.update(self._tables.arrays())
         return values
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return a new array for `restore`, to be filled."""
+        return new_array(shape, dtype)
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set the variables; a value whose variable does not exist yet waits for it."""
@@ -200,7 +201,7 @@ class TensorFlow:
             parts = [np.asarray(part).reshape(-1) for part in tf.nest.flatten(value, expand_composites=True)]
             return np.concatenate([part.astype(np.float64) for part in parts]) if parts else None
         if isinstance(value, tf.Variable):
-            return _read(value)
+            return read_each({"": value}).get("")
         return None
 
     def constant(self, value: object) -> Array | None:
@@ -439,15 +440,17 @@ class _ContextStream:
         PythonStream(context.context()._rng).set(state)
 
 
-def _read(variable: Any) -> Array | None:
-    """Return a variable's value as an array that shares its buffer; None if it has none yet, or is not of numbers."""
-    if variable.dtype in _NO_NUMBERS:
-        return None
+def read_each(variables: Mapping[str, Any]) -> dict[str, Array]:
+    """Return variables' values as arrays that share their buffers, without those that have none yet, or are not of numbers."""
+    values = {}
     with tf.init_scope():
-        if not gen_resource_variable_ops.var_is_initialized_op(variable.handle):
-            return None
-        # Not .numpy(), which copies. TensorFlow changes no buffer in place that a tensor which was read still holds.
-        return np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))
+        for key, variable in variables.items():
+            if variable.dtype in _NO_NUMBERS:
+                continue
+            with contextlib.suppress(tf.errors.FailedPreconditionError):  # it has no value yet
+                # Not .numpy(), which copies. TensorFlow changes no buffer in place that a tensor which was read still holds.
+                values[key] = np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))
+    return values
 
 
 def _assign(key: str, variable: Any, array: Array) -> None:
@@ -458,10 +461,3 @@ def _assign(key: str, variable: Any, array: Array) -> None:
         )
     with tf.device(variable.handle.device):
         gen_resource_variable_ops.assign_variable_op(variable.handle, taken_over(array, variable.dtype))
-
-
-def taken_over(array: Array, dtype: Any) -> Any:
-    """Return a tensor of what an array holds: of a large one in the array's very memory."""
-    if not can_be_taken_over(array):
-        return tf.constant(array, dtype)
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

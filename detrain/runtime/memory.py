@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Final
-
 import numpy as np
 
 from detrain.runtime.digest import Array
-
-_ALIGNMENT: Final = 64
-"""What TensorFlow asks of the memory of its tensors."""
-_LARGE_BYTES: Final = 1 << 20
-"""Below this a copy costs less than the trouble."""
 
 
 def axes_of(array: Array) -> list[int] | None:
@@ -40,19 +32,3 @@ def memory_of(array: Array) -> Array | None:
 def address_of(array: Array) -> int:
     """Return the address of the first element."""
     return int(array.__array_interface__["data"][0])
-
-
-def to_hand_over(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a new array, to be filled; a large one so aligned that a framework can take its memory over."""
-    size = math.prod(shape) * dtype.itemsize
-    if size < _LARGE_BYTES:
-        return np.zeros(shape, dtype)
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -address_of(memory) % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
-def can_be_taken_over(array: Array) -> bool:
-    """Return whether a framework may use the memory of an array that nobody else needs, without a copy."""
-    is_fit = array.flags.writeable and array.flags.c_contiguous and address_of(array) % _ALIGNMENT == 0
-    return bool(is_fit and array.nbytes >= _LARGE_BYTES and array.dtype.kind in "fiu")

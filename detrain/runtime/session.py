@@ -553,8 +553,6 @@ class Session:
         self._settle_saves()  # or what went wrong with the save before would cost this one
         try:
             self._journal.flush()
-            if is_large:
-                tensors = self._writer.copy(tensors)
             snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, arrays)
             with report.working("saving", cursor):
                 self._writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
@@ -631,7 +629,8 @@ class Session:
         if cursor != Cursor(self._phase, self._epoch, self._batch, cut):
             return False
         report.stop_forwarding()
-        with report.working("restoring", cursor), opened(path) as snapshot:
+        makers = [framework.new_array for framework in self.frameworks]
+        with report.working("restoring", cursor), opened(path, *makers[:1]) as snapshot:
             self._identity.check(snapshot.meta)
             if snapshot.meta.item not in ("", self._item):
                 raise Diverged(

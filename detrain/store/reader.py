@@ -11,9 +11,9 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -21,7 +21,6 @@ import numpy as np
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime.digest import Array, begin_array, digest_bytes
 from detrain.runtime.dtypes import named_dtype
-from detrain.runtime.memory import to_hand_over
 from detrain.store.packs import unpacked
 from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.trailer import Extent, Listed, Trailer, digest_of_rest, read_trailer
@@ -31,6 +30,8 @@ _LARGE_BYTES: Final = 32 << 20
 _MOST_THREADS: Final = 4
 """Reading is bound by memory: more threads than this gain nothing."""
 _GRAPH: Final = "python/graph"
+New = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+"""Makes an array of a shape and dtype, to be filled."""
 
 
 def read_meta(path: Path) -> Meta:
@@ -46,14 +47,15 @@ def read(path: Path) -> Snapshot:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Snapshot]:
+def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
     """Open a checkpoint, all digests checked but those of tensors: these are read, and checked, as they are asked for.
 
-    So whoever takes them one by one needs no memory for all. Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
+    So whoever takes them one by one needs no memory for all. `new` makes their arrays, in several threads.
+    Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
     """
     with _descriptor(path) as descriptor:
         with _errors_of(path):
-            file = _File(descriptor)
+            file = _File(descriptor, new)
             file.check_rest()
             tensors = {listed.key: name for name, listed in file.listed.items() if name.startswith("tensors/")}
             values = dict(file.arrays([name for name in file.listed if not name.startswith("tensors/")]))
@@ -80,8 +82,8 @@ def verify(path: Path) -> str:
 class _File:
     """An open checkpoint whose trailer and manifest are whole."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, new: New = np.empty) -> None:
+        self._descriptor, self._new = descriptor, new
         self._end = os.fstat(descriptor).st_size
         self.trailer: Trailer = read_trailer(self._read_at, self._end)
         self._end -= self.trailer.size_bytes
@@ -112,8 +114,8 @@ class _File:
         dtype = named_dtype(listed.dtype)
         if extent.offset + extent.size_bytes > self._end or math.prod(listed.shape) > max(extent.size_bytes, self._end):
             raise CheckpointDamaged(f"has an array {name!r} of shape {listed.shape}, more than there is room for")
-        # It owns its memory, as the array of the program did that it stands for.
-        new = to_hand_over if name.startswith("tensors/") else np.empty if extent.size_bytes else np.zeros
+        # Arrays of the program own their memory, as those did that they stand for.
+        new = np.zeros if not extent.size_bytes else self._new if name.startswith("tensors/") else np.empty
         array: Array = new(listed.shape, dtype)
         self._digest(name, array.reshape(-1).view(np.uint8).data if extent.size_bytes else memoryview(b""))
         return array

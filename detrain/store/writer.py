@@ -1,44 +1,25 @@
-"""Writing checkpoints: small ones at once, large ones in a thread, from a copy, while training goes on."""
+"""Writing checkpoints: small ones at once, large ones in a thread, while training goes on."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
-import numpy as np
-
 from detrain.runtime import report
-from detrain.runtime.digest import Array
 
 LARGE_BYTES: Final = 4 << 20
-"""States from this size on are copied and written in the background; below, the copy and the thread cost more than the write."""
+"""States from this size on are written in the background; below, the thread costs more than the write."""
 _LONG_S: Final = 1.0
 
 
 class Writer:
-    """Writes one checkpoint at a time. A save waits for the one before, so that no more than one copy of the state is held."""
+    """Writes one checkpoint at a time. A save waits for the one before, so that no more than one state of the past is held."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
-        self._copies: dict[str, Array] = {}
-
-    def copy(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return copies of arrays, for `write`, once nothing is being written any more. Training stands still for so long.
-
-        They are made in the memory of the last copies: new memory costs the kernel two to three times as much as the copy.
-        """
-        self.drain()
-        kept, self._copies = self._copies, {}
-        for key, array in arrays.items():
-            copy = kept.pop(key, None)
-            if copy is None or copy.shape != array.shape or copy.dtype != array.dtype:
-                copy = np.empty(array.shape, array.dtype)
-            np.copyto(copy, array)
-            self._copies[key] = copy
-        return dict(self._copies)
 
     def write(self, act: Callable[[], None], *, is_large: bool) -> None:
         """Have a checkpoint written by `act`. Raises what `act` raises, or what the one before has raised."""
