@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 HEAD = """
 import resource, sys, time
@@ -124,27 +125,29 @@ def main() -> None:
                 }
                 rounds = [{kind: measure(command, folder) for kind, command in kinds.items()} for _ in range(args.repeat)]
                 rows.append(_row(f"{label}, {'one long epoch' if shape == 'LONG' else '30 epochs'}", rounds))
+                if not args.json:
+                    _print(rows[-1])
             until_sure = subprocess.run(
                 [*base, "trace", str(program)],
                 capture_output=True, text=True, check=True, env={**os.environ, "CKPT_DIR": str(folder / "home")},
             ).stderr  # fmt: skip
             sure = re.search(r"(\d+) updates seen in ([\d.]+) s", until_sure)
             rows.append({"program": label, "sure": f"{sure[1]} updates, {sure[2]} s" if sure else "never"})
+            if not args.json:
+                print(f"{label}: sure after {rows[-1]['sure']}", flush=True)
     if args.json:
         print(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        if "sure" in row:
-            print(f"{row['program']}: sure after {row['sure']}")
-            continue
-        for what in ("traced", "settrace"):
-            spreads = [row[f"{what} {measured}"] for measured in ("CPU", "SECONDS")]
-            shown = "   ".join(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for low, middle, high in spreads)  # type: ignore[misc]
-            print(f"{row['program']:50} {what + '/bare':14} processor, wall: {shown}")
-        print(f"{'':50} memory, traced/bare {row['memory']:.3f}")
 
 
-def _row(label: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, object]:
+def _print(row: dict[str, Any]) -> None:
+    for what in ("traced", "settrace"):
+        spreads = [row[f"{what} {measured}"] for measured in ("CPU", "SECONDS")]
+        shown = "   ".join(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for low, middle, high in spreads)
+        print(f"{row['program']:50} {what + '/bare':14} processor, wall: {shown}")
+    print(f"{'':50} memory, traced/bare {row['memory']:.3f}", flush=True)
+
+
+def _row(label: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     def ratios(kind: str, what: str) -> list[float]:
         return [each[kind][what] / each["bare"][what] for each in rounds]
 
