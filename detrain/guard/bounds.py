@@ -68,7 +68,8 @@ class Bounds:
             self._begin(watched)
         limits = self._limits
         if self._factors.size:
-            limits = np.minimum(limits, self._factors * np.sqrt(norms[self._partners] + self._unseen))
+            # Of a partner that is no number nothing follows: it has an alarm of its own, and fmin takes the other bound.
+            limits = np.fmin(limits, self._factors * np.sqrt(norms[self._partners] + self._unseen))
         bounds = np.minimum(limits, self._seen_bounds)
         is_sound = norms <= bounds  # false for what is no number
         if is_sound.all():

@@ -116,3 +116,12 @@ def test_a_first_moment_that_is_too_large_for_the_second_one_is_seen_at_once() -
     watched = [Watched("m", "m", 1, partner="v", factor=7.3, unseen=2e-19), Watched("v", "v", 2)]
     [excess] = Bounds({}).judge(watched, np.array([8.0, 1.0]))
     assert (excess.key, excess.kind, excess.bound) == ("m", "derived", pytest.approx(7.3))
+
+
+@pytest.mark.parametrize("moment", [1.0, math.nan])
+def test_a_second_moment_that_is_no_number_leaves_the_first_one_its_other_bounds(moment: float) -> None:
+    watched = [Watched("m", "m", 1, limit=2.0, partner="v", factor=7.3, unseen=2e-19), Watched("v", "v", 2)]
+    found = Bounds({}).judge(watched, np.array([moment, math.nan]))
+    assert [excess.key for excess in found] == (["v"] if moment == 1.0 else ["m", "v"])
+    assert {excess.kind for excess in found} == {"not finite"}
+    assert all(math.isfinite(excess.bound) for excess in found)
