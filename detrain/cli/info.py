@@ -54,6 +54,7 @@ def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
     state = _state(structure, trees, _newest_meta(Path(home), target.name))
     if as_json:
         click.echo(json.dumps({"structure": msgspec.to_builtins(structure), "state": state}, indent=2))
+        target.edits(structure, "detrain")
         return 0
     click.echo(f"structure of {program}, from {structure.source}")
     if not structure.nests and not structure.fits:
@@ -76,6 +77,7 @@ def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
     click.echo("not captured")
     for line in state["not_captured"] or ["nothing that static analysis can see; the run names what it meets"]:
         click.echo(f"  {line}")
+    target.edits(structure, "detrain")  # what a run would refuse is refused here, too
     return 0
 
 

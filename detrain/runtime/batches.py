@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from detrain.errors import Diverged
 from detrain.runtime.cursor import Cursor
-from detrain.runtime.digest import Array, digest_value, size_bytes
+from detrain.runtime.digest import Array, ToArray, digest_value, size_bytes
 from detrain.runtime.journal import Address, Journal
 
 _MOST_UNDIGESTED: Final = 16
@@ -21,7 +21,7 @@ class Batches:
     Right after a training step the processor's caches hold none of this code: doing several batches at once costs half.
     """
 
-    def __init__(self, journal: Journal, to_array: Callable[[object], Array | None], *, may_differ: bool) -> None:
+    def __init__(self, journal: Journal, to_array: ToArray, *, may_differ: bool) -> None:
         """`may_differ`: a batch that is not the first run's is no error."""
         self._journal, self._to_array, self._may_differ = journal, to_array, may_differ
         self._waiting: list[tuple[Address, object]] = []

@@ -21,6 +21,8 @@ import xxhash
 from detrain.runtime.dtypes import dtype_name
 
 Array = npt.NDArray[Any]
+ToArray = Callable[[object], Array | None]
+"""Returns a tensor's or variable's value, None for anything else."""
 
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_DEPTH: Final = 8
@@ -44,14 +46,14 @@ def begin_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     return xxhash.xxh3_128(_header(dtype, shape))
 
 
-def digest_value(value: object, to_array: Callable[[object], Array | None]) -> str:
+def digest_value(value: object, to_array: ToArray) -> str:
     """Return the digest of a nested value. `to_array` turns a framework's tensor into an array, or returns None."""
     state = xxhash.xxh3_128()
     _feed(state, value, to_array, depth=0)
     return str(state.hexdigest())
 
 
-def size_bytes(value: object, to_array: Callable[[object], Array | None]) -> int:
+def size_bytes(value: object, to_array: ToArray) -> int:
     """Return the bytes of the arrays in a batch: a tensor, or a tuple of them."""
     if type(value) is tuple:
         return sum(size_bytes(item, to_array) for item in value)
@@ -90,7 +92,7 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return f"array {dtype_name(dtype) or dtype.str} {shape}".encode()
 
 
-def _feed(state: Any, value: object, to_array: Callable[[object], Array | None], depth: int) -> None:
+def _feed(state: Any, value: object, to_array: ToArray, depth: int) -> None:
     """Feed a value. What batches are made of comes first: this runs once a batch."""
     kind = type(value)
     if (kind is tuple or kind is list) and depth < _MAX_DEPTH:
@@ -106,7 +108,7 @@ def _feed(state: Any, value: object, to_array: Callable[[object], Array | None],
         _feed_other(state, value, to_array, depth)
 
 
-def _feed_other(state: Any, value: object, to_array: Callable[[object], Array | None], depth: int) -> None:
+def _feed_other(state: Any, value: object, to_array: ToArray, depth: int) -> None:
     if isinstance(value, bool | int | float | complex | str | bytes):
         _feed_scalar(state, value)
     elif isinstance(value, np.ndarray | np.generic):
@@ -129,7 +131,7 @@ def _feed_other(state: Any, value: object, to_array: Callable[[object], Array | 
         state.update(f"opaque {type(value).__module__}.{type(value).__qualname__};".encode())
 
 
-def _feed_all(state: Any, values: Iterable[object], to_array: Callable[[object], Array | None], depth: int) -> None:
+def _feed_all(state: Any, values: Iterable[object], to_array: ToArray, depth: int) -> None:
     for value in values:
         _feed(state, value, to_array, depth)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.runtime.digest import Array
+from detrain.runtime.digest import Array, ToArray
 
 _FAR: Final = 1 << 63
 
@@ -67,7 +67,7 @@ ABSENT: Final = Absent()
 class Hooks:
     """What the codec asks of frameworks. `tensor` returns a constant tensor's array, `make_tensor` is its inverse."""
 
-    tensor: Callable[[object], Array | None]
+    tensor: ToArray
     make_tensor: Callable[[Array], object]
     variable: Callable[[object], list[Item] | None]
     """Describes a variable, whose value a framework captures; None for anything else."""

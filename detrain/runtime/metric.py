@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Final
 
 import numpy as np
 
-from detrain.runtime.digest import Array
+from detrain.runtime.digest import ToArray
 from detrain.runtime.frames import user_frames
 
 _LOGS: Final = ("epoch_logs", "logs")
@@ -25,7 +25,7 @@ _VALIDATION: Final = ("val", "test", "held", "dev_")
 """Parts of the names of what is measured on other data than those trained on."""
 
 
-def find_metric(name: str, frame: FrameType, to_array: Callable[[object], Array | None]) -> float | None:
+def find_metric(name: str, frame: FrameType, to_array: ToArray) -> float | None:
     """Return the number that the program has under a name, or None if there is none, or it is not finite."""
     frames = user_frames(frame)
     namespaces: list[Mapping[str, Any]] = [each.f_locals for each in frames]
@@ -46,7 +46,7 @@ def is_accuracy(name: str) -> bool:
     return _ACCURACY.search(name.lower()) is not None
 
 
-def accuracies(frame: FrameType, to_array: Callable[[object], Array | None], *, is_after_epoch: bool = False) -> dict[str, float]:
+def accuracies(frame: FrameType, to_array: ToArray, *, is_after_epoch: bool = False) -> dict[str, float]:
     """Return the numbers that the innermost function of the program keeps under names like `accuracy`.
 
     Behind an epoch those of its validation: `valid_accuracy`, `test_loss`. What is not finite is among them.
@@ -78,7 +78,7 @@ def _within(value: object, parts: list[str]) -> object:
     return value
 
 
-def _number(value: object, to_array: Callable[[object], Array | None]) -> float | None:
+def _number(value: object, to_array: ToArray) -> float | None:
     array = np.asarray(value) if isinstance(value, int | float | np.ndarray | np.generic) else to_array(value)
     if array is None or array.size != 1:
         return None

@@ -19,7 +19,7 @@ from types import FrameType
 
 import msgspec
 
-from detrain.errors import Diverged, NotCapturable, StoreError
+from detrain.errors import Diverged, NotCapturable
 from detrain.faults.experiment import of_environment
 from detrain.frameworks import Framework
 from detrain.guard.recovery import Recovery
@@ -38,19 +38,19 @@ from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.identity import Identity
-from detrain.runtime.journal import Address, Journal
+from detrain.runtime.journal import Address
 from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
-from detrain.runtime.metric import accuracies, find_metric
+from detrain.runtime.metric import accuracies
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Pulls
 from detrain.runtime.ring import Ring
 from detrain.runtime.rng import Streams
+from detrain.runtime.saves import Saves
 from detrain.runtime.termination import GRACE_S, Termination
 from detrain.runtime.trial import Trial
 from detrain.runtime.window import Window
 from detrain.store import Catalogue, Meta, Snapshot, opened, read_meta
 from detrain.store.catalogue import cursor_of
-from detrain.store.writer import LARGE_BYTES, Writer
 from detrain.tracer.confirmation import Confirmation
 
 
@@ -60,9 +60,13 @@ class Session:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._catalogue = Catalogue(Path(config.home))
+        metas = [read_meta(Path(path)) for path in config.stations]
+        last = metas[-1] if metas else None
+        self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
+        self._saves = Saves(config, self._catalogue, last.journal_bytes if last is not None else None)
+        self._journal = self._saves.journal
         self.frameworks: list[Framework] = []
         self.streams = Streams()
-        self._writer = Writer()
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
         self._figures: dict[int, tuple[int, ...]] = {}
@@ -73,7 +77,7 @@ class Session:
         self._trial = Trial.of_environment()
         plans = of_environment()
         kind = Campaign if len(plans) > 1 else ExperimentRun
-        self.experiment: ExperimentRun | None = kind(plans, self._tensors, self._writer.drain) if plans else None
+        self.experiment: ExperimentRun | None = kind(plans, self._tensors, self._saves.drain) if plans else None
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._thread = 0
         """The one that began the phase."""
@@ -93,11 +97,8 @@ class Session:
         if isinstance(self.experiment, Campaign):
             window = Window(1, self._capture, self.frameworks, self.streams, self._files)
             self.recovery = Rewind(self.experiment, window, self._guard, lambda: self._at_first_batch, self._catalogue.folder)
-        metas = [read_meta(Path(path)) for path in config.stations]
-        self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
         """Cuts at which loaders are set to their positions."""
-        last = metas[-1] if metas else None
         self._confirmation = Confirmation(config, self._begin)
         log = self._catalogue.folder / f"{config.program}-r{config.run}.changes"
         is_fresh = config.is_fresh and not self._confirmation.is_restart
@@ -113,12 +114,7 @@ class Session:
         self._outside.watch()
         self.answers = Answers(self._outside, self._files, self._changes)
         self.answers.watch()
-        journal = self._catalogue.folder / f"{config.program}-r{config.run}.journal"
-        if not self._stations:  # left by a run that was killed before its first checkpoint: perhaps of other data
-            journal.unlink(missing_ok=True)
-        self._journal = Journal(journal, last.journal_bytes if last is not None else 0)
         self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
-        self._has_checkpoint = last is not None
         self._identity = Identity(config.environment, self.frameworks, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch = Baseline(), Baseline()
         self._batches_done = 0
@@ -129,9 +125,8 @@ class Session:
         self._notes_all_streams = False
         self._epoch_base = -1
         self._item = ""
-        self._saved_at = self._epoch_at = time.monotonic()
+        self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
-        self._misses_metric = False
         self._is_in_body = self._is_confirmed = False
         self._batches.suspects = self._warned
 
@@ -150,7 +145,7 @@ class Session:
         """Have everything written that waits."""
         self._batches.settle()
         self._journal.flush()
-        self._writer.drain()
+        self._saves.drain()
 
     def attach(self, framework: Framework) -> None:
         """A framework has been imported."""
@@ -273,7 +268,7 @@ class Session:
         is_due = {
             "epochs": epoch % max(int(every.count), 1) == 0,
             "batches": True,
-            "minutes": now - self._saved_at >= every.count * 60 or last_took >= every.count * 60,
+            "minutes": self._saves.is_due_by_time(now) or last_took >= every.count * 60,
         }[every.unit]
         if is_due or self._termination.is_requested:
             self._save("epoch", frame)
@@ -329,8 +324,7 @@ class Session:
         self._batches.end_fetch()
         self._end_body("load", frame)
         self._check_claims()
-        if self._writer.has_failed:
-            self._settle_saves()
+        self._saves.check()
         if not self._is_in_phase:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
@@ -432,8 +426,7 @@ class Session:
         self._check_thread()
         address = (self._phase, self._epoch, batch)
         if is_first_cut:
-            if self._writer.has_failed:
-                self._settle_saves()
+            self._saves.check()
             self._batch = batch
             if not self._arrive("batch", frame) and not self._stations and self._is_due_in_epoch():
                 self._save("batch", frame)
@@ -463,7 +456,7 @@ class Session:
 
     def finish(self) -> None:
         """The program ends."""
-        if not self._has_checkpoint and not self._termination.is_requested:
+        if not self._saves.has_checkpoint and not self._termination.is_requested:
             self._changes.forget()
         self._batches.end_fetch()
         self._note_alarm("end")
@@ -472,11 +465,7 @@ class Session:
         self._batches.settle()
         if self._trial is not None and not self._stations:
             self._trial.at_end("the program", self._tensors())
-        self._settle_saves()
-        try:
-            self._journal.flush()
-        except StoreError as error:
-            self._on_save_error(error)
+        self._saves.finish()
 
     # Saving.
 
@@ -488,7 +477,7 @@ class Session:
             return every.unit != "epochs"
         if every.unit == "batches":
             return self._batches_done % max(int(every.count), 1) == 0
-        return every.unit == "minutes" and time.monotonic() - self._saved_at >= every.count * 60
+        return self._saves.is_due_by_time(time.monotonic())
 
     def _note_streams(self, address: tuple[int, int, int]) -> None:
         """Record the random streams if the body that has just ended drew from one."""
@@ -544,21 +533,12 @@ class Session:
             files=self._files.state(),
             guard=self._guard.bounds.state() if self._guard is not None else {},
             folders=self._files.folders(),
-            metric=self._metric(frame, cursor),
+            metric=self._saves.metric(frame, cursor, self._to_array),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
             weights={key: file for framework in self.frameworks for key, file in framework.weights_files().items()},
         )
         self._changes.cut(cursor)
-        is_large = sum(array.nbytes for array in (*tensors.values(), *arrays.values())) >= LARGE_BYTES
-        self._settle_saves()  # or what went wrong with the save before would cost this one
-        try:
-            self._journal.flush()
-            snapshot = Snapshot(meta, tensors, self.streams.read(), encoded.graph, arrays)
-            with report.working("saving", cursor):
-                self._writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
-        except StoreError as error:
-            self._on_save_error(error)
-        self._saved_at = time.monotonic()
+        self._saves.save(cursor, Snapshot(meta, tensors, self.streams.read(), encoded.graph, arrays))
         self._batches.settle_next()
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: Loop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
@@ -574,33 +554,6 @@ class Session:
         if is_inside and reasons and wanted != "forward":
             found = [framework.positions("forward") for framework in self.frameworks]
         return settle(reasons, mode), {key: array for positions, _more in found for key, array in positions.items()}
-
-    def _write(self, cursor: Cursor, snapshot: Snapshot) -> None:
-        program, run = self._config.program, self._config.run
-        self._journal.sync()
-        self._catalogue.save(program, run, cursor, snapshot)
-        self._has_checkpoint = True
-        self._catalogue.prune(program, run, self._config.keep, self._config.keep_every, self._config.keep_best)
-
-    def _metric(self, frame: FrameType, cursor: Cursor) -> float | None:
-        name = self._config.keep_best.removeprefix("max:").removeprefix("min:")
-        found = find_metric(name, frame, self._to_array) if name else None
-        if name and found is None and not self._misses_metric:
-            self._misses_metric = True
-            report.warn(f"--keep-best: the program has no number {name!r} at {cursor}; checkpoints without it are not the best")
-        return found
-
-    def _settle_saves(self) -> None:
-        """Wait for what is being written, and hand on what went wrong with it."""
-        try:
-            self._writer.drain()
-        except StoreError as error:
-            self._on_save_error(error)
-
-    def _on_save_error(self, error: StoreError) -> None:
-        if self._config.stops_on_save_error:
-            raise error
-        report.warn(f"{error.what}; training goes on without this checkpoint, earlier ones are intact")
 
     def _name_losses(self, losses: list[str]) -> None:
         new = sorted(set(losses) - self._warned)
@@ -675,7 +628,7 @@ class Session:
         self._warned.update(snapshot.meta.not_captured)
         if snapshot.meta.cut == "epoch":
             self._epoch_base = snapshot.meta.epoch
-        self._saved_at = time.monotonic()
+        self._saves.last_at = time.monotonic()
 
     def _refuse_lost_models(self, missing: list[str], named: tuple[str, ...]) -> None:
         """What the loop made, and held variables, was named when it was saved. Without it the run would go on wrong."""

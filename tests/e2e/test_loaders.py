@@ -201,6 +201,16 @@ def test_info_tells_where_the_probes_of_a_program_are(tmp_path: Path) -> None:
     assert "no training loop in the source: a run will show it" in none
 
 
+def test_info_refuses_what_a_run_refuses(tmp_path: Path) -> None:
+    loop = "async def train():\n    async for x in loader:\n        optimizer.apply_gradients(x)\n"
+    (tmp_path / "program.py").write_text(f"import keras\n{loop}")
+
+    for command in (("info",), ("info", "--json"), ("run",)):
+        refused = detrain(*command, "program.py", cwd=tmp_path)
+        assert refused.status == errors.CannotRewrite.exit_code, command
+        assert "program.py:3: the training loop is an `async for`" in refused.err
+
+
 LIBRARY = """
 import os
 class Iterator:
