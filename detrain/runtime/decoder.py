@@ -26,6 +26,7 @@ from detrain.runtime.naming import (
     own_attributes,
     slots_of,
     static_name,
+    stream_base,
     type_name,
 )
 from detrain.runtime.positions import place_of
@@ -235,8 +236,10 @@ class Decoder(Leaves):
 
     def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         """Set the attributes that are the program's in an object that stays as the process has it."""
-        _kind, name, address, pairs = node
-        found: Any = self._keep(["opaque", name, address], current)
+        _kind, name, address, pairs, stream, *place = [*node, None] if len(node) == 4 else node
+        found: Any = self._keep(["opaque", name, address, *place], current)
+        if stream is not None and found is not ABSENT and stream_base(type(found)) is not None:
+            self._set_stream(stream, found, path)
         own = None if found is ABSENT else own_attributes(found)
         if own is None:
             return found

@@ -177,24 +177,33 @@ class Leaves:
         kind = node[0]
         if kind == "random":
             twister = current if self._claim(current, random.Random) else random.Random()
-            twister.setstate((3, tuple(self._arrays[node[1]].tolist()), node[2]))
+            self._set_stream(node, twister, path)
             return twister
         if kind == "bits":
             return self._decode_bits(node, current, path)
         if kind == "seeds":
             return self._decode_seeds(node, current, path)
         cls: Any = np.random.RandomState if kind == "RandomState" else np.random.Generator
-        target: Any = None
-        inner: object = ABSENT
-        if self._claim(current, cls):
-            target, inner = current, current._bit_generator if kind == "RandomState" else current.bit_generator
+        is_live = self._claim(current, cls)
+        inner = _bits_of(current) if is_live else ABSENT
         bits = self.decode(node[1], inner, f"{path}.bit_generator")
-        if target is None or bits is not inner:
-            target = cls(bits)
-        if kind == "RandomState":
-            state = target.get_state(legacy=False)
-            target.set_state({**state, "has_gauss": node[2][0], "gauss": node[2][1]})
+        target = current if is_live and bits is inner else cls(bits)
+        self._set_gauss(node, target)
         return target
+
+    def _set_stream(self, node: list[Item], stream: Any, path: str) -> None:
+        """Bring a generator to its place, past the methods of a class that derives from a generator's."""
+        if node[0] == "random":
+            random.Random.setstate(stream, (3, tuple(self._arrays[node[1]].tolist()), node[2]))
+        elif self.decode(node[1], _bits_of(stream), f"{path}.bit_generator") is not _bits_of(stream):
+            self._miss(path, "it draws from another bit generator")
+        else:
+            self._set_gauss(node, stream)
+
+    def _set_gauss(self, node: list[Item], stream: Any) -> None:
+        if node[0] == "RandomState":
+            state = np.random.RandomState.get_state(stream, legacy=False)
+            np.random.RandomState.set_state(stream, {**state, "has_gauss": node[2][0], "gauss": node[2][1]})
 
     def _decode_bits(self, node: list[Item], current: Any, path: str) -> Any:
         _kind, name, state_item, seeds_item = node
@@ -281,6 +290,10 @@ class Leaves:
             self._miss(path, f"there is no {rest[1]!r} in the enumeration {rest[0]!r}")
             return current
         return member
+
+
+def _bits_of(stream: Any) -> Any:
+    return stream._bit_generator if isinstance(stream, np.random.RandomState) else stream.bit_generator
 
 
 def _place(array: Array) -> tuple[object, ...]:

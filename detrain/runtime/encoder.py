@@ -39,6 +39,7 @@ from detrain.runtime.naming import (
     own_attributes,
     slots_of,
     static_name,
+    stream_base,
     type_name,
 )
 from detrain.runtime.positions import place_of, position
@@ -120,6 +121,8 @@ class Encoder(Leaves):
         if cls is np.ndarray:
             return self._encode_ndarray(number, value, path)
         kinds = np.generic | np.dtype | np.random.SeedSequence | np.random.BitGenerator | random.Random
+        if stream_base(cls) is not None:
+            return self._encode_derived(number, value, path)
         if issubclass(cls, kinds) or cls in (np.random.RandomState, np.random.Generator):
             return self._encode_numpy(value, path) or self._encode_opaque(number, value, path)
         return self._encode_scalar(value, path) or self._encode_special(number, value, path)
@@ -232,14 +235,18 @@ class Encoder(Leaves):
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
         """An object of a class that derives from a library's stays as it is; what the program's methods store there is state."""
-        node = self._encode_opaque(number, value, path, is_captured=is_data_object(value, is_plain_state))
+        stream = stream_base(type(value))
+        is_captured = stream is not None or is_data_object(value, is_plain_state)
+        node = self._encode_opaque(number, value, path, is_captured=is_captured)
         self._note_classes(type(value))
         if not self._collects and not self._baseline.has(value):
             return node
         own = own_attributes(value) or {}
         names = own.keys() if self._kinds.is_holder(value) else stored_names(type(value)) | self._hooks.stored_outside
         stored = {name: item for name, item in list(own.items()) if name in names}
-        return ["derived", *node[1:], self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))), path)]
+        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))), path)
+        place = None if stream is None else self._encode_stream(stream, value, path)
+        return ["derived", *node[1:3], pairs, place, *node[3:]]
 
     def _state(self, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
         """Return what of such attributes is state, not the library's. What cannot be described is named if the class `is_own`."""

@@ -19,6 +19,7 @@ from detrain.runtime.graph import (
     BIT_GENERATORS,
     LARGE_BYTES,
     NANS,
+    STREAMS,
     WITH_VARIABLES,
     Hooks,
     Item,
@@ -124,21 +125,25 @@ class Leaves:
         if issubclass(cls, np.dtype):
             name = dtype_name(value)
             return None if name is None else ["dtype", name]
-        if cls is random.Random:
-            _version, words, gauss = value.getstate()
-            return ["random", self._store(np.array(words, np.uint32)), gauss]
-        if cls is np.random.RandomState:
-            state = value.get_state(legacy=False)
-            bits = self._encode_bits(value._bit_generator, path, has_seeds=state["bit_generator"] != "MT19937")
-            return ["RandomState", bits, [state["has_gauss"], state["gauss"]]]
-        if cls is np.random.Generator:
-            return ["Generator", self.encode(value.bit_generator, f"{path}.bit_generator"), None]
+        if cls in STREAMS:
+            return self._encode_stream(cls, value, path)
         if cls is np.random.SeedSequence:
             parts = (value.entropy, value.spawn_key, value.pool_size, value.n_children_spawned)
             return ["seeds", *[self.encode(part, path) for part in parts]]
         if cls.__name__ in BIT_GENERATORS and cls is getattr(np.random, cls.__name__):
             return self._describe_bits(value, path, has_seeds=True)
         return None
+
+    def _encode_stream(self, base: Any, value: Any, path: str) -> list[Item]:
+        """Encode the place of a generator; read past the methods of a class that derives from `base`."""
+        if base is random.Random:
+            _version, words, gauss = base.getstate(value)
+            return ["random", self._store(np.array(words, np.uint32)), gauss]
+        if base is np.random.RandomState:
+            state = base.get_state(value, legacy=False)
+            bits = self._encode_bits(value._bit_generator, path, has_seeds=state["bit_generator"] != "MT19937")
+            return ["RandomState", bits, [state["has_gauss"], state["gauss"]]]
+        return ["Generator", self.encode(value.bit_generator, f"{path}.bit_generator"), None]
 
     def _encode_bits(self, bits: Any, path: str, *, has_seeds: bool) -> Item:
         known = self._numbers.get(id(bits))

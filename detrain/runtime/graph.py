@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import gc
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ BASES: Final = (
 """Containers that a class of the program may derive from, special ones first."""
 NANS: Final = {"math": math.nan, "numpy": np.nan}
 """Well-known objects that are not a number, under which programs look into their tables."""
+STREAMS: Final = (random.Random, np.random.RandomState, np.random.Generator)
+"""Generators that classes of the program may derive from."""
 BIT_GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 

@@ -22,7 +22,7 @@ from detrain.runtime.graph import ABSENT, Hooks, Item, deep_calls
 from detrain.runtime.kinds import Kinds, has_value_hash, is_plain_state
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.memory import axes_of
-from detrain.runtime.naming import own_attributes, type_name
+from detrain.runtime.naming import own_attributes, stream_base, type_name
 from detrain.runtime.positions import is_open_for_writing
 from detrain.runtime.set_order import frozen_recipe, set_recipe
 from detrain.runtime.stdlib_state import parts
@@ -87,13 +87,16 @@ class LiveEncoder(Encoder):
         return [base.__name__, self._encode_all(content, path), how if is_exact else "kept"]
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
-        node = self._encode_opaque(number, value, path, is_captured=is_data_object(value, is_plain_state))
+        stream = stream_base(type(value))
+        is_captured = stream is not None or is_data_object(value, is_plain_state)
+        node = self._encode_opaque(number, value, path, is_captured=is_captured)
         self._note_classes(type(value))
         own = own_attributes(value) or {}
         self._attributes[number] = set(own)
         names = own.keys() if self._kinds.is_holder(value) else stored_names(type(value)) | self._hooks.stored_outside
         state = {name: item for name, item in list(own.items()) if name in names and not self._kinds.is_of_library(item)}
-        return ["derived", *node[1:], self._encode_pairs(state, path)]
+        pairs = self._encode_pairs(state, path)
+        return ["derived", *node[1:], pairs, None if stream is None else self._encode_stream(stream, value, path)]
 
     def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
         if is_captured:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.runtime.frames import is_user_file
-from detrain.runtime.graph import ABSENT, BASES
+from detrain.runtime.graph import ABSENT, BASES, STREAMS
 
 STATIC: Final = (
     type,
@@ -153,6 +153,11 @@ def is_user_class(cls: type) -> bool:
 def container_base(cls: type) -> type | None:
     """Return the container that a class derives from, or None."""
     return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+def stream_base(cls: type) -> type | None:
+    """Return the kind of generator that a class of the program derives from, or None."""
+    return next((base for base in STREAMS if issubclass(cls, base)), None) if is_own_class(cls) else None
 
 
 def own_attributes(value: object) -> dict[str, object] | None:

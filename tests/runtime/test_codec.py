@@ -13,6 +13,7 @@ import io
 import math
 import mmap
 import pathlib
+import random
 import sqlite3
 import struct
 import sys
@@ -29,7 +30,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from detrain.runtime.codec import ABSENT
+from detrain.runtime.codec import ABSENT, Decoder, Encoder
 from tests.runtime import state_values as kinds
 from tests.runtime.state_compare import difference
 from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes, restore
@@ -598,6 +599,74 @@ def test_a_bit_generator_and_seeds_that_are_shared_stay_shared() -> None:
         assert [each.random() for each in copy.deepcopy(world)["one"].spawn(2)] == [
             each.random() for each in copy.deepcopy(after)["one"].spawn(2)
         ]
+
+
+class Counted(random.Random):
+    """Counts its draws, which pass the methods of the class by when its state is read or set."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.draws = 0
+
+    def random(self) -> float:
+        self.draws += 1
+        return super().random()
+
+    def getstate(self) -> typing.NoReturn:
+        raise AssertionError
+
+
+class Legacy(np.random.RandomState):
+    pass
+
+
+class Modern(np.random.Generator):
+    def coin(self) -> bool:
+        self.tosses = getattr(self, "tosses", 0) + 1
+        return bool(self.random() < 0.5)
+
+
+def test_generators_of_classes_of_the_program_go_on_with_their_streams() -> None:
+    def make() -> World:
+        return {"counted": Counted(1), "legacy": Legacy(2), "modern": Modern(np.random.PCG64(3))}
+
+    def use(world: World) -> list[object]:
+        counted, legacy, modern = world.values()
+        drawn = [counted.random(), counted.gauss(0, 1), legacy.normal(), modern.coin(), modern.normal()]
+        return [*drawn, counted.draws, modern.tosses]
+
+    after, before = make(), make()
+    live = dict(before)
+    baseline, baseline_before = baseline_of(after), baseline_of(before)
+    for _ in range(3):
+        use(after)
+    encoded = encode(after, baseline)
+    assert (encoded.not_captured, encoded.unknown) == ([], [])
+    use(before)
+
+    assert restore(encoded, before, baseline_before) == []
+
+    assert use(before) == use(after)
+    assert all(before[name] is value for name, value in live.items())
+
+
+class Grid(np.ndarray):
+    """A class of the program that derives from NumPy's: its memory is a position."""
+
+
+def test_what_loading_moves_is_looked_for_behind_the_loading_though_its_class_is_of_the_program() -> None:
+    world: World = {"grid": np.zeros(2).view(Grid)}
+    there: World = {"grid": np.zeros(2).view(Grid)}
+    baseline = baseline_of(world)
+    world["grid"][0] = 1
+    encoder = Encoder(kinds.NO_FRAMEWORK, baseline, are_loads_replayed=True)
+    encoded = encoder.finish({"grid": encoder.encode(world["grid"], "grid")})
+    assert (encoded.not_captured, len(encoded.moved)) == ([], 1)
+
+    decoder = Decoder(encoded.graph, encoded.arrays, kinds.NO_FRAMEWORK, baseline_of(there))
+    decoder.decode(decoder.roots["grid"], there["grid"], "grid")
+
+    assert decoder.astray == ["grid (tests.runtime.test_codec.Grid)"]
 
 
 # What is not data.

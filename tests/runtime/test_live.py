@@ -99,6 +99,27 @@ def test_names_and_attributes_that_came_later_are_gone_and_those_that_went_are_b
     assert model.stream.random() == drawn
 
 
+class Counted(random.Random):
+    """A generator of the program's own class."""
+
+    draws = 0
+
+    def random(self) -> float:
+        self.draws += 1
+        return super().random()
+
+
+def test_a_generator_of_a_class_of_the_program_goes_back_to_its_place() -> None:
+    source = Counted(1)
+    held = hold({"source": source})
+    drawn = [source.random() for _ in range(3)]
+
+    world, missing = put_back(held)
+
+    assert (missing, world["source"], source.draws) == ([], source, 0)
+    assert [source.random() for _ in range(3)] == drawn
+
+
 def test_a_view_and_its_owner_stay_one_memory() -> None:
     owner = np.arange(10.0)
     view = owner[2:5]
