@@ -14,7 +14,7 @@ import pytest
 
 from detrain import errors
 from detrain.errors import StoreError
-from detrain.store import read_meta
+from detrain.store import read, read_meta
 from detrain.store.catalogue import parse_name
 from detrain.store.writer import Writer
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
@@ -67,6 +67,34 @@ def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path) -> None:
     first.communicate()
 
     assert detrain("run", "program.py", cwd=tmp_path).status == 0
+
+
+COUNTING = """
+import keras
+import tensorflow as tf
+counts = [tf.Variable(tf.zeros([1_000_000])) for _ in range(4)]
+optimizer = keras.optimizers.SGD(1.0)
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = -sum(map(tf.reduce_sum, counts))
+    optimizer.apply_gradients(zip(tape.gradient(loss, counts), counts))
+for epoch in range(3):
+    for batch in tf.data.Dataset.range(8):
+        step()
+"""
+
+
+def test_a_large_state_is_that_of_its_cut_though_training_goes_on_while_it_is_written(tmp_path: Path) -> None:
+    run = detrain("run", "--every", "1b", "--keep", "100", _program(tmp_path, COUNTING), cwd=tmp_path)
+    saved = [read(path) for path in sorted((tmp_path / "ckpt").glob("*.h5"))]
+
+    assert run.status == 0, run.err
+    assert {snapshot.meta.batches_done for snapshot in saved} == set(range(1, 25))
+    for snapshot in saved:
+        counts = [array for array in snapshot.tensors.values() if array.size == 1_000_000]
+        assert len(counts) == 4
+        assert all((array == snapshot.meta.batches_done).all() for array in counts)
 
 
 def test_large_states_resume_to_the_bit(tmp_path: Path) -> None:
