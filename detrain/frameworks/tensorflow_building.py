@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -13,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
 
@@ -228,7 +230,9 @@ class Builder:
         args = [self._recall(argument) for argument in call["args"]]
         kwargs = {name: self._recall(argument) for name, argument in call["kwargs"].items()}
         if isinstance(owner, polymorphic_function.Function):
-            owner.get_concrete_function(*args, **kwargs)
+            # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is restored.
+            with contextlib.suppress(lift_to_graph.UnliftableError):
+                owner.get_concrete_function(*args, **kwargs)
             return
         import keras
 

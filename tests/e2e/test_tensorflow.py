@@ -679,3 +679,47 @@ def test_what_a_module_of_the_programs_calls_built_comes_back(server: Server, tm
 
     assert (whole.status, killed.status, again.status) == (0, -9, 0), again.err
     assert again.out == whole.out
+
+
+LAZY = """
+class Dense(tf.Module):
+    def __init__(self, size):
+        self.built, self.size = False, size
+    def __call__(self, x):
+        if not self.built:
+            self.weights = tf.Variable(tf.random.uniform((x.shape[1], self.size), seed=5))
+            self.built = True
+        return tf.matmul(x, self.weights)
+
+class Net(tf.Module):
+    def __init__(self):
+        self.layers = [Dense(4), Dense(1)]
+    @tf.function
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+net = Net()
+for epoch in range(3):
+    for step, x in enumerate(np.random.normal(size=(4, 2, 3)).astype("float32")):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((net(x) - 1) ** 2)
+        for weights, gradient in zip(net.trainable_variables, tape.gradient(loss, net.trainable_variables)):
+            weights.assign_sub(0.01 * gradient)
+        die(f"{epoch}:{step}")
+print([weights.numpy().tobytes().hex() for weights in net.trainable_variables])
+"""
+
+
+def test_variables_whose_first_values_a_function_draws_are_built_ahead(server: Server, tmp_path: Path) -> None:
+    """tensorflow/docs' mlp_core: it was exact, and warned."""
+    (tmp_path / "program.py").write_text(PRELUDE + LAZY)
+
+    whole = server.detrain("run", "--ckpt", "whole", "--every", "1b", "program.py", cwd=tmp_path)
+    for death in ("0:2", "2:1", ""):
+        last = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT=death)
+        assert last.status == (-9 if death else 0), last.err
+        assert "warning" not in last.err
+
+    assert last.out == whole.out
