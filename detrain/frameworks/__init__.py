@@ -160,6 +160,9 @@ class Framework(Protocol):
     def put_back(self, held: object) -> list[str]:
         """Put a state back, or return, with nothing done, why that cannot be exact."""
 
+    def beyond_recall(self) -> list[str]:
+        """Return, in words, what steps move on that `put_back` cannot put back."""
+
     def release(self) -> None:
         """No state that was held will be put back: what iterators hand out need not be kept."""
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, options
+from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, optional_ops, options
+from tensorflow.python.data.util import structure
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors_impl, op_def_registry
-from tensorflow.python.ops import gen_dataset_ops
+from tensorflow.python.ops import gen_dataset_ops, gen_optional_ops
 
 from detrain.errors import Diverged, NotCapturable
 from detrain.frameworks import tensorflow_seeds
@@ -117,19 +118,22 @@ class Datasets:
                 f"{lost[0]!r}, a tf.data iterator that a tf.function advances, has no position: its pipeline has a state",
                 "draw its batches in the Python loop, or make it in the epoch that draws from it, and start anew with --fresh",
             )
+        behind: dict[int, list[tuple[Any, int]]] = {}
         for key, pulled in state["iterators"].items():
             iterator = alive.get(key)
             if iterator is not None and key in positions and (mode != "forward" or key in state["uncounted"]):
                 set_position(iterator, positions[key])
                 iterator.detrain_pulled = pulled
-            while iterator is not None and iterator.detrain_pulled < pulled:
-                next(iterator)
+            elif iterator is not None:
+                behind.setdefault(id(getattr(iterator, "detrain_source", iterator)), []).append((iterator, pulled))
+        for together in behind.values():
+            _draw_again(together)
         for key, cached, cache in self._alive_caches():
             if key in state["caches"] and not cache.is_filled(cached):
                 self.set_seeds(state["caches"][key])
                 for _element in cached:
                     pass
-        sources = [of_fit, *(iterator._dataset for iterator in alive.values())]
+        sources = [of_fit, *(getattr(iterator, "detrain_source", iterator._dataset) for iterator in alive.values())]
         # An iterator that repeats a set takes seeds while it runs ahead of what draws from it: they come back with its position.
         repeated = {seeds.key for source in sources if source is not None for seeds in tensorflow_seeds.drawn(source).later}
         self.set_seeds({key: given for key, given in state["seeds"].items() if key not in repeated})
@@ -175,6 +179,11 @@ class Datasets:
             if iterator.detrain_is_traced and (reason := _refusal(iterator._dataset, is_forced=True)) is not None
         ]
 
+    def beyond_recall(self) -> list[str]:
+        """Return, in words, the iterators that compiled functions advance: nobody has what they have given."""
+        traced = [key for key, iterator in self._alive() if iterator.detrain_is_traced]
+        return [f"{key} (a tf.data iterator that a tf.function advances)" for key in traced]
+
     def _alive(self) -> Iterator[tuple[str, Any]]:
         for key, reference in list(self._iterators.items()):
             iterator = reference()
@@ -191,7 +200,9 @@ class Datasets:
         original_iterator = iterator_ops.OwnedIterator.__init__
         original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
         original_next = iterator_ops.OwnedIterator._next_internal
+        original_optional = iterator_ops.OwnedIterator.get_next_as_optional
         original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
+        original_parts = iterator_ops.IteratorSpec._to_components
         births = self._births
 
         @functools.wraps(original_dataset)
@@ -230,6 +241,8 @@ class Datasets:
             original_many(iterator, dataset, *args, **kwargs)
             if dataset is not None and context.executing_eagerly():
                 self._count_iterator(iterator, dataset)
+                for each in iterator._device_iterators:
+                    each.detrain_source = dataset
 
         @functools.wraps(original_next)
         def advanced(iterator: Any) -> Any:
@@ -244,16 +257,35 @@ class Datasets:
                 iterator.detrain_is_traced = True
             return value
 
+        @functools.wraps(original_optional)
+        def advanced_if_possible(iterator: Any) -> Any:
+            if not context.executing_eagerly():
+                iterator.detrain_is_traced = True
+                return original_optional(iterator)
+            try:
+                value = advanced(iterator)
+            except errors_impl.OutOfRangeError:
+                return original_optional(iterator)
+            spec = iterator.element_spec
+            return optional_ops._OptionalImpl(gen_optional_ops.optional_from_value(structure.to_tensor_list(spec, value)), spec)
+
         @functools.wraps(original_type)
         def given_to_function(iterator: Any, *args: Any) -> Any:
             iterator.detrain_is_traced = True
             return original_type(iterator, *args)
 
+        @functools.wraps(original_parts)
+        def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
+            iterator.detrain_is_traced = True
+            return original_parts(spec, iterator)
+
         dataset_ops.DatasetV2.__init__ = dataset_made
         iterator_ops.OwnedIterator.__init__ = iterator_made
         multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
         iterator_ops.OwnedIterator._next_internal = advanced
+        iterator_ops.OwnedIterator.get_next_as_optional = advanced_if_possible
         iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
+        iterator_ops.IteratorSpec._to_components = taken_apart
 
     def _count_iterator(self, iterator: Any, dataset: Any, *, is_drawn_out: bool = False) -> None:
         """Count an iterator over the shuffled sets that it draws from."""
@@ -264,6 +296,13 @@ class Datasets:
             iterator.detrain_runs_ahead = _runs_ahead(dataset)
             iterator.detrain_left = weakref.finalize(iterator, self._uncertain.update, [seeds.key for seeds in drawn.later])
             iterator.detrain_left.atexit = False
+
+
+def _draw_again(behind: Sequence[tuple[Any, int]]) -> None:
+    """Draw from the iterators of one source until each has given so many, in turn: it waits until each device takes its part."""
+    while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
+        for iterator in waiting:
+            next(iterator)
 
 
 def _asking(dataset: Any) -> FrameType | None:
@@ -341,6 +380,8 @@ def _refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
         return "a tf.data iterator that is not made from a dataset"
     for stage in stages(dataset):
         name = type(stage).__name__.strip("_")
+        if name.endswith("PerDeviceGenerator"):
+            return "it takes one device's part of a distributed set, which TensorFlow cannot save"
         for operation in _operations(stage):
             definition = op_def_registry.get(operation)
             is_stateful = definition is None or (definition.is_stateful and "Dataset" not in operation)

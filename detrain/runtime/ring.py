@@ -261,6 +261,8 @@ class Ring:
 
     def _note_moves(self, moment: Moment, now: _State | None) -> None:
         """Note what the body has moved on: a position cannot be set back."""
+        for reason in [reason for framework in self._frameworks for reason in framework.beyond_recall()]:
+            self._note(reason)
         load = moment.load
         before = load.after if load is not None and load.after is not None else moment.state
         for value, path, place in before.places:

@@ -290,6 +290,39 @@ def test_detect_names_the_variable_and_changes_nothing(server: Server, tmp_path:
     assert "Adam/sequential_dense_kernel_momentum has norm" in err
 
 
+BY_ITERATOR = """
+model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []
+step, rows = step_of(model, optimizer), iter(data.repeat())
+step_from = tf.function(lambda rows, struck: step(*next(rows), struck))
+for epoch in range(2):
+    for i in range(12):
+        history.append(float(DRAWN))
+    print(epoch, sum(history).hex())
+show(*model.variables, *optimizer.variables)
+"""
+
+
+def test_what_a_body_draws_as_optionals_is_given_again(server: Server, tmp_path: Path) -> None:
+    source = BY_ITERATOR.replace("DRAWN", "step(*rows.get_next_as_optional().get_value(), strike())")
+    expected = _bare(server, tmp_path, source)
+
+    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="14:gradient")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
+
+
+def test_an_iterator_that_a_compiled_function_advances_leads_back_to_a_checkpoint(server: Server, tmp_path: Path) -> None:
+    source = BY_ITERATOR.replace("DRAWN", "step_from(rows, strike())")
+    expected = _bare(server, tmp_path, source)
+
+    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="14:gradient")
+
+    assert (status, lines[-1]) == (0, expected[-1]), err
+    assert "no exact way back in memory: iterator (a tf.data iterator that a tf.function advances)" in err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
+
+
 RESUMED = """
 import signal
 model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []

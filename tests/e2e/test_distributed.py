@@ -1,0 +1,115 @@
+"""Distributed sets that live on from epoch to epoch: drawn from in Python they come back, by a compiled function they are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detrain.errors import NotCapturable
+from tests.e2e.forkserver import Server
+from tests.e2e.test_tensorflow import PRELUDE
+
+PROGRAM = (
+    PRELUDE.replace(
+        "\nx = ",
+        """
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+x = """,
+    )
+    + """
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    weights, optimizer = tf.Variable(tf.ones([5, 3])), keras.optimizers.Adam(0.1)
+    optimizer.build([weights])
+
+def replica_step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ weights - b) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+    return loss
+
+@tf.function
+def step(a, b):
+    return strategy.reduce("mean", strategy.run(replica_step, (a, b)), None)
+
+@tf.function
+def step_from(batches):
+    return strategy.reduce("mean", strategy.run(replica_step, next(batches)), None)
+
+batches = iter(strategy.experimental_distribute_dataset(DATA))
+for epoch in range(4):
+    losses = []
+    for i in range(6):
+        losses.append(float(STEP))
+        die(f"{epoch}:{i}")
+    print(epoch, sum(losses).hex(), flush=True)
+show(weights, *optimizer.variables)
+"""
+)
+ENDLESS = "tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24).batch(6).repeat()"
+ENDING = "tf.data.Dataset.from_tensor_slices((x[:23], y[:23])).shuffle(24).batch(6).repeat(7)"
+"""What may end with a part for some devices only is drawn from by `get_next_as_optional`."""
+
+
+def _write(folder: Path, data: str, step: str) -> Path:
+    program = folder / "program.py"
+    program.write_text(PROGRAM.replace("DATA", data).replace("STEP", step))
+    return program
+
+
+@pytest.mark.parametrize("data", [ENDLESS, ENDING], ids=["endless", "ending"])
+def test_one_that_python_draws_from_comes_back(data: str, server: Server, tmp_path: Path) -> None:
+    program = _write(tmp_path, data, "step(*next(batches))")
+    expected = server.bare(program, cwd=tmp_path)
+    assert "weights" in expected.out, expected.err
+
+    for every, place in (("1", "2:1"), ("2b", "2:5")):
+        options = ("--ckpt", tmp_path / f"home {every}", "--every", every)
+        killed = server.detrain("run", *options, program, cwd=tmp_path, DIE_AT=place)
+        again = server.detrain("run", *options, program, cwd=tmp_path)
+
+        assert killed.status == -9, killed.err
+        assert again.status == 0, again.err
+        assert "resuming program at 2:" in again.err
+        assert again.out.splitlines() == expected.out.splitlines()[2:]
+
+
+def test_one_that_a_compiled_function_draws_from_is_named_and_no_run_goes_on_without_it(server: Server, tmp_path: Path) -> None:
+    program = _write(tmp_path, ENDLESS, "step_from(batches)")
+
+    killed = server.detrain("run", program, cwd=tmp_path, DIE_AT="2:1")
+    again = server.detrain("run", program, cwd=tmp_path)
+
+    assert killed.status == -9, killed.err
+    assert "a tf.data iterator that a tf.function advances; it takes one device's part of a distributed set" in killed.err
+    assert again.status == NotCapturable.exit_code, again.err
+
+
+def test_optionals_are_counted_as_elements(server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        PRELUDE
+        + """
+weights, optimizer, rows = tf.Variable(tf.ones([5, 3])), keras.optimizers.Adam(0.1), iter(data.repeat())
+for epoch in range(3):
+    for i in range(4):
+        a, b = rows.get_next_as_optional().get_value()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ weights - b) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        die(f"{epoch}:{i}")
+show(weights, *optimizer.variables)
+"""
+    )
+    expected = server.bare(program, cwd=tmp_path)
+
+    for loader in ("auto", "forward"):
+        options = ("--ckpt", tmp_path / loader, "--every", "2b", "--loader", loader)
+        killed = server.detrain("run", *options, program, cwd=tmp_path, DIE_AT="1:2")
+        again = server.detrain("run", *options, program, cwd=tmp_path)
+
+        assert killed.status == -9, killed.err
+        assert again.status == 0, again.err
+        assert again.out == expected.out
