@@ -193,7 +193,7 @@ class Datasets:
                 yield key, iterator
 
     def watch(self, iterators: weakref.WeakSet[Any], pulls: Pulls) -> None:
-        """See each dataset and iterator that is made; `iterators` takes all of them, what they give goes through `pulls`."""
+        """See each dataset and iterator. What they give goes through `pulls`; `iterators` takes those that are not of `fit`."""
         self._pulls = pulls
         tensorflow_seeds.watch()
         original_dataset = dataset_ops.DatasetV2.__init__
@@ -225,7 +225,8 @@ class Datasets:
                 begin(iterator, dataset, is_of_fit=is_of_fit)
             original_iterator(iterator, dataset, *args, **kwargs)
             iterator.detrain_pulled, iterator.detrain_is_traced = 0, False
-            iterators.add(iterator)
+            if not is_of_fit:  # whose batches are kept by their steps
+                iterators.add(iterator)
             if dataset is not None and context.executing_eagerly():
                 if not is_of_fit:
                     self._iterators[births.register(iterator, "iterator", _asking(dataset))] = weakref.ref(iterator)

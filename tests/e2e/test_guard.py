@@ -252,6 +252,16 @@ def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path, ring: str) -
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 5
 
 
+def test_fit_that_runs_eagerly_is_put_right_in_memory(server: Server, tmp_path: Path) -> None:
+    source = FIT.replace('metrics=["mae"]', 'metrics=["mae"], run_eagerly=True')
+    expected = _bare(server, tmp_path, source)
+
+    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="9:gradient,36:nan")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
+
+
 def test_where_no_way_leads_back_in_memory_the_run_begins_again_at_a_checkpoint(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, WHILE)
 
