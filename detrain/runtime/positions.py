@@ -12,9 +12,11 @@ import ctypes
 import functools
 import io
 import itertools
+import logging
 import mmap
 import sys
 import threading
+import weakref
 from types import GeneratorType
 from typing import Any, Final
 
@@ -57,6 +59,12 @@ def position(value: Any) -> object:
     if isinstance(value, contextvars.ContextVar):
         now = value.get(None)
         return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
+    if isinstance(value, logging.Filterer):
+        held = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None))
+        own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
+        return own_level, tuple(map(id, held))
+    if isinstance(value, weakref.WeakSet):
+        return tuple(sorted(map(id, value)))
     if type(value).__module__ in _STREAMS:
         return object()
     if type(value).__name__ == "reader" and type(value).__module__ == "_csv":
@@ -75,7 +83,7 @@ def _memory(value: Any) -> bytes | None:
     module = cls.__module__.partition(".")[0]
     if isinstance(value, np.ma.MaskedArray):
         return value.tobytes() + np.ma.getmaskarray(value).tobytes()
-    if isinstance(value, array.array | np.ndarray):
+    if isinstance(value, array.array | np.ndarray | memoryview):
         return value.tobytes()
     if isinstance(value, mmap.mmap):
         return b"" if value.closed else value[:]
@@ -114,5 +122,5 @@ def is_open_for_writing(value: Any) -> bool:
 def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
     module = type(value).__module__
-    is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, memoryview)
+    is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super)
     return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)

@@ -1,13 +1,15 @@
 """What is set for the whole process, and decides about numbers or what is printed: a loop may change it.
 
 NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's own limits, variables
-of the environment. Code before the loop runs again in a resumed process; what the loop has changed since is state.
+of the environment, levels of loggers. Code before the loop runs again in a resumed process; what the loop has changed since is
+state.
 """
 
 from __future__ import annotations
 
 import decimal
 import locale
+import logging
 import os
 import sys
 import time
@@ -18,6 +20,8 @@ import numpy as np
 
 _DECIMAL: Final = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
 _LOCALES: Final = ("LC_COLLATE", "LC_CTYPE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME")
+_LOGGER: Final = ("level", "disabled", "propagate")
+_LOGGER_AS_MADE: Final = (logging.NOTSET, False, True)
 _ENVIRON: Final = "os.environ."
 
 
@@ -53,7 +57,18 @@ def _read() -> dict[str, object]:
     found |= {f"numpy.errors.{name}": value for name, value in np.geterr().items()}
     found |= {f"numpy.print.{name}": value for name, value in np.get_printoptions().items() if name != "override_repr"}
     found |= {"sys.recursionlimit": sys.getrecursionlimit(), "sys.int_max_str_digits": sys.get_int_max_str_digits()}
+    found |= {f"logging.{name}": state for name, each in _loggers().items() if (state := _state_of(each)) != _LOGGER_AS_MADE}
     return found | {_ENVIRON + name: value for name, value in os.environ.items()}
+
+
+def _loggers() -> dict[str, logging.Logger]:
+    """Return the root, which has the empty name, and all loggers that have been made."""
+    made = {name: each for name, each in list(logging.root.manager.loggerDict.items()) if isinstance(each, logging.Logger)}
+    return {"": logging.root, **made}
+
+
+def _state_of(logger: logging.Logger) -> tuple[object, ...]:
+    return tuple(getattr(logger, name) for name in _LOGGER)
 
 
 def _write(name: str, value: Any) -> None:
@@ -61,7 +76,9 @@ def _write(name: str, value: Any) -> None:
         _write_variable(name.removeprefix(_ENVIRON), value)
         return
     owner, _, key = name.partition(".")
-    if owner == "decimal":
+    if owner == "logging":
+        _write_logger(logging.getLogger(key), _LOGGER_AS_MADE if value is None else value)
+    elif owner == "decimal":
         _write_decimal(key, value)
     elif owner == "locale":
         locale.setlocale(getattr(locale, key), value)
@@ -71,6 +88,11 @@ def _write(name: str, value: Any) -> None:
         setter(**{option: value})
     else:
         getattr(sys, f"set{key}" if key == "recursionlimit" else f"set_{key}")(value)
+
+
+def _write_logger(logger: logging.Logger, state: tuple[Any, ...]) -> None:
+    level, logger.disabled, logger.propagate = state
+    logger.setLevel(level)  # which also forgets what other loggers have looked up
 
 
 def _write_decimal(key: str, value: Any) -> None:

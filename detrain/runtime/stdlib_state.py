@@ -1,5 +1,5 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
-in memory, files that have been closed, arrays of `array`.
+in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
 """
@@ -14,6 +14,7 @@ import io
 import itertools
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ _FILES: Final = ("FileIO", "BufferedReader", "BufferedWriter", "BufferedRandom",
 _DICT_WRITER: Final = ("fieldnames", "restval", "extrasaction", "writer")
 
 
+_WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+
+
 def is_described(value: object) -> bool:
     """Return whether `parts` describes an object."""
     return parts(value) is not None
@@ -55,6 +59,9 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return f"io.{cls.__name__}", [value.getvalue(), value.tell()]
     if cls is array.array:
         return "array.array", [value.typecode, value.tobytes()]
+    if cls in _WEAK:
+        entries = list(value.items())
+        return f"weakref.{cls.__name__}", [[key for key, _ in entries], [item for _, item in entries]]
     if cls.__module__ == "_io" and cls.__name__ in _FILES and value.closed:
         return _closed(value)
     is_iterator = cls.__module__ in ("builtins", "itertools") and isinstance(value, Iterator)
@@ -72,6 +79,9 @@ def remake(kind: str, values: list[Any], current: Any) -> object | None:
     if type(current) is array.array and kind == "array.array" and current.typecode == values[0]:
         _fill_array(current, values[1])
         return current
+    if type(current) in _WEAK and kind == f"weakref.{type(current).__name__}":
+        _fill_weak(current, *values)
+        return current  # type: ignore[no-any-return]
     now = parts(current)
     old = now[1] if now is not None and now[0] == kind else []
     if _is_same(old, values):
@@ -95,6 +105,10 @@ def _make(kind: str, values: list[Any]) -> object | None:
         return memory  # type: ignore[no-any-return]
     if kind == "io.closed":
         return _make_closed(*values)
+    if kind in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):
+        weak: Any = weakref.WeakKeyDictionary() if kind == "weakref.WeakKeyDictionary" else weakref.WeakValueDictionary()
+        _fill_weak(weak, *values)
+        return weak  # type: ignore[no-any-return]
     if kind == "array.array":
         return array.array(*values)
     maker: Callable[..., Any] | None = _MAKERS.get(kind)
@@ -150,6 +164,12 @@ def _fill(memory: Any, content: Any, position: int) -> None:
     memory.truncate(0)
     memory.write(content)
     memory.seek(position)
+
+
+def _fill_weak(held: Any, keys: list[Any], values: list[Any]) -> None:
+    held.clear()
+    for key, value in zip(keys, values, strict=True):
+        held[key] = value
 
 
 def _fill_array(held: array.array[Any], content: bytes) -> None:

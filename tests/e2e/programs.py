@@ -210,7 +210,7 @@ if __name__ == "__main__":
 SETTINGS = (
     PRELUDE
     + """
-import decimal, locale, warnings
+import decimal, locale, logging, warnings
 optimizer = Optimizer(np.ones(3))
 os.environ["KEPT"] = os.environ["TURNS"] = "0"
 os.environ["GONE"] = "yes"
@@ -225,6 +225,7 @@ for epoch in range(3):
             locale.setlocale(locale.LC_NUMERIC, "C.UTF-8" if locale.setlocale(locale.LC_NUMERIC) == "C" else "C")
             sys.setrecursionlimit(sys.getrecursionlimit() + 17)
             del os.environ["GONE"]
+            logging.getLogger("some").setLevel(logging.ERROR)
         die(f"{epoch}:{step}")
     try:
         np.ones(1) / np.zeros(1)
@@ -233,7 +234,7 @@ for epoch in range(3):
         how = "raised"
     third = decimal.Decimal(1) / 3
     print(epoch, third, how, optimizer.weights, locale.setlocale(locale.LC_NUMERIC), sys.getrecursionlimit(), flush=True)
-    print(os.environ["TURNS"], os.environ["KEPT"], os.environ.get("GONE"), flush=True)
+    print(os.environ["TURNS"], os.environ["KEPT"], os.environ.get("GONE"), logging.getLogger("some").level, flush=True)
 show(optimizer.weights)
 """
 )

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import logging
 import math
 import mmap
 import pathlib
@@ -20,6 +21,7 @@ import sys
 import threading
 import types
 import typing
+import weakref
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -776,6 +778,8 @@ def _set_item(value: Any) -> None:
     value[0] = 7
 
 
+_KEPT_ALIVE = kinds.Loose(0)
+
 HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "numbers of C": (ctypes.c_double * 2, _set_item),
     "matrix": (lambda: np.matrix([[1.0, 2.0]]), lambda value: value.__iadd__(1)),
@@ -784,6 +788,10 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "memory map": (lambda: mmap.mmap(-1, 4), _set_item),
     "local of a thread": (_local, lambda value: setattr(value, "count", 1)),
     "context variable": (lambda: contextvars.ContextVar("count", default=0), lambda value: value.set(1)),
+    "memory view": (lambda: memoryview(bytearray(2)), _set_item),
+    "weak set": (weakref.WeakSet, lambda value: value.add(_KEPT_ALIVE)),
+    "handler": (logging.NullHandler, lambda value: value.setLevel(logging.ERROR)),
+    "logger": (lambda: logging.Logger("some"), lambda value: value.addHandler(logging.NullHandler())),
     "hash": (hashlib.sha256, lambda value: value.update(b"x")),
     "hash of any length": (hashlib.shake_128, lambda value: value.update(b"x")),
     "compressor": (zlib.compressobj, lambda value: value.compress(b"x")),
@@ -802,6 +810,27 @@ def test_what_holds_its_content_out_of_sight_is_named_when_that_changes(name: st
     after = encode(world, baseline).not_captured
     assert before == [] or name == "compressor"  # one of these never says whether it has taken something in
     assert "value" in [said.partition(" (")[0] for said in after]
+
+
+def test_dictionaries_that_hold_weakly_come_back() -> None:
+    def make() -> World:
+        nodes = [kinds.Loose(0), kinds.Loose(1)]
+        return {"nodes": nodes, "keys": weakref.WeakKeyDictionary(), "values": weakref.WeakValueDictionary(), "none": None}
+
+    after, before = make(), make()
+    live = before["keys"]
+    before["keys"][before["nodes"][0]] = "other"
+    baseline = baseline_of(after)
+    after["keys"][after["nodes"][1]], after["values"]["first"] = 5, after["nodes"][0]
+    after["none"] = weakref.WeakValueDictionary({1: after["nodes"][1]})
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    nodes = before["nodes"]
+    assert before["keys"] is live
+    assert list(before["keys"].items()) == [(nodes[1], 5)]
+    assert [*before["values"].items(), *before["none"].items()] == [("first", nodes[0]), (1, nodes[1])]
 
 
 def test_a_polynomial_comes_back() -> None:
