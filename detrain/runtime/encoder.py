@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import random
 import types
 from collections.abc import Mapping
@@ -195,6 +196,8 @@ class Encoder(Leaves):
             return self._encode_user_object(number, value, path)
         if self._hooks.is_container(value) and not self._kinds.is_of_library(value) and self._kinds.is_walkable(value):
             return ["held", type_name(value), self.encode(plain(value), path)]
+        if isinstance(value, logging.Filterer):
+            self._note_handlers(value, path)
         if is_own_class(cls) or self._kinds.is_holder(value) or self._kinds.is_marked(value):
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
@@ -217,6 +220,14 @@ class Encoder(Leaves):
                 if class_attributes(base):
                     turn = "" if is_findable(base) else f" #{len(self._noted)}"  # made in a function, perhaps more than once
                     self._classes[f"class|{class_name(base)}{turn}"] = self.encode(base, base.__qualname__)
+
+    def _note_handlers(self, value: Any, path: str) -> None:
+        """Encode what a logger or a handler, which stays as it is, leads to: its handlers and filters may be of the program."""
+        for kind in ("handlers", "filters"):
+            for index, held in enumerate(getattr(value, kind, ())):
+                place = f"{path}.{kind}[{index}]"
+                if isinstance(held, logging.Filterer | logging.Filter):
+                    self._classes[f"class|{place}"] = self.encode(held, place)
 
     def _encode_user_object(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)

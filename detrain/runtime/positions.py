@@ -63,6 +63,12 @@ def position(value: Any) -> object:
         held = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None))
         own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
         return own_level, tuple(map(id, held))
+    if isinstance(value, threading.Semaphore):
+        return value._value
+    if isinstance(value, np.flatiter | np.broadcast):
+        return value.index
+    if isinstance(value, np.nditer):
+        return None if value.finished else value.iterindex
     if isinstance(value, weakref.WeakSet):
         return tuple(sorted(map(id, value)))
     if type(value).__module__ in _STREAMS:

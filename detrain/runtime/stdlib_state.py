@@ -1,5 +1,5 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
-in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly.
+in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly, events of threads.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
 """
@@ -13,6 +13,7 @@ import gc
 import io
 import itertools
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -59,6 +60,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return f"io.{cls.__name__}", [value.getvalue(), value.tell()]
     if cls is array.array:
         return "array.array", [value.typecode, value.tobytes()]
+    if cls is threading.Event:
+        return "threading.Event", [value.is_set()]
     if cls in _WEAK:
         entries = list(value.items())
         return f"weakref.{cls.__name__}", [[key for key, _ in entries], [item for _, item in entries]]
@@ -82,6 +85,9 @@ def remake(kind: str, values: list[Any], current: Any) -> object | None:
     if type(current) in _WEAK and kind == f"weakref.{type(current).__name__}":
         _fill_weak(current, *values)
         return current  # type: ignore[no-any-return]
+    if type(current) is threading.Event and kind == "threading.Event":
+        _set_event(current, is_set=values[0])
+        return current
     now = parts(current)
     old = now[1] if now is not None and now[0] == kind else []
     if _is_same(old, values):
@@ -105,6 +111,9 @@ def _make(kind: str, values: list[Any]) -> object | None:
         return memory  # type: ignore[no-any-return]
     if kind == "io.closed":
         return _make_closed(*values)
+    if kind == "threading.Event":
+        _set_event(event := threading.Event(), is_set=values[0])
+        return event
     if kind in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):
         weak: Any = weakref.WeakKeyDictionary() if kind == "weakref.WeakKeyDictionary" else weakref.WeakValueDictionary()
         _fill_weak(weak, *values)
@@ -164,6 +173,11 @@ def _fill(memory: Any, content: Any, position: int) -> None:
     memory.truncate(0)
     memory.write(content)
     memory.seek(position)
+
+
+def _set_event(event: threading.Event, *, is_set: bool) -> None:
+    if is_set != event.is_set():
+        (event.set if is_set else event.clear)()
 
 
 def _fill_weak(held: Any, keys: list[Any], values: list[Any]) -> None:

@@ -789,6 +789,8 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "local of a thread": (_local, lambda value: setattr(value, "count", 1)),
     "context variable": (lambda: contextvars.ContextVar("count", default=0), lambda value: value.set(1)),
     "memory view": (lambda: memoryview(bytearray(2)), _set_item),
+    "semaphore": (threading.Semaphore, lambda value: value.acquire()),
+    "flat iterator": (lambda: np.arange(3).flat, next),
     "weak set": (weakref.WeakSet, lambda value: value.add(_KEPT_ALIVE)),
     "handler": (logging.NullHandler, lambda value: value.setLevel(logging.ERROR)),
     "logger": (lambda: logging.Logger("some"), lambda value: value.addHandler(logging.NullHandler())),
@@ -810,6 +812,62 @@ def test_what_holds_its_content_out_of_sight_is_named_when_that_changes(name: st
     after = encode(world, baseline).not_captured
     assert before == [] or name == "compressor"  # one of these never says whether it has taken something in
     assert "value" in [said.partition(" (")[0] for said in after]
+
+
+class Lines(logging.Handler):
+    """A handler of the program's that nothing but its logger leads to, with a filter that nothing else leads to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.addFilter(EveryOther())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+class EveryOther(logging.Filter):
+    count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.count += 1
+        return self.count % 2 == 0
+
+
+def test_handlers_of_the_program_come_back_where_only_their_logger_leads_to_them() -> None:
+    def make() -> World:
+        log = logging.Logger("some")
+        log.addHandler(Lines())
+        return {"log": log}
+
+    after, before = make(), make()
+    baseline = baseline_of(after)
+    for number in range(5):
+        after["log"].info("line %d", number)
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    before["log"].info("line 5")
+    assert before["log"].handlers[0].lines == ["line 1", "line 3", "line 5"]
+
+
+def test_an_event_of_threads_is_set_again_or_not() -> None:
+    after: World = {"set": threading.Event(), "clear": threading.Event(), "new": None}
+    before: World = {"set": threading.Event(), "clear": threading.Event(), "new": None}
+    live = before["set"]
+    baseline = baseline_of(after)
+    after["set"].set()
+    before["clear"].set()
+    after["new"] = threading.Event()
+
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert before["set"] is live
+    assert [before[name].is_set() for name in ("set", "clear", "new")] == [True, False, False]
 
 
 def test_dictionaries_that_hold_weakly_come_back() -> None:
