@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +14,12 @@ from detrain.cli.outcomes import outcome_of
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trial_plot import check_plot, plot_trial
 from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
-from detrain.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, FaultNotFired, SiteUnknown, UsageError
-from detrain.faults.artifact import ArtifactFault, read_fault
+from detrain.cli.wanted import RecordedFault, Wanted, drawn_fault, read_wanted
+from detrain.errors import AnotherProgram, EnvironmentChanged, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.bits import dtype_named
-from detrain.faults.drawing import artifact_injection, draw_injection
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
-from detrain.faults.models import FaultModel, model_named
-from detrain.faults.plan import trial_rng
-from detrain.faults.record import Element, FaultRecord, Step, read_record, write_record
-from detrain.faults.sites import STAGES, Site, select, site_named
+from detrain.faults.record import Element, FaultRecord, Step, write_record
+from detrain.faults.sites import STAGES
 from detrain.runtime import report
 
 LEAST_WITH_GUARD = 3
@@ -59,9 +55,11 @@ class Trial:
 @click.option("--at", metavar="EPOCH:BATCH", help="The step that is hit, both from 0.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
 @click.option("--worker", type=click.IntRange(0), default=None, help="The replica that is hit [0].")
-@click.option("--steps", type=click.IntRange(1), default=1, show_default=True, help="How many steps in a row are hit.")
+@click.option("--steps", type=click.IntRange(1), default=None, help="How many steps in a row are hit [1, or as in the record].")
 @click.option("--permanent", is_flag=True, help="All steps from there on are hit.")
-@click.option("--occurrence", type=click.IntRange(0), default=0, help="Which run of the site in the step is hit [0].")
+@click.option(
+    "--occurrence", type=click.IntRange(0), default=None, help="Which run of the site in the step is hit [0, or as in the record]."
+)
 @click.option("--until", metavar="EPOCH:BATCH|+N", help="The last step, or how many from the fault on [the program's end].")
 @click.option("--nearest", is_flag=True, help="A position of the artifact that falls on padding: hit the nearest element.")
 @click.option("--guard", is_flag=True, help="Look for the fault, as `detrain run --guard detect` does.")
@@ -82,9 +80,9 @@ def command(
     at: str | None,
     seed: int,
     worker: int | None,
-    steps: int,
+    steps: int | None,
     permanent: bool,
-    occurrence: int,
+    occurrence: int | None,
     until: str | None,
     nearest: bool,
     guard: bool,
@@ -108,67 +106,36 @@ def command(
       detrain inject resnet18.csv --at 0:5 examples/workloads/train.py --model resnet18
     """
     check_plot(plot)
-    fault: Path | None = None
-    drawn: int | None
-    if model is None:
-        if not arguments:
-            raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
-        fault, program, arguments = Path(program), arguments[0], arguments[1:]
-        if not fault.is_file():
-            raise FaultInvalid(f"no fault at {str(fault)!r}", "give a CSV of the artifact, a record, or --model")
+    cursor = parse_cursor(at) if at is not None else None
+    wanted: Wanted
+    if model is not None:
+        wanted = drawn_fault(model, site, stage, worker or 0, seed, cursor)
+    elif arguments:
+        wanted = read_wanted(Path(program), site, takes_nearest=nearest)
+        program, arguments = arguments[0], arguments[1:]
+    else:
+        raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
     subject = Subject(
         Program.find(program, is_module=is_module), arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard
     )
+    if isinstance(wanted, RecordedFault):
+        check_same(wanted.record, subject, allows_environment=False)
+    cursor = cursor or wanted.when.at
     count, last = _end(until)
-    cursor = parse_cursor(at) if at is not None else None
-    known: FaultModel | None = None
-    recorded: FaultRecord | None = None
-    artifact: ArtifactFault | None = None
-    if fault is None:
-        if site is None or cursor is None:
-            raise UsageError("--model needs --site and --at", "for example --site 'conv2d*' --at 3:17")
-        known = model_named(str(model))
-        name, drawn = known.name, seed
-    elif fault.suffix == ".json":
-        recorded = read_record(fault)
-        if recorded.experiment.injection is None:
-            raise FaultInvalid(f"{str(fault)!r} has no fault in it", "give another record")
-        check_same(recorded, subject, allows_environment=False)
-        name, drawn = recorded.model, recorded.seed
-        cursor = cursor or recorded.experiment.at
-    else:
-        artifact = read_fault(fault)
-        if artifact.ignored:
-            report.warn(f"{fault}: rows that mean nothing here are left out: {', '.join(artifact.ignored)}")
-        name, drawn = artifact.fmodel, None
-        cursor = cursor or (0, artifact.epoch, artifact.step)
     if last is not None and last < cursor:
         raise UsageError(f"--until {until} is before the fault, which is at {written(cursor)}", "give a later step, or +N")
-
-    def fault_among(sites: list[Site]) -> Injection:
-        if artifact is not None:
-            return artifact_injection(_artifact_site(sites, artifact, site), artifact, takes_nearest=nearest)
-        if recorded is not None and recorded.experiment.injection is not None:
-            _site_of(sites, recorded.experiment.injection)
-            return recorded.experiment.injection
-        assert known is not None
-        assert site is not None
-        rng = trial_rng(seed, 0)
-        candidates = select(sites, site, stage=stage, operand=known.operand.value)
-        return draw_injection(candidates[int(rng.integers(len(candidates)))], known, worker or 0, rng)
-
     experiment = Experiment(
         log="",
         at=cursor,
-        steps=0 if permanent else steps,
-        occurrence=occurrence,
+        steps=0 if permanent else wanted.when.steps if steps is None else steps,
+        occurrence=wanted.when.occurrence if occurrence is None else occurrence,
         until=last,
         count=count,
         least=LEAST_WITH_GUARD if guard else 0,
     )
-    trial = _tried(subject, name, drawn, experiment, fault_among)
+    trial = _tried(subject, wanted, experiment)
     record = record_of(subject, trial)
-    path = out or subject.folder / f"{name}-{written(cursor).replace('/', '-').replace(':', '-')}-{seed}.json"
+    path = out or subject.folder / f"{wanted.name}-{written(cursor).replace('/', '-').replace(':', '-')}-{seed}.json"
     write_record(path, record)
     if plot is not None:
         plot_trial(plot, record, trial.golden, trial.done)
@@ -184,9 +151,7 @@ def command(
     return 0
 
 
-def _tried(
-    subject: Subject, model: str, seed: int | None, experiment: Experiment, fault_among: Callable[[list[Site]], Injection]
-) -> Trial:
+def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
     """Run a fault among the sites of the first step; of the step that is hit, where that is another one.
 
     It may be of another phase, run other functions, or have a smaller batch: then the fault is not found, or not done.
@@ -194,20 +159,20 @@ def _tried(
     listed, there = None, subject.sites_file(experiment).is_file()
     try:
         if not experiment.at[0]:
-            listed = fault_among(subject.sites())
+            listed = wanted.among(subject.sites())
     except SiteUnknown as error:
         if not there:
             hint = f"if only this step has it, list it first: `detrain sites --at {written(experiment.at)} PROGRAM`"
             raise SiteUnknown(error.what, f"{error.todo}; {hint}") from None
     if listed is not None:
         try:
-            return run_trial(subject, model, seed, msgspec.structs.replace(experiment, injection=listed))
+            return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=listed))
         except FaultNotFired as error:
             reason = error
-    found = fault_among(subject.sites(experiment))
+    found = wanted.among(subject.sites(experiment))
     if found == listed:
         raise reason
-    return run_trial(subject, model, seed, msgspec.structs.replace(experiment, injection=found))
+    return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=found))
 
 
 def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experiment, folder: Path | None = None) -> Trial:
@@ -333,23 +298,6 @@ def _end(text: str | None) -> tuple[int | None, Cursor | None]:
     if text.startswith("+") and text[1:].isdigit() and int(text[1:]) > 0:
         return int(text[1:]), None
     return None, parse_cursor(text)
-
-
-def _site_of(sites: list[Site], injection: Injection) -> Site:
-    """Return the site of a recorded fault. Raises SiteUnknown, or FaultInvalid where its tensor has another shape now."""
-    site = site_named(sites, injection.site)
-    target = site.operands.get(injection.operand)
-    if target is None or (target.shape, target.dtype) != (injection.shape, injection.dtype):
-        raise FaultInvalid(
-            f"{site.name!r} has no {injection.operand} of {injection.dtype}{list(injection.shape)}, where the fault is",
-            "the record is of another program, or of other arguments",
-        )
-    return site
-
-
-def _artifact_site(sites: list[Site], fault: ArtifactFault, pattern: str | None) -> Site:
-    stage = "forward" if fault.target == fault.layer else "backward"
-    return select(sites, pattern or fault.target, stage=stage, operand=fault.operand.value)[0]
 
 
 def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> list[str]:

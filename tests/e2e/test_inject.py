@@ -102,6 +102,18 @@ def test_a_fault_does_something_once_and_replays_to_the_bit(
     assert replay.out.startswith("IDENTICAL")
 
 
+def test_the_fault_of_a_record_is_put_in_again_as_it_was(folder: Path) -> None:
+    options = ("--model", "ZERO", "--site", "last", "--stage", "forward", "--at", "2:0", "--ckpt", "again", "--until", "2:3")
+    first = _injected(folder, PLAIN, *options, "--permanent", "--out", "permanent.json")
+    again = _command(
+        folder, "inject", "permanent.json", "--json", "--ckpt", "again", "--until", "2:3", "--out", "b.json", "program.py", *PLAIN
+    )
+
+    assert again.status == 0, again.err
+    assert first["experiment"]["steps"] == 0
+    assert json.loads(again.out) == first
+
+
 def test_the_golden_run_is_the_program_without_faults(folder: Path) -> None:
     bare = _command(folder, "run", "--bare", "program.py", *PLAIN)
     options = ("--model", "ZERO", "--site", "last", "--stage", "forward", "--at", "2:1", "--until", "2:3", "--ckpt", "alone")
