@@ -86,8 +86,9 @@ class TensorFlow:
         self._watch_writers()
         self._tables = Tables(self._births)
         self._random = RandomCounters(self._births)
-        self._datasets = Datasets(self._births, is_of_fit)
-        self._moments = moments = Moments(self._births, self._building, self._alive, self._datasets.made, self._random.eager)
+        self._datasets = Datasets(self._births, is_of_fit, self._fit.source)
+        datasets = self._datasets
+        self._moments = moments = Moments(self._births, self._building, self._alive, datasets.made, self._random.eager, datasets)
         self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         self._datasets.watch(moments.iterators, moments.pulls)

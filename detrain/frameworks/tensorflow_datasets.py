@@ -54,8 +54,8 @@ class NoPosition(Exception):
 class Datasets:
     """Watches datasets and iterators from the moment TensorFlow is there."""
 
-    def __init__(self, births: Births, is_of_fit: Callable[[Any], bool]) -> None:
-        self._births = births
+    def __init__(self, births: Births, is_of_fit: Callable[[Any], bool], of_fit: Callable[[], Any]) -> None:
+        self._births, self._of_fit = births, of_fit
         self._is_of_fit = is_of_fit
         self._iterators: dict[str, weakref.ref[Any]] = {}
         self._seeds: dict[str, weakref.ref[tensorflow_seeds.Seeds]] = {}
@@ -133,10 +133,27 @@ class Datasets:
                 self.set_seeds(state["caches"][key])
                 for _element in cached:
                     pass
-        sources = [of_fit, *(getattr(iterator, "detrain_source", iterator._dataset) for iterator in alive.values())]
-        # An iterator that repeats a set takes seeds while it runs ahead of what draws from it: they come back with its position.
-        repeated = {seeds.key for source in sources if source is not None for seeds in tensorflow_seeds.drawn(source).later}
+        repeated = self._repeated(of_fit)
         self.set_seeds({key: given for key, given in state["seeds"].items() if key not in repeated})
+
+    def _repeated(self, of_fit: Any) -> set[str]:
+        """Return the shuffled sets that an iterator alive repeats.
+
+        It takes seeds while it runs ahead of what draws from it: they come back with its position.
+        """
+        sources = [of_fit, *(getattr(iterator, "detrain_source", iterator._dataset) for _key, iterator in self._alive())]
+        return {seeds.key for source in sources if source is not None for seeds in tensorflow_seeds.drawn(source).later}
+
+    def given(self) -> dict[str, int]:
+        """Return what shuffled sets have given as seeds, but for those that an iterator repeats: it stays where it is."""
+        repeated = self._repeated(self._of_fit())
+        return {key: seeds.given for key, seeds in self._alive_seeds() if key not in repeated}
+
+    def set_given(self, given: Mapping[str, int]) -> None:
+        """Set what `given` returned."""
+        for key, seeds in self._alive_seeds():
+            if key in given and seeds.given != given[key]:
+                seeds.given = given[key]
 
     def set_seeds(self, given: Mapping[str, int]) -> None:
         """Have shuffled sets go on with the seeds that come after those which they had given."""

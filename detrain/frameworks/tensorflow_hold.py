@@ -13,7 +13,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -93,6 +93,8 @@ class Loaded:
 
     births: dict[str, int]
     made: dict[str, int]
+    given: dict[str, int]
+    """Seeds that shuffled sets gave."""
     has_changed_variables: bool
 
 
@@ -111,6 +113,7 @@ class Held:
     uninitialized: frozenset[str]
     births: dict[str, int]
     made: dict[str, int]
+    given: dict[str, int]
     iterators: weakref.WeakSet[Any]
     """Those that there were."""
     draws: tuple[int, dict[str, int]]
@@ -163,6 +166,16 @@ def _chain(held: Held | None) -> Iterator[Held]:
         held = held.following
 
 
+class Given(Protocol):
+    """What shuffled sets have given as seeds to iterators that are gone by the next cut."""
+
+    def given(self) -> dict[str, int]:
+        """Return how much, by the sets' names."""
+
+    def set_given(self, given: Mapping[str, int]) -> None:
+        """Have the sets go on behind what they had given."""
+
+
 class Moments:
     """What is asked of the framework to look for faults, and to go back (detrain.frameworks.Framework)."""
 
@@ -173,15 +186,17 @@ class Moments:
         alive: Callable[[], dict[str, Any]],
         made: Callable[[], dict[str, int]],
         draws: EagerDraws,
+        seeds: Given,
     ) -> None:
         self._births, self._building, self._alive, self._made, self._draws = births, building, alive, made, draws
+        self._seeds = seeds
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.pulls = Pulls()
         self._generation = 0
         """Goes up with each variable that is made or gone."""
         self._watched: tuple[int, list[Watched], Compiled] | None = None
         self._reader: tuple[int, Compiled, frozenset[str]] | None = None
-        self._before_load: tuple[dict[str, int], dict[str, int], int] = ({}, {}, 0)
+        self._before_load: tuple[dict[str, int], dict[str, int], dict[str, int], int] = ({}, {}, {}, 0)
 
     def on_change(self, _reference: object = None) -> None:
         """A variable has been made, or is gone."""
@@ -214,6 +229,7 @@ class Moments:
             uninitialized,
             self._births.top_counts(),
             dict(self._made()),
+            self._seeds.given(),
             weakref.WeakSet(self.iterators),
             self._draws.state(),
         )
@@ -250,6 +266,7 @@ class Moments:
                 gen_resource_variable_ops.assign_variable_op(alive[key].handle, value)
         self._births.set_top_counts(held.births)
         self._draws.go_back(held.draws)
+        self._seeds.set_given(held.given)
         self.pulls.take_back(held)
         return []
 
@@ -260,13 +277,20 @@ class Moments:
     def begin_load(self) -> None:
         """Keep nothing while a batch loop loads."""
         self.pulls.is_loading = True
-        self._before_load = self._births.top_counts(), dict(self._made()), self._generation
+        held = self.pulls.latest
+        given = held.given if held is not None and held.loaded is None else self._seeds.given()  # reading takes a third of a ms
+        self._before_load = self._births.top_counts(), dict(self._made()), given, self._generation
 
     def end_load(self) -> Loaded:
         """Keep what iterators hand out again. Returns what the load made, which is there when its batch is handed out again."""
         self.pulls.is_loading = False
-        births, made, generation = self._before_load
-        loaded = Loaded(_growth(births, self._births.top_counts()), _growth(made, self._made()), generation != self._generation)
+        births, made, given, generation = self._before_load
+        loaded = Loaded(
+            _growth(births, self._births.top_counts()),
+            _growth(made, self._made()),
+            _growth(given, self._seeds.given()),
+            generation != self._generation,
+        )
         if self.pulls.latest is not None:
             self.pulls.latest.loaded = loaded
         return loaded
@@ -280,6 +304,9 @@ class Moments:
         self._births.set_top_counts(
             {label: counts.get(label, 0) + loaded.births.get(label, 0) for label in {*counts, *loaded.births}}
         )
+        if loaded.given:
+            given = self._seeds.given()
+            self._seeds.set_given({key: given.get(key, 0) + count for key, count in loaded.given.items()})
         return []
 
     def is_pure(self, loader: object) -> bool:

@@ -333,6 +333,31 @@ def test_an_iterator_that_a_compiled_function_advances_leads_back_to_a_checkpoin
     assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
 
 
+IN_GRAPH = """
+model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []
+step = step_of(model, optimizer)
+@tf.function
+def steps(rows, struck):
+    total = 0.0
+    for a, b in rows:
+        total += step(a, b, struck)
+    return total
+for epoch in range(14):
+    history.append(float(steps(data, strike())))
+print([loss.hex() for loss in history])
+show(*model.variables, *optimizer.variables)
+"""
+
+
+def test_a_shuffled_set_that_a_compiled_function_goes_over_is_shuffled_the_same_again(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, IN_GRAPH)
+
+    lines, log, err, status = _run(server, tmp_path, IN_GRAPH, "--guard", "recover", FAULTS="10:gradient,11:nan")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
+
+
 RESUMED = """
 import signal
 model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []

@@ -19,9 +19,15 @@ def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_t
         "count": tf.Variable(7, dtype=tf.int64),
     }
     owner: Any = SimpleNamespace(
-        top_counts=dict, set_top_counts=lambda _counts: None, units=list, state=lambda: (0, {}), go_back=lambda _draws: None
+        top_counts=dict,
+        set_top_counts=lambda _counts: None,
+        units=list,
+        state=lambda: (0, {}),
+        go_back=lambda _draws: None,
+        given=dict,
+        set_given=lambda _given: None,
     )
-    moments = Moments(owner, owner, lambda: variables, dict, owner)
+    moments = Moments(owner, owner, lambda: variables, dict, owner, owner)
     before = {key: variable.numpy().tobytes() for key, variable in variables.items()}
 
     by_reference, copied = moments.hold(on_host=False), moments.hold(on_host=True)
