@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
-from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops, summary_ops_v2, variables
+from tensorflow.python.ops import data_flow_ops, gen_resource_variable_ops, resource_variable_ops, summary_ops_v2, variables
 from tensorflow.python.trackable import data_structures
 
 from detrain.errors import Diverged, FrameworkUnsupported
@@ -83,6 +83,7 @@ class TensorFlow:
             self._watch_class(cls)
         self._builder = Builder(self._births, self._building)
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_writers()
         self._tables = Tables(self._births)
         self._random = RandomCounters(self._births)
@@ -271,6 +272,7 @@ class TensorFlow:
             for key, variable in self._alive().items()
             if variable.dtype in _NO_NUMBERS
         ]
+        found += [f"{queue.name} (a tf.queue with elements)" for queue in self._queues if queue.size() > 0]
         found += self._keras.not_captured() if self._keras is not None else []
         return found + self._datasets.not_captured() + self._random.not_captured()
 
@@ -405,14 +407,22 @@ class TensorFlow:
             self._instruments.on_keras()
 
     def _watch_writers(self) -> None:
-        original = summary_ops_v2._ResourceSummaryWriter.__init__
+        """See each summary writer, and each queue, whose elements lie in TensorFlow."""
+        original, original_queue = summary_ops_v2._ResourceSummaryWriter.__init__, data_flow_ops.QueueBase.__init__
 
         @functools.wraps(original)
         def writer_made(writer: Any, *args: Any, **kwargs: Any) -> None:
             original(writer, *args, **kwargs)
             self._writers.add(writer)
 
+        @functools.wraps(original_queue)
+        def queue_made(queue: Any, *args: Any, **kwargs: Any) -> None:
+            original_queue(queue, *args, **kwargs)
+            if context.executing_eagerly():
+                self._queues.add(queue)
+
         summary_ops_v2._ResourceSummaryWriter.__init__ = writer_made
+        data_flow_ops.QueueBase.__init__ = queue_made
 
 
 def _make_monitors_repeatable() -> None:

@@ -723,3 +723,28 @@ def test_variables_whose_first_values_a_function_draws_are_built_ahead(server: S
         assert "warning" not in last.err
 
     assert last.out == whole.out
+
+
+QUEUE = """
+queue, weights = tf.queue.FIFOQueue(8, tf.float32, [3]), tf.Variable(tf.ones(3))
+queue.enqueue(tf.zeros(3))
+for epoch in range(3):
+    for step, x in enumerate(np.random.normal(size=(4, 3)).astype("float32")):
+        queue.enqueue(x)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((weights - queue.dequeue()) ** 2)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        die(f"{epoch}:{step}")
+    if epoch == LAST:
+        queue.dequeue()
+"""
+
+
+@pytest.mark.parametrize(("last", "is_named"), [(9, True), (0, False)])
+def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + QUEUE.replace("LAST", str(last)))
+
+    run = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert ("(a tf.queue with elements)" in run.err) == is_named
