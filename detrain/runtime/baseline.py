@@ -21,6 +21,7 @@ class Baseline:
     """Large arrays and constant tensors by digest."""
     paths: dict[str, str] = field(default_factory=dict)
     """Digest of each array by its path."""
+    _bound: dict[str, Callable[[], object]] = field(default_factory=dict)
     _known: dict[int, Callable[[], object]] = field(default_factory=dict)
     _addresses: dict[int, str] = field(default_factory=dict)
     _by_address: dict[str, Callable[[], object]] = field(default_factory=dict)
@@ -41,6 +42,17 @@ class Baseline:
             address = path if path not in self._by_address else f"{path} #{len(self._by_address)}"
             self._addresses[id(value)] = address
             self._by_address[address] = reference
+
+    def bind(self, name: str, value: object) -> None:
+        """Note to which object a name was bound."""
+        try:
+            self._bound[name] = weakref.ref(value)
+        except TypeError:
+            self._bound[name] = lambda: value
+
+    def is_bound(self, name: str, value: object) -> bool:
+        """Return whether a name was bound to this object, and `bind` was told so."""
+        return name in self._bound and self._bound[name]() is value
 
     def has(self, value: object) -> bool:
         """Return whether an object was there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Final, cast
 
 from detrain.frameworks import Framework
@@ -19,8 +19,10 @@ from detrain.runtime.derived import stored_outside
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
+from detrain.runtime.graph import STREAMS
 from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
 from detrain.runtime.loaders import Loop, is_made_anew, read_offered, set_state
+from detrain.runtime.naming import is_user_class
 from detrain.runtime.pulls import Pulls
 from detrain.runtime.settings import ProcessSettings
 from detrain.store import Snapshot
@@ -51,6 +53,8 @@ class Capture:
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
                 encoder.encode(value, _path(root, name))
+                if _may_be_held_elsewhere(value):
+                    found.bind(f"{root}|{name}", value)
         if loop is not None and not loop.is_fetched_in_body:
             encoder.encode_loader(_source(loop), _LOADER)
         return found
@@ -60,7 +64,7 @@ class Capture:
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
         encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
-        roots = self._roots(encoder, frame)
+        roots = self._roots(encoder, frame, baseline)
         if loop is not None and not loop.is_fetched_in_body:
             roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
         return encoder.finish(roots)
@@ -68,7 +72,7 @@ class Capture:
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
         encoder = LiveEncoder(self._hooks(), baseline)
-        return encoder.finish_live(self._roots(encoder, frame))
+        return encoder.finish_live(self._roots(encoder, frame, baseline))
 
     def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
@@ -91,13 +95,19 @@ class Capture:
         decoder.replay_generators()
         return self._bind(decoder, frame, loop)
 
-    def _roots(self, encoder: Encoder, frame: FrameType) -> dict[str, Item]:
+    def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline) -> dict[str, Item]:
         roots: dict[str, Item] = {"settings|changed": encoder.encode(self._settings.changed(), _SETTINGS)}
         for root, values in _namespaces(frame):
             for name, value in values.items():
                 if any(framework.is_spent(value) for framework in self._frameworks):
                     continue
                 roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
+        # What no name will be read for again may still be used: a pipeline of tf.data does not say which objects it calls.
+        for root, values in _namespaces(frame, is_everything=True):
+            for name, value in values.items():
+                key = f"{root}|{name}"
+                if key not in roots and baseline.is_bound(key, value):
+                    roots[key] = encoder.encode(value, _path(root, name))
         return roots
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
@@ -232,6 +242,14 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
                 if not (key.startswith("__") and key.endswith("__")) and not isinstance(value, _SKIPPED_TYPES)
             },
         )
+
+
+def _may_be_held_elsewhere(value: object) -> bool:
+    """Return whether an object of the program can be called or gone over by others when its name is no longer read."""
+    cls = type(value)
+    if isinstance(value, FunctionType):
+        return is_user_file(value.__code__.co_filename) and value.__closure__ is not None
+    return (is_user_class(cls) and not issubclass(cls, tuple)) or issubclass(cls, STREAMS)
 
 
 def _source(loop: Loop) -> object:

@@ -239,7 +239,37 @@ show(optimizer.weights)
 """
 )
 
+HELD_BY_C = (
+    PRELUDE
+    + """
+import sqlite3
+class Source:
+    def __init__(self):
+        self.calls, self.stream = 0, np.random.default_rng(5)
+    def __call__(self):
+        self.calls += 1
+        return self.stream.normal() + self.calls
+def main():
+    optimizer, source, calls = Optimizer(np.ones(3)), Source(), [0]
+    def second():
+        calls[0] += 1
+        return float(calls[0])
+    database = sqlite3.connect(":memory:")
+    database.create_function("load", 0, source)
+    database.create_function("second", 0, second)
+    for epoch in range(3):
+        for step in range(4):
+            x, y = database.execute("select load(), second()").fetchone()
+            optimizer.apply_gradients(np.array([x, y, 1.0]))
+            die(f"{epoch}:{step}")
+        print(epoch, x, y, flush=True)
+    show(optimizer.weights)
+main()
+"""
+)
+
 ALL = {
+    "held_by_c": HELD_BY_C,
     "for_loops": FOR_LOOPS,
     "while_loops": WHILE_LOOPS,
     "try_continue": TRY_CONTINUE,
