@@ -160,6 +160,9 @@ class Framework(Protocol):
     def put_back(self, held: object) -> list[str]:
         """Put a state back, or return, with nothing done, why that cannot be exact."""
 
+    def called(self) -> Mapping[str, object]:
+        """Return the Python objects that pipelines alive call, by keys that are the same in every run of the program."""
+
     def beyond_recall(self) -> list[str]:
         """Return, in words, what steps move on that `put_back` cannot put back."""
 

@@ -93,7 +93,7 @@ class TensorFlow:
         self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         self._datasets.watch(moments.iterators, moments.pulls)
-        self.beyond_recall = self._datasets.beyond_recall
+        self.beyond_recall, self.called = self._datasets.beyond_recall, self._datasets.called
         self._updates = Updates(settings.on_update, settings.on_assign)
         self._gradients: Gradients | None = None
         self._watched: tuple[object, list[Watched]] = (None, [])

@@ -63,6 +63,8 @@ class Datasets:
         """Caches over shuffled sets."""
         self._filled_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
         """Caches whose content Python makes: another run of it may make another."""
+        self._called: dict[str, tuple[weakref.ref[Any], object]] = {}
+        """Sets that Python makes the elements of, and what they call for these."""
         self._made: dict[str, int] = {}
         self._pulls: Pulls | None = None
         self._uncertain: set[str] = set()
@@ -201,6 +203,11 @@ class Datasets:
         traced = [key for key, iterator in self._alive() if iterator.detrain_is_traced]
         return [f"{key} (a tf.data iterator that a tf.function advances)" for key in traced]
 
+    def called(self) -> dict[str, object]:
+        """Return what sets alive call for their elements, by their keys."""
+        self._called = {key: entry for key, entry in self._called.items() if entry[0]() is not None}
+        return {key: generator for key, (_dataset, generator) in self._called.items()}
+
     def _alive(self) -> Iterator[tuple[str, Any]]:
         for key, reference in list(self._iterators.items()):
             iterator = reference()
@@ -220,7 +227,16 @@ class Datasets:
         original_optional = iterator_ops.OwnedIterator.get_next_as_optional
         original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
         original_parts = iterator_ops.IteratorSpec._to_components
+        original_generator = dataset_ops.DatasetV2.from_generator
         births = self._births
+
+        @functools.wraps(original_generator)
+        def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
+            dataset = original_generator(generator, *args, **kwargs)
+            if context.executing_eagerly():
+                # Not registered: what is made of a set is made by the program, and counted there.
+                self._called[births.next_key("generator", sys._getframe(1))] = weakref.ref(dataset), generator
+            return dataset
 
         @functools.wraps(original_dataset)
         def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
@@ -298,6 +314,7 @@ class Datasets:
             return original_parts(spec, iterator)
 
         dataset_ops.DatasetV2.__init__ = dataset_made
+        dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
         iterator_ops.OwnedIterator.__init__ = iterator_made
         multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
         iterator_ops.OwnedIterator._next_internal = advanced

@@ -28,6 +28,7 @@ from detrain.runtime.settings import ProcessSettings
 from detrain.store import Snapshot
 
 _SKIPPED_TYPES = (ModuleType,)
+_CALLED: Final = "called by a pipeline"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
 
@@ -55,6 +56,8 @@ class Capture:
                 encoder.encode(value, _path(root, name))
                 if _may_be_held_elsewhere(value):
                     found.bind(f"{root}|{name}", value)
+        for name, value in self._called().items():
+            encoder.encode(value, f"{_CALLED}, {name}")
         if loop is not None and not loop.is_fetched_in_body:
             encoder.encode_loader(_source(loop), _LOADER)
         return found
@@ -102,13 +105,20 @@ class Capture:
                 if any(framework.is_spent(value) for framework in self._frameworks):
                     continue
                 roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
-        # What no name will be read for again may still be used: a pipeline of tf.data does not say which objects it calls.
+        # What no name will be read for again may still be used, by what does not say which objects it calls.
+        roots |= {f"{_CALLED}|{name}": encoder.encode(value, f"{_CALLED}, {name}") for name, value in self._called().items()}
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
                 key = f"{root}|{name}"
                 if key not in roots and baseline.is_bound(key, value):
                     roots[key] = encoder.encode(value, _path(root, name))
         return roots
+
+    def _called(self) -> dict[str, object]:
+        """Return the program's own objects that pipelines of the frameworks call: no name need lead to them."""
+        found = {key: value for framework in self._frameworks for key, value in framework.called().items()}
+        objects = {key: getattr(value, "__self__", value) for key, value in found.items()}
+        return {key: value for key, value in objects.items() if _may_be_held_elsewhere(value)}
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
@@ -130,6 +140,10 @@ class Capture:
             elif kind == "loader":
                 if loop is not None:
                     _set_source(loop, decoder.decode(items["loop"], _source(loop), _LOADER))
+            elif root == _CALLED:
+                called = self._called()
+                for name in items.keys() & called.keys():  # a pipeline that is not there calls nothing
+                    decoder.decode(items[name], called[name], f"{_CALLED}, {name}")
             elif kind == "class":
                 for name, item in items.items():
                     decoder.decode(item, ABSENT, name)

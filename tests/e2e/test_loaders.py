@@ -435,3 +435,55 @@ def test_positions_of_pipelines_are_exact_in_another_process_or_refused(tmp_path
     assert loaded == {name: saved[name] for name in EXACT}
     for name, (_make, why) in REFUSED.items():
         assert why in saved[name]
+
+
+NAMELESS = """
+import tensorflow as tf
+
+class Source:
+    def __init__(self, seed):
+        self.stream, self.calls = np.random.default_rng(seed), 0
+    def __call__(self):
+        self.calls += 1
+        for row in self.stream.permutation(6):
+            yield np.float32([row + self.stream.normal(), 1, self.calls])
+    def rows(self):
+        return self()
+
+def counted(calls=0):
+    def rows():
+        nonlocal calls
+        calls += 1
+        for row in range(6):
+            yield np.float32([1, row * calls, calls])
+    return rows
+
+spec = tf.TensorSpec([3], tf.float32)
+made = [tf.data.Dataset.from_generator(each, output_signature=spec) for each in (Source(3), Source(4).rows, counted())]
+data = tf.data.Dataset.zip(*made).batch(2)
+del made
+weights = tf.Variable(tf.ones(3))
+optimizer = tf.keras.optimizers.SGD(0.01)
+for epoch in range(4):
+    for step, parts in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((weights - sum(parts)) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        die(f"{epoch}:{step}")
+print(weights.numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "1b"])
+def test_what_only_a_pipeline_calls_is_state(every: str, tmp_path: Path) -> None:
+    """No name leads to it: its stream began anew, and the resumed run stopped at its first batch."""
+    pytest.importorskip("tensorflow")
+    (tmp_path / "program.py").write_text(PRELUDE + NAMELESS)
+
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    for death in ("1:1", "3:2", ""):
+        last = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
+        assert last.status == (-9 if death else 0), last.err
+
+    assert whole.status == 0, whole.err
+    assert last.out == whole.out
