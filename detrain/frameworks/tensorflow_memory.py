@@ -27,7 +27,7 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return np.zeros(shape, dtype)
     with tf.device("CPU:0"):
         tensor = tf.raw_ops.Empty(shape=shape, dtype=tf.as_dtype(dtype), init=False)
-    memory: Any = (ctypes.c_char * size).from_address(address_of(np.asarray(tensor)))
+    memory: Any = (ctypes.c_char * size).from_address(address_of(np.asarray(memoryview(tensor))))  # its own buffer, never a copy
     memory.tensor = tensor  # lives as long as the array
     return np.ndarray(shape, dtype, memory)
 

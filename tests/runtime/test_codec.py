@@ -15,6 +15,7 @@ import math
 import mmap
 import pathlib
 import random
+import re
 import sqlite3
 import struct
 import sys
@@ -1038,3 +1039,12 @@ def test_lists_of_one_kind_come_back(value: Any) -> None:
     assert [(type(each), repr(each)) for each in world["values"]] == [(type(value), repr(value))] * 3
     if type(value) is float:  # lists compare by identity first, and as a key NaN is found by that alone
         assert world["values"] == [value] * 3
+
+
+def test_every_kind_of_node_is_documented() -> None:
+    root = pathlib.Path(__file__).parents[2]
+    written = "".join((root / f"detrain/runtime/{name}.py").read_text() for name in ("encoder", "encoder_leaves"))
+    kinds_written = set(re.findall(r'\["(\w+)",', written)) - {"builtins"}
+    documented = (root / "docs/format.md").read_text().partition("### The Python graph")[2].partition("## The journal")[0]
+    assert len(kinds_written) > 30
+    assert sorted(kinds_written - set(re.findall(r"`(\w+)`", documented))) == []
