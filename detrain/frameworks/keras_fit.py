@@ -26,8 +26,8 @@ import tensorflow as tf
 from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
 from detrain.errors import FrameworkUnsupported
-from detrain.frameworks.tensorflow_datasets import NoPosition, allow, read_position, set_position, stages
 from detrain.frameworks.tensorflow_hold import runs_python
+from detrain.frameworks.tensorflow_positions import NoPosition, allow, read_position, set_position, stages
 from detrain.runtime import report
 from detrain.runtime.digest import Array
 from detrain.runtime.frames import adopt

@@ -32,7 +32,7 @@ from detrain.frameworks.keras_state import KerasState
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
-from detrain.frameworks.tensorflow_datasets import Datasets, NoPosition
+from detrain.frameworks.tensorflow_datasets import Datasets
 from detrain.frameworks.tensorflow_files import watch_files
 from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
@@ -40,6 +40,7 @@ from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
 from detrain.frameworks.tensorflow_memory import new_array, taken_over
 from detrain.frameworks.tensorflow_order import settle_order
+from detrain.frameworks.tensorflow_positions import NoPosition
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
@@ -89,7 +90,7 @@ class TensorFlow:
         self._random = RandomCounters(self._births)
         self._datasets = Datasets(self._births, is_of_fit, self._fit.source)
         datasets = self._datasets
-        self._moments = moments = Moments(self._births, self._building, self._alive, datasets.made, self._random.eager, datasets)
+        self._moments = moments = Moments(self._births, self._building, self._alive, self._random.eager, datasets)
         self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         self._datasets.watch(moments.iterators, moments.pulls)

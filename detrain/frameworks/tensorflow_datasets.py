@@ -1,9 +1,4 @@
-"""tf.data: what each shuffled set has given its iterators as seeds, how far those alive have come, and their positions as data.
-
-A position is what TensorFlow's own checkpoint of an iterator holds in explicit mode: counts, the seeds of shuffling, and by value
-what waits in buffers. It is exact where nothing in the pipeline has a state of its own, else TensorFlow refuses, and so do we; such
-an iterator is brought back by drawing from it as often again. The symbolic mode restores maps that draw random numbers wrongly.
-"""
+"""tf.data: what each shuffled set has given its iterators as seeds, and how far those alive have come."""
 
 from __future__ import annotations
 
@@ -14,41 +9,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, optional_ops, options
+from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, optional_ops
 from tensorflow.python.data.util import structure
 from tensorflow.python.eager import context
-from tensorflow.python.framework import errors_impl, op_def_registry
-from tensorflow.python.ops import gen_dataset_ops, gen_optional_ops
+from tensorflow.python.framework import errors_impl
+from tensorflow.python.ops import gen_optional_ops
 
 from detrain.errors import Diverged, NotCapturable
 from detrain.frameworks import tensorflow_seeds
 from detrain.frameworks.births import Births
 from detrain.frameworks.tensorflow_hold import Pulls, runs_python
+from detrain.frameworks.tensorflow_positions import NoPosition, read_position, refusal, set_position, stages
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 
-_MOST_BYTES: Final = 64 << 20
-"""Positions above this size would make checkpoints slow: buffers of shuffling are stored by value."""
-_GRAPH_INSIDE: Final = b".is_dataset"
-"""Marks, in a position, an element that is a dataset: a graph, which TensorFlow would run. Nothing from a file is run here."""
-_HARMLESS: Final = frozenset(
-    {
-        *("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSizeV2"),
-        *("StatefulPartitionedCall", "If", "While", "Case"),
-    }
-)
-"""Operations that count as stateful and keep no state between elements; what they call is looked at by itself."""
-_RANDOM: Final = ("Random", "Multinomial", "Truncated", "Parameterized", "SampleDistorted", "StatefulRandom", "StatefulUniform")
 _SHUFFLED: Final = ("_ShuffleDataset", "_RandomDataset")
 _ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
 _AHEAD: Final = ("_Prefetch", "_Parallel")
-_PYTHON: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-
-
-class NoPosition(Exception):
-    """An iterator's position cannot be had as data. The text says why."""
 
 
 class Datasets:
@@ -195,7 +173,7 @@ class Datasets:
         return found + [
             f"{key} (a tf.data iterator that a tf.function advances; {reason})"
             for key, iterator in self._alive()
-            if iterator.detrain_is_traced and (reason := _refusal(iterator._dataset, is_forced=True)) is not None
+            if iterator.detrain_is_traced and (reason := refusal(iterator._dataset, is_forced=True)) is not None
         ]
 
     def beyond_recall(self) -> list[str]:
@@ -220,15 +198,14 @@ class Datasets:
         """See each dataset and iterator. What they give goes through `pulls`; `iterators` takes those that are not of `fit`."""
         self._pulls = pulls
         tensorflow_seeds.watch()
-        original_dataset = dataset_ops.DatasetV2.__init__
-        original_iterator = iterator_ops.OwnedIterator.__init__
-        original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
-        original_next = iterator_ops.OwnedIterator._next_internal
-        original_optional = iterator_ops.OwnedIterator.get_next_as_optional
-        original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
-        original_parts = iterator_ops.IteratorSpec._to_components
-        original_generator = dataset_ops.DatasetV2.from_generator
+        self._watch_sets()
+        self._watch_iterators(iterators)
+        _watch_elements(pulls)
+
+    def _watch_sets(self) -> None:
         births = self._births
+        original_dataset = dataset_ops.DatasetV2.__init__
+        original_generator = dataset_ops.DatasetV2.from_generator
 
         @functools.wraps(original_generator)
         def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -250,6 +227,14 @@ class Datasets:
                 self._filled_by_python.add(dataset)
             if context.executing_eagerly() and tensorflow_seeds.cache_of(dataset) is not None:
                 self._caches[births.register(dataset, "cache", sys._getframe(1))] = weakref.ref(dataset)
+
+        dataset_ops.DatasetV2.__init__ = dataset_made
+        dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
+
+    def _watch_iterators(self, iterators: weakref.WeakSet[Any]) -> None:
+        births = self._births
+        original_iterator = iterator_ops.OwnedIterator.__init__
+        original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
 
         @functools.wraps(original_iterator)
         def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -278,49 +263,8 @@ class Datasets:
                 for each in iterator._device_iterators:
                     each.detrain_source = dataset
 
-        @functools.wraps(original_next)
-        def advanced(iterator: Any) -> Any:
-            try:
-                value = pulls.next(iterator, original_next)
-            except errors_impl.OutOfRangeError:
-                end(iterator)
-                raise
-            if context.executing_eagerly():
-                iterator.detrain_pulled += 1
-            else:
-                iterator.detrain_is_traced = True
-            return value
-
-        @functools.wraps(original_optional)
-        def advanced_if_possible(iterator: Any) -> Any:
-            if not context.executing_eagerly():
-                iterator.detrain_is_traced = True
-                return original_optional(iterator)
-            try:
-                value = advanced(iterator)
-            except errors_impl.OutOfRangeError:
-                return original_optional(iterator)
-            spec = iterator.element_spec
-            return optional_ops._OptionalImpl(gen_optional_ops.optional_from_value(structure.to_tensor_list(spec, value)), spec)
-
-        @functools.wraps(original_type)
-        def given_to_function(iterator: Any, *args: Any) -> Any:
-            iterator.detrain_is_traced = True
-            return original_type(iterator, *args)
-
-        @functools.wraps(original_parts)
-        def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
-            iterator.detrain_is_traced = True
-            return original_parts(spec, iterator)
-
-        dataset_ops.DatasetV2.__init__ = dataset_made
-        dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
         iterator_ops.OwnedIterator.__init__ = iterator_made
         multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
-        iterator_ops.OwnedIterator._next_internal = advanced
-        iterator_ops.OwnedIterator.get_next_as_optional = advanced_if_possible
-        iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
-        iterator_ops.IteratorSpec._to_components = taken_apart
 
     def _count_iterator(self, iterator: Any, dataset: Any, *, is_drawn_out: bool = False) -> None:
         """Count an iterator over the shuffled sets that it draws from."""
@@ -331,6 +275,54 @@ class Datasets:
             iterator.detrain_runs_ahead = _runs_ahead(dataset)
             iterator.detrain_left = weakref.finalize(iterator, self._uncertain.update, [seeds.key for seeds in drawn.later])
             iterator.detrain_left.atexit = False
+
+
+def _watch_elements(pulls: Pulls) -> None:
+    """See what iterators give, eagerly, and which of them compiled functions advance."""
+    original_next = iterator_ops.OwnedIterator._next_internal
+    original_optional = iterator_ops.OwnedIterator.get_next_as_optional
+    original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
+    original_parts = iterator_ops.IteratorSpec._to_components
+
+    @functools.wraps(original_next)
+    def advanced(iterator: Any) -> Any:
+        try:
+            value = pulls.next(iterator, original_next)
+        except errors_impl.OutOfRangeError:
+            end(iterator)
+            raise
+        if context.executing_eagerly():
+            iterator.detrain_pulled += 1
+        else:
+            iterator.detrain_is_traced = True
+        return value
+
+    @functools.wraps(original_optional)
+    def advanced_if_possible(iterator: Any) -> Any:
+        if not context.executing_eagerly():
+            iterator.detrain_is_traced = True
+            return original_optional(iterator)
+        try:
+            value = advanced(iterator)
+        except errors_impl.OutOfRangeError:
+            return original_optional(iterator)
+        spec = iterator.element_spec
+        return optional_ops._OptionalImpl(gen_optional_ops.optional_from_value(structure.to_tensor_list(spec, value)), spec)
+
+    @functools.wraps(original_type)
+    def given_to_function(iterator: Any, *args: Any) -> Any:
+        iterator.detrain_is_traced = True
+        return original_type(iterator, *args)
+
+    @functools.wraps(original_parts)
+    def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
+        iterator.detrain_is_traced = True
+        return original_parts(spec, iterator)
+
+    iterator_ops.OwnedIterator._next_internal = advanced
+    iterator_ops.OwnedIterator.get_next_as_optional = advanced_if_possible
+    iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
+    iterator_ops.IteratorSpec._to_components = taken_apart
 
 
 def _draw_again(behind: Sequence[tuple[Any, int]]) -> None:
@@ -370,124 +362,3 @@ def _runs_ahead(dataset: Any) -> bool:
     """Return whether a stage of a pipeline may end while one before it, which works on its own, still has elements."""
     enders = [stage for stage in stages(dataset) if type(stage).__name__.startswith(_ENDERS)]
     return any(type(stage).__name__.startswith(_AHEAD) for ender in enders for stage in stages(ender))
-
-
-def read_position(iterator: Any, dataset: Any, *, is_forced: bool = False, is_judged: bool = False) -> Array:
-    """Return the position of an iterator: uint8 [n], TensorFlow's own form. Raises NoPosition.
-
-    `dataset` is what the iterator draws from, or the part of it to be judged. `is_judged`: it was found free of state, do not have
-    TensorFlow look again (it would find the stage of ours that takes digests).
-    """
-    reason = _refusal(dataset, is_forced=is_forced)
-    if reason is not None:
-        raise NoPosition(reason)
-    policy = options.ExternalStatePolicy.IGNORE if is_judged else options.ExternalStatePolicy.FAIL
-    try:
-        state = gen_dataset_ops.serialize_iterator(iterator._iterator_resource, policy.value)
-        data = np.frombuffer(tf.io.serialize_tensor(state).numpy(), np.uint8)
-    except (tf.errors.OpError, ValueError) as error:
-        raise NoPosition(f"TensorFlow cannot save its iterator: {_cause(error)}") from error
-    if _GRAPH_INSIDE in data.tobytes():
-        raise NoPosition("a stage of its tf.data pipeline holds datasets as elements")
-    if data.nbytes > _MOST_BYTES and not is_forced:
-        dataset.detrain_state_bytes = data.nbytes
-        raise NoPosition(_too_large(data.nbytes))
-    return data
-
-
-def set_position(iterator: Any, position: Array) -> None:
-    """Bring an iterator over the same pipeline to a position. Raises Diverged if the pipeline is another one."""
-    data = position.tobytes()
-    if _GRAPH_INSIDE in data:
-        raise Diverged("the position of a tf.data iterator in the checkpoint holds a graph", "detrain runs nothing from a file")
-    try:
-        gen_dataset_ops.deserialize_iterator(iterator._iterator_resource, tf.io.parse_tensor(data, tf.variant))
-    except tf.errors.OpError as error:
-        raise Diverged(
-            f"a tf.data iterator cannot be set to its position: {_cause(error)}",
-            "is it another pipeline than the first run's? Load the batches again with --loader forward, or use --fresh",
-        ) from error
-
-
-def _refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
-    """Return why an iterator over a dataset has no position as data, as far as its stages show, or None."""
-    if dataset is None:
-        return "a tf.data iterator that is not made from a dataset"
-    for stage in stages(dataset):
-        name = type(stage).__name__.strip("_")
-        if name.endswith("PerDeviceGenerator"):
-            return "it takes one device's part of a distributed set, which TensorFlow cannot save"
-        for operation in _operations(stage):
-            definition = op_def_registry.get(operation)
-            is_stateful = definition is None or (definition.is_stateful and "Dataset" not in operation)
-            if is_stateful and operation not in _HARMLESS | _allowed(stage):
-                return f"{name} in its tf.data pipeline {_what(operation)} ({operation})"
-        if name == "DirectedInterleaveDataset":  # set to a position behind the end of one of its inputs, TensorFlow's never goes on
-            return "a set mixed from several in its tf.data pipeline has a position from which TensorFlow may not go on"
-        if name == "CacheDataset" and not is_forced:
-            return "cache() in its tf.data pipeline would be stored whole"
-        size = 0 if is_forced else max(_buffer_bytes(stage), getattr(stage, "detrain_state_bytes", 0))
-        if size > _MOST_BYTES:
-            return _too_large(size)
-    return None
-
-
-def stages(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and all those that it draws from."""
-    seen: set[int] = set()
-    waiting = [dataset]
-    while waiting:
-        stage = waiting.pop()
-        if id(stage) not in seen:
-            seen.add(id(stage))
-            yield stage
-            waiting.extend(stage._inputs())
-
-
-def _operations(stage: Any) -> set[str]:
-    """Return the kinds of operations in the functions of a stage, and in those that they call."""
-    found: set[str] = set()
-    for function in stage._functions():
-        graph = function.function.graph.as_graph_def()
-        found.update(node.op for node in graph.node)
-        found.update(node.op for called in graph.library.function for node in called.node_def)
-        names = {called.signature.name for called in graph.library.function}
-        found -= names  # a call of a function, by its name
-    return found
-
-
-def allow(stage: Any, operation: str) -> None:
-    """Note that a stage is done with an operation before the first element is out, so that its state does not matter."""
-    stage.detrain_allowed = _allowed(stage) | {operation}
-
-
-def _allowed(stage: Any) -> frozenset[str]:
-    return getattr(stage, "detrain_allowed", frozenset())
-
-
-def _what(operation: str) -> str:
-    if operation in _PYTHON:
-        return "runs Python"
-    if operation.startswith(_RANDOM):
-        return "draws random numbers"
-    return "reads a variable" if operation == "ReadVariableOp" else "has a state of its own"
-
-
-def _buffer_bytes(stage: Any) -> int:
-    """Return how much a stage that shuffles holds, as far as the shapes of its elements say."""
-    if type(stage).__name__ != "_ShuffleDataset":
-        return 0
-    specs = [spec for spec in tf.nest.flatten(stage.element_spec) if isinstance(spec, tf.TensorSpec)]
-    sizes = [spec.shape.num_elements() * max(spec.dtype.size, 1) for spec in specs if spec.shape.is_fully_defined()]
-    rows = int(stage._buffer_size)
-    length = int(stage._input_dataset.cardinality())
-    return int(sum(sizes)) * (min(rows, length) if length >= 0 else rows)
-
-
-def _too_large(size_bytes: int) -> str:
-    return f"the buffers of its tf.data pipeline hold {size_bytes >> 20} MB, which each checkpoint would store (--loader seek does)"
-
-
-def _cause(error: Exception) -> str:
-    text = getattr(error, "message", "") or str(error)
-    return str(text).partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0][:200]

@@ -166,11 +166,14 @@ def _chain(held: Held | None) -> Iterator[Held]:
         held = held.following
 
 
-class Given(Protocol):
-    """What shuffled sets have given as seeds to iterators that are gone by the next cut."""
+class ShuffledSets(Protocol):
+    """What is known of shuffled sets (detrain.frameworks.tensorflow_datasets.Datasets)."""
+
+    def made(self) -> dict[str, int]:
+        """Return how many iterators there have been over each, by the sets' names."""
 
     def given(self) -> dict[str, int]:
-        """Return how much, by the sets' names."""
+        """Return how many seeds each has given, of which those to iterators that are gone by the next cut are known only here."""
 
     def set_given(self, given: Mapping[str, int]) -> None:
         """Have the sets go on behind what they had given."""
@@ -184,12 +187,10 @@ class Moments:
         births: Births,
         building: Building,
         alive: Callable[[], dict[str, Any]],
-        made: Callable[[], dict[str, int]],
         draws: EagerDraws,
-        seeds: Given,
+        sets: ShuffledSets,
     ) -> None:
-        self._births, self._building, self._alive, self._made, self._draws = births, building, alive, made, draws
-        self._seeds = seeds
+        self._births, self._building, self._alive, self._draws, self._sets = births, building, alive, draws, sets
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.pulls = Pulls()
         self._generation = 0
@@ -228,8 +229,8 @@ class Moments:
             dict(zip(reader.keys, values, strict=True)),
             uninitialized,
             self._births.top_counts(),
-            dict(self._made()),
-            self._seeds.given(),
+            dict(self._sets.made()),
+            self._sets.given(),
             weakref.WeakSet(self.iterators),
             self._draws.state(),
         )
@@ -253,8 +254,8 @@ class Moments:
             reasons.append("variables have been made or dropped since")
         if held.built != len(self._building.units()):
             reasons.append("functions have been traced or layers built since")
-        in_loads = [moment.loaded.made for moment in _chain(held) if moment.loaded is not None]
-        if any(count != held.made.get(key, 0) + sum(made.get(key, 0) for made in in_loads) for key, count in self._made().items()):
+        made, in_loads = self._sets.made(), [moment.loaded.made for moment in _chain(held) if moment.loaded is not None]
+        if any(made[key] != held.made.get(key, 0) + sum(load.get(key, 0) for load in in_loads) for key in made):
             reasons.append("iterators over shuffled sets have been made since")
         alive = self._alive()
         if any(_is_initialized(alive[key]) for key in held.uninitialized if key in alive):
@@ -266,7 +267,7 @@ class Moments:
                 gen_resource_variable_ops.assign_variable_op(alive[key].handle, value)
         self._births.set_top_counts(held.births)
         self._draws.go_back(held.draws)
-        self._seeds.set_given(held.given)
+        self._sets.set_given(held.given)
         self.pulls.take_back(held)
         return []
 
@@ -278,8 +279,8 @@ class Moments:
         """Keep nothing while a batch loop loads."""
         self.pulls.is_loading = True
         held = self.pulls.latest
-        given = held.given if held is not None and held.loaded is None else self._seeds.given()  # reading takes a third of a ms
-        self._before_load = self._births.top_counts(), dict(self._made()), given, self._generation
+        given = held.given if held is not None and held.loaded is None else self._sets.given()  # reading takes a third of a ms
+        self._before_load = self._births.top_counts(), dict(self._sets.made()), given, self._generation
 
     def end_load(self) -> Loaded:
         """Keep what iterators hand out again. Returns what the load made, which is there when its batch is handed out again."""
@@ -287,8 +288,8 @@ class Moments:
         births, made, given, generation = self._before_load
         loaded = Loaded(
             _growth(births, self._births.top_counts()),
-            _growth(made, self._made()),
-            _growth(given, self._seeds.given()),
+            _growth(made, self._sets.made()),
+            _growth(given, self._sets.given()),
             generation != self._generation,
         )
         if self.pulls.latest is not None:
@@ -305,8 +306,8 @@ class Moments:
             {label: counts.get(label, 0) + loaded.births.get(label, 0) for label in {*counts, *loaded.births}}
         )
         if loaded.given:
-            given = self._seeds.given()
-            self._seeds.set_given({key: given.get(key, 0) + count for key, count in loaded.given.items()})
+            given = self._sets.given()
+            self._sets.set_given({key: given.get(key, 0) + count for key, count in loaded.given.items()})
         return []
 
     def is_pure(self, loader: object) -> bool:

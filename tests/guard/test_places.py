@@ -24,10 +24,11 @@ def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_t
         units=list,
         state=lambda: (0, {}),
         go_back=lambda _draws: None,
+        made=dict,
         given=dict,
         set_given=lambda _given: None,
     )
-    moments = Moments(owner, owner, lambda: variables, dict, owner, owner)
+    moments = Moments(owner, owner, lambda: variables, owner, owner)
     before = {key: variable.numpy().tobytes() for key, variable in variables.items()}
 
     by_reference, copied = moments.hold(on_host=False), moments.hold(on_host=True)
