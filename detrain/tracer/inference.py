@@ -40,10 +40,11 @@ class LoopRecord:
     def note(self, what: int) -> bool:
         """Count an update. Returns whether that tells something new of what kind of loop it is."""
         self.updates += 1
-        self.in_run[what] += 1
+        count = self.in_run[what] = self.in_run.get(what, 0) + 1  # `+=` on a Counter takes three times as long
         is_news = what not in self.updaters
-        self.updaters.add(what)
-        if self.in_run[what] > self.most_of_one:
+        if is_news:
+            self.updaters.add(what)
+        if count > self.most_of_one:
             self.most_of_one += 1
             is_news |= self.most_of_one == 2
         return is_news

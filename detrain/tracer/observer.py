@@ -29,6 +29,11 @@ from detrain.tracer.source import Position, body_lines, position, read_source, r
 _NEWS_EACH: Final = 16
 """Updates between two looks at what is known, where none of them brings anything new."""
 
+_ABOVE: Final = 2
+"""Frames from the one that looks to the one that noted an update."""
+_Mark = tuple[int, CodeType, int]
+"""How far up a frame is, its code, and the instruction it is at."""
+
 _USERS: Final = "the user's"
 _FIT: Final = "Keras's fit"
 _ENTRY: Final = "detrain's, which runs the program"
@@ -86,6 +91,8 @@ class Observer:
         self._codes: list[CodeType] = []
         """Kept alive, so that no other takes its address."""
         self._stacks: dict[tuple[tuple[int, int], ...], _Stack] = {}
+        self._latest: dict[int, tuple[list[_Mark], _Stack]] = {}
+        """Where each updater was called from last, and that it is to be found there again."""
         self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
         self._fits: dict[tuple[CodeType, int], Fit] = {}
         self._outside = 0
@@ -98,6 +105,7 @@ class Observer:
             return
         if not self._has_updates:
             self._has_updates, self._inference = True, Inference()
+            self._latest.clear()
         self._see(what)
         self._since_news += 1
         if self._inference.has_news or not self._inference.updates or self._since_news >= _NEWS_EACH:
@@ -110,8 +118,18 @@ class Observer:
             self._see(what)
 
     def _see(self, what: int) -> None:
+        marks, latest = self._latest.get(what, ((), None))
+        if latest is not None and latest.nest and (self._is_settled or self._watcher.is_lasting) and _is_at(marks):
+            self._ended = time.monotonic()
+            if self._is_settled:
+                self._inference.count(latest.nest)
+            else:
+                self._learn(latest, [], what)
+            return
         frames: list[FrameType] = []
-        frame: FrameType | None = sys._getframe(2)
+        marks = []
+        frame: FrameType | None = sys._getframe(_ABOVE)
+        depth = _ABOVE
         while frame is not None:
             code = frame.f_code
             kind = self._kinds.get(id(code)) or self._kind(code)
@@ -120,14 +138,17 @@ class Observer:
             elif kind is _FIT:
                 self._note_fit(frame)
                 return
-            elif kind is _ENTRY:
+            if kind is _USERS or kind is _ENTRY:
+                marks.append((depth, code, frame.f_lasti))
+            if kind is _ENTRY:
                 break
-            frame = frame.f_back
+            frame, depth = frame.f_back, depth + 1
         self._ended = time.monotonic()
         self._began = self._began or self._ended
         key = tuple([(id(each.f_code), each.f_lasti) for each in frames])
         known = self._stacks.get(key)
         stack = self._stacks[key] = known or _stack(frames)
+        self._latest[what] = marks, stack
         if not stack.nest:
             self._outside += 1
         elif self._is_settled and known:
@@ -249,6 +270,22 @@ class Observer:
         if not self._has_updates:
             remarks += ("no optimizer was applied in the run: loops that set weights were taken",)
         return msgspec.structs.replace(nest, evidence=phase.evidence, remarks=remarks, is_confirmed=phase.is_sure)
+
+
+def _is_at(marks: Sequence[_Mark]) -> bool:
+    """Return whether `Observer._see` is called from these places again.
+
+    Frames between them are not looked at, which would take three times as long: as many lead from the same place to the same place.
+    """
+    get = sys._getframe
+    try:
+        for depth, code, instruction in marks:
+            frame = get(depth + 1)
+            if frame.f_code is not code or frame.f_lasti != instruction:
+                return False
+    except ValueError:  # the stack is not so deep
+        return False
+    return True
 
 
 def _key(loop: Loop | None) -> LoopKey | None:
