@@ -3,7 +3,8 @@
 The order of creation alone is not a name: optimizer slots and metrics come into being when they are first used, and a resumed
 process first uses them at another moment. So an object is named within the object whose method was making it (its owner, on the
 Python stack): the n-th `kernel` made by the first `Dense` made by the first `Sequential`. Only the counts at the top, where the
-program itself makes things, depend on how far the run is; they are part of a checkpoint.
+program itself makes things, depend on how far the run is; they are part of a checkpoint. What is never made ahead (sets of tf.data
+and their iterators) is always counted there: a program's loop may run in a method of its own model.
 """
 
 from __future__ import annotations
@@ -41,9 +42,16 @@ class Births:
             return known
         key = self._given or self.next_key(label, frame or sys._getframe(1), value)
         self._given = None
+        return self._enter(value, key)
+
+    def _enter(self, value: object, key: str) -> str:
         identity = id(value)
         self._keys[identity] = (weakref.ref(value, lambda _ref: self._keys.pop(identity, None)), key)
         return key
+
+    def register_at_top(self, value: object, label: str) -> str:
+        """Name a new object by its turn among all of the program: the method of a model that trains may make it, epoch by epoch."""
+        return self._enter(value, self.next_key(label, None))
 
     def next_key(self, label: str, frame: FrameType | None, value: object = None) -> str:
         """Return the key of the next object with this label that the innermost owner on the stack makes."""

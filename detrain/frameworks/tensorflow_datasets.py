@@ -6,7 +6,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
 from typing import Any, Final
 
 import tensorflow as tf
@@ -24,7 +23,6 @@ from detrain.frameworks.tensorflow_positions import NoPosition, read_position, r
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 
-_SHUFFLED: Final = ("_ShuffleDataset", "_RandomDataset")
 _ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
 _AHEAD: Final = ("_Prefetch", "_Parallel")
 
@@ -89,7 +87,7 @@ class Datasets:
 
         `of_fit` is what the running `fit` draws from by an iterator of its own, or None.
         """
-        if "seeds" not in state:
+        if "seeds" not in state or any("/" in key for key in [*state["seeds"], *state["iterators"], *state["caches"]]):
             raise Diverged("an earlier version of detrain took the checkpoint", "start anew with --fresh")
         alive = dict(self._alive())
         lost = [key for key in state["uncounted"] if key in alive and key not in positions]
@@ -212,21 +210,20 @@ class Datasets:
             dataset = original_generator(generator, *args, **kwargs)
             if context.executing_eagerly():
                 # Not registered: what is made of a set is made by the program, and counted there.
-                self._called[births.next_key("generator", sys._getframe(1))] = weakref.ref(dataset), generator
+                self._called[births.next_key("generator", None)] = weakref.ref(dataset), generator
             return dataset
 
         @functools.wraps(original_dataset)
         def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
             original_dataset(dataset, *args, **kwargs)
-            key = births.register(dataset, "shuffle", sys._getframe(1)) if type(dataset).__name__ in _SHUFFLED else ""
             seeds = tensorflow_seeds.on_dataset(dataset) if context.executing_eagerly() else None
             if seeds is not None:
-                seeds.key = key
-                self._seeds[key] = weakref.ref(seeds)
+                seeds.key = births.register_at_top(dataset, "shuffle")
+                self._seeds[seeds.key] = weakref.ref(seeds)
             if type(dataset).__name__ == "CacheDataset" and runs_python(dataset):
                 self._filled_by_python.add(dataset)
             if context.executing_eagerly() and tensorflow_seeds.cache_of(dataset) is not None:
-                self._caches[births.register(dataset, "cache", sys._getframe(1))] = weakref.ref(dataset)
+                self._caches[births.register_at_top(dataset, "cache")] = weakref.ref(dataset)
 
         dataset_ops.DatasetV2.__init__ = dataset_made
         dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
@@ -247,7 +244,7 @@ class Datasets:
                 iterators.add(iterator)
             if dataset is not None and context.executing_eagerly():
                 if not is_of_fit:
-                    self._iterators[births.register(iterator, "iterator", _asking(dataset))] = weakref.ref(iterator)
+                    self._iterators[births.register_at_top(iterator, "iterator")] = weakref.ref(iterator)
                 # What `fit` draws from to its end it leaves nowhere.
                 self._count_iterator(
                     iterator, dataset, is_drawn_out=is_of_fit and dataset.cardinality() != tf.data.INFINITE_CARDINALITY
@@ -330,14 +327,6 @@ def _draw_again(behind: Sequence[tuple[Any, int]]) -> None:
     while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
         for iterator in waiting:
             next(iterator)
-
-
-def _asking(dataset: Any) -> FrameType | None:
-    """Return the frame that asks a dataset for an iterator: a shuffled set is no owner, its counts would not come back."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_locals.get("self") is dataset:
-        frame = frame.f_back
-    return frame
 
 
 def begin(iterator: Any, dataset: Any, *, is_of_fit: bool = False) -> None:

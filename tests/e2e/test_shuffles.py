@@ -73,6 +73,28 @@ say = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoc
 model.fit(data.batch(8).prefetch(1), epochs=4, verbose=0, callbacks=[say], validation_data=shuffled.take(9).batch(3))
 print(np.concatenate([np.ravel(w) for w in model.get_weights()]))
 """
+IN_A_MODEL = """
+import keras
+import numpy as np
+import tensorflow as tf
+class Trainer(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.kernel = self.add_weight(shape=(3,), initializer="ones")
+        self.sgd = keras.optimizers.SGD(0.01)
+    def rows(self, data):
+        return iter(data.shuffle(4))
+    def run_epoch(self, data):
+        for batch in self.rows(data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((batch * self.kernel - 1) ** 2)
+            self.sgd.apply([tape.gradient(loss, self.kernel.value)], [self.kernel])
+        print(np.ravel(self.kernel), flush=True)
+data = tf.data.Dataset.from_tensor_slices(np.random.normal(size=(12, 3)).astype("float32")).shuffle(12).batch(3)
+trainer = Trainer()
+for epoch in range(4):
+    trainer.run_epoch(data)
+"""
 FITTED = {
     "two paths": "tf.data.Dataset.zip((shuffled.map(lambda a, b: a), shuffled.map(lambda a, b: b)))",
     "concatenated with itself": "shuffled.concatenate(shuffled)",
@@ -119,3 +141,8 @@ def test_a_set_that_the_program_iterates_elsewhere_too_goes_on_with_its_next_ord
 @pytest.mark.parametrize("name", FITTED)
 def test_a_shuffled_set_that_fit_trains_on_goes_on_with_its_next_order(name: str, server: Server, tmp_path: Path) -> None:
     check(server, FIT.format(data=FITTED[name]), tmp_path, [7, 9])
+
+
+def test_a_loop_in_a_method_of_a_model_finds_its_iterators(server: Server, tmp_path: Path) -> None:
+    """They were the model's own, whose counts do not come back: the epoch began anew, in silence where it was killed at the cut."""
+    check(server, IN_A_MODEL, tmp_path, [10, 11, 14], "--every", "2b")
