@@ -12,6 +12,7 @@ import msgspec
 from detrain.errors import SiteUnknown
 
 Stage = Literal["forward", "backward", "optimizer"]
+Role = Literal["", "grad_in", "grad_wt"]
 STAGES: Final[tuple[Stage, ...]] = ("forward", "backward", "optimizer")
 
 CONTRACTIONS: Final = frozenset(
@@ -48,6 +49,17 @@ def places_of(op: str) -> tuple[int, int]:
     return _PLACES.get(op, (0, 1))
 
 
+def output_name(name: str, number: int) -> str:
+    """Return the name of the site that an output of an op is."""
+    return f"{name}:{number}" if number else name
+
+
+def op_and_output(site: str) -> tuple[str, int]:
+    """Return the name of an op and which of its outputs a site is."""
+    op, _, number = site.rpartition(":")
+    return (op, int(number)) if op and number.isdecimal() else (site, 0)
+
+
 class OperandShape(msgspec.Struct, frozen=True):
     """One tensor at a site."""
 
@@ -67,15 +79,18 @@ class OperandShape(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """An op of a compiled step. Its name is the same in every run and every trace of the program, and on every replica."""
+    """An op of a step, or one output of an op that has several.
+
+    Its name is the same in every run and every trace of the program, and on every replica.
+    """
 
     name: str
-    """FUNCTION/STAGE/LAYER/OP, with #k for the k-th such op of that layer."""
+    """FUNCTION/STAGE/LAYER/OP, with #k for the k-th such op of that layer, and :n for its n-th output behind the first."""
     layer: str
     """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did."""
     op: str
     stage: Stage
-    role: Literal["", "grad_in", "grad_wt"]
+    role: Role
     """Of a backward op: the gradient of the layer's input, or of its weight."""
     operands: dict[str, OperandShape]
     """`output`, and where they can be told apart `input` and `weight`."""

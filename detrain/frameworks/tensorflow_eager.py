@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
@@ -20,13 +20,15 @@ from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
 
 from detrain.faults.experiment import BITS, Firing, Injection
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage, places_of
+from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
 
 FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
 _HANDS_ON: Final = frozenset({"Cast", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient", "Sum"})
 """Ops that a gradient may pass on its way from the contraction that makes it to the variable."""
 _OTHER_SHAPE: Final = -1
+Operands = Callable[..., dict[str, tuple[int, Any]]]
+"""See `tensorflow_sites.operands_of`."""
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class EagerOp:
     attributes: tuple[Any, ...]
     """Names and values in turn."""
     outputs: list[Any] = field(default_factory=list)
-    role: Literal["", "grad_in", "grad_wt"] = ""
+    role: Role = ""
     given: frozenset[int] = frozenset()
     """Of an op that a gradient function runs: its inputs that the gradient from behind is in."""
     is_turned: bool = False
@@ -63,6 +65,7 @@ class EagerInjector:
 
     def __init__(self, injections: Sequence[Injection]) -> None:
         self._injection = injections[0]
+        self._op, self._output = op_and_output(injections[0].site)
         self._place: Final = injections[0].place
         self._countdown = self._count = 0
         self._golden = self._injected = b""
@@ -79,6 +82,7 @@ class EagerInjector:
     def select(self, injection: Injection) -> None:
         """Put this injection there from now on; nothing has been done of it."""
         self._injection, self._countdown, self._count = injection, 0, 0
+        self._op, self._output = op_and_output(injection.site)
 
     def arm(self, occurrence: int) -> None:
         """Have the next run of the site, or one so many runs later, hit."""
@@ -94,17 +98,23 @@ class EagerInjector:
 
     def must_hit(self, name: str) -> bool:
         """Return whether the op that is about to run is to be hit; it counts as run."""
-        if not self._countdown or name != self._injection.site:
+        if not self._countdown or name != self._op:
             return False
         self._countdown -= 1
         return not self._countdown
 
-    def hit(self, op: EagerOp, operands: Mapping[str, tuple[int, Any]], again: Callable[[Sequence[Any]], Any]) -> Any:
-        """Return the first output of an op that has run, corrupted, or as it is if the operand has another shape.
+    def hit(self, op: EagerOp, operands_of: Operands, again: Callable[[Sequence[Any]], Any]) -> list[Any]:
+        """Return the outputs of an op that has run, with the fault in them, or as they are if the operand has another shape.
 
         `again` runs it once more, on other inputs.
         """
-        injection, golden = self._injection, op.outputs[0]
+        outputs, number = list(op.outputs), self._output
+        if number < len(outputs):
+            outputs[number] = self._hit(op, operands_of(op, number), again)
+        return outputs
+
+    def _hit(self, op: EagerOp, operands: Mapping[str, tuple[int, Any]], again: Callable[[Sequence[Any]], Any]) -> Any:
+        injection, golden = self._injection, op.outputs[self._output]
         index, tensor = located(op, injection, operands)
         array = np.array(tensor)
         if array.size != injection.elements:
@@ -141,7 +151,7 @@ class EagerSites:
     def __init__(
         self,
         where: Any,
-        operands_of: Callable[..., dict[str, tuple[int, Any]]],
+        operands_of: Operands,
         attributes: Sequence[str],
         no_arithmetic: frozenset[str],
     ) -> None:
@@ -180,20 +190,22 @@ class EagerSites:
             return []
         return [
             Site(
-                name=op.key,
+                name=output_name(op.key, number),
                 layer=op.layer,
                 op=op.type,
                 stage=op.stage,
-                role=op.role,
+                role="" if number else op.role,
                 operands={
                     name: OperandShape(index, tuple(int(size) for size in tensor.shape), tensor.dtype.name)
-                    for name, (index, tensor) in self._operands_of(op, is_turned=op.is_turned).items()
+                    for name, (index, tensor) in self._operands_of(op, number, is_turned=op.is_turned).items()
                 },
                 executions=1,
                 is_alive=True,
                 attributes=dict(self._attributes_of(op)),
             )
             for op in self._ops
+            for number, output in enumerate(op.outputs)
+            if output.dtype.name in BITS
         ]
 
     def _attributes_of(self, op: EagerOp) -> Iterator[tuple[str, Any]]:
@@ -315,13 +327,12 @@ class EagerSites:
             with record.stop_recording():
                 result = run(_nested(op.inputs, inputs))
                 op.outputs = _tensors(result)
-                faulty = self.injector.hit(op, self._operands_of(op), lambda tensors: run(_nested(tensors, inputs)))
-            outputs = [faulty, *op.outputs[1:]]
+                outputs = self.injector.hit(op, self._operands_of, lambda tensors: run(_nested(tensors, inputs)))
             if recorded is not None:
                 execute.record_gradient(op.type, op.inputs, recorded(_nested(op.inputs, inputs)), outputs)
         finally:
             self._where.own -= 1
-        return outputs if _is_list(result) else faulty
+        return outputs if _is_list(result) else outputs[0]
 
     def _note(self, op: EagerOp) -> None:
         numbers = [number for number in map(_number, op.outputs) if number is not None]
@@ -336,7 +347,7 @@ class EagerSites:
         if self._where.gradients:
             op.given = frozenset(place for place, each in enumerate(op.inputs) if _number(each) in self._given)
         self._hand_on(op.type, op.inputs, op.outputs)
-        if self._notes and op.outputs and op.outputs[0].dtype.name in BITS:
+        if self._notes and any(output.dtype.name in BITS for output in op.outputs):
             self._ops.append(op)
 
     def _hand_on(self, op_type: str, inputs: list[Any], result: Any) -> None:

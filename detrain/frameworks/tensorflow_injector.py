@@ -111,11 +111,10 @@ class Injector:
         golden, injected = (self._variables[name].numpy()[:count].astype(kind).tobytes() for name in ("golden", "injected"))
         return Firing(int(self._variables["fired"].numpy()), golden, injected)
 
-    def replace(self, op: Any, outputs: list[Any]) -> list[Any]:
-        """Return the outputs with the fault's branch in place. Called in the op's graph, while no tape records."""
+    def replace(self, op: Any, output: int, golden: Any) -> Any:
+        """Return the output with the fault's branch in place. Called in the op's graph, while no tape records."""
         known = self._made()
-        index, tensor = located(op, self._injection, operands_of(op))
-        golden = outputs[0]
+        index, tensor = located(op, self._injection, operands_of(op, output))
 
         def armed() -> Any:
             remaining = known["countdown"].assign_sub(1, read_value=True)
@@ -128,7 +127,7 @@ class Injector:
         result = tf.cond(self._gate.read(golden.graph), armed, lambda: tf.identity(golden))
         if len(tf.config.list_logical_devices()) == 1:
             _leave_whole(result)
-        return [linked(golden, result), *outputs[1:]]
+        return linked(golden, result)
 
     def _made(self) -> dict[str, Any]:
         """Return the variables; they are made when the site is traced first."""

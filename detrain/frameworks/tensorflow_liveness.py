@@ -1,4 +1,4 @@
-"""Which ops of a compiled function matter: those that its results, or what it stores, depend on."""
+"""Which outputs of ops of a compiled function matter: those that its results, or what it stores, depend on."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _FUNCTIONS: Final = ("f", "then_branch", "else_branch", "cond", "body", "branche
 """Attributes of calls and control flow that name functions."""
 
 
-def live_ops(graph: Any, own_scope: str) -> set[tuple[int, str]]:
-    """Return (id of the graph, name) of the live ops of a function and of the functions that it calls.
+def live_outputs(graph: Any, own_scope: str) -> set[tuple[int, str, int]]:
+    """Return (id of the graph, op, output) of the live outputs of a function's ops and of those of functions that it calls.
 
-    An op is live if an output of the function, or an op that stores or prints something, can be reached from it. Of a called
+    An output is live if an output of the function, or an op that stores or prints something, can be reached from it. Of a called
     function only the outputs that are used count. Ops in `own_scope` are detrain's and keep nothing alive.
     """
     walk = _Walk(own_scope)
     walk.function(graph, range(len(graph.outputs)))
-    return walk.live
+    return walk.outputs
 
 
 class _Walk:
     def __init__(self, own_scope: str) -> None:
-        self.live: set[tuple[int, str]] = set()
+        self._live: set[tuple[int, str]] = set()
         self._own_scope = own_scope
-        self._outputs: set[tuple[int, str, int]] = set()
+        self.outputs: set[tuple[int, str, int]] = set()
         """(id of the graph, op, output) that are used."""
         self._entered: set[int] = set()
 
@@ -42,16 +42,16 @@ class _Walk:
         while waiting:
             tensor = waiting.pop()
             key = (id(graph), tensor.op.name, tensor.value_index)
-            if tensor.graph is graph and key not in self._outputs:
-                self._outputs.add(key)
+            if tensor.graph is graph and key not in self.outputs:
+                self.outputs.add(key)
                 self._op(graph, tensor.op, waiting, tensor.value_index)
 
     def _op(self, graph: Any, op: Any, waiting: list[Any], output: int | None = None) -> None:
         chain = [op]  # with what it waits for: such chains may be long
         while chain:
             each = chain.pop()
-            is_new = (id(graph), each.name) not in self.live
-            self.live.add((id(graph), each.name))
+            is_new = (id(graph), each.name) not in self._live
+            self._live.add((id(graph), each.name))
             for called in called_graphs(graph, each):
                 if each.type in (*_CALLS, *_BRANCHES):
                     self.function(called, [output] if each is op and output is not None else [])
@@ -63,7 +63,7 @@ class _Walk:
                 chain.extend(
                     control
                     for control in each.control_inputs
-                    if (id(graph), control.name) not in self.live and not control.name.startswith(own)
+                    if (id(graph), control.name) not in self._live and not control.name.startswith(own)
                 )
 
     def _has_effect(self, graph: Any, op: Any) -> bool:

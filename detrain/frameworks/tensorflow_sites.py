@@ -1,7 +1,7 @@
 """Sites in TensorFlow: which ops a program's compiled functions are made of, while they are traced.
 
 Every op of a graph is made by one function of TensorFlow's (`_apply_op_helper`); what it returns takes the op's place wherever its
-outputs are used, on the gradient tape too. So a site's outputs can be replaced there: the backward pass sees what was put in, the
+outputs are used, on the gradient tape too. So an output can be replaced there: the backward pass sees what was put in, the
 op's own inputs stay. Eager ops do not pass that way and cost nothing (detrain.frameworks.tensorflow_eager).
 
 Names do not use TensorFlow's own, which are made unique by counting what was traced before: a site is the k-th op of its type that
@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -26,10 +26,10 @@ from tensorflow.python.framework import func_graph, op_def_library, ops
 from tensorflow.python.ops import cond_v2, control_flow_util_v2, gradients_util, while_v2
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, Stage, places_of
+from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, output_name, places_of
 from detrain.frameworks.tensorflow_eager import EagerSites
 from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
-from detrain.frameworks.tensorflow_liveness import live_ops
+from detrain.frameworks.tensorflow_liveness import live_outputs
 from detrain.frameworks.tensorflow_stages import Late, Where
 
 OWN_FUNCTION: Final = "detrain_own"
@@ -61,6 +61,9 @@ _LOADERS: Final = (
     "_finalize_func",
 )
 """Names of the functions of tf.data begin so, and of those of our own."""
+_MOST_AXES: Final = 8
+_NO_SHAPE: Final = np.array([-1] + [0] * _MOST_AXES)
+"""The note of a shape that has not been seen: rank, sizes, zeros."""
 _GRADIENT_GRAPHS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
 _PARTS: Final = (
     *(control_flow_util_v2.CondBranchFuncGraph, control_flow_util_v2.WhileBodyFuncGraph, control_flow_util_v2.WhileCondFuncGraph),
@@ -81,20 +84,21 @@ class Op:
     layer: str
     stage: Stage
     op: Any
-    role: Literal["", "grad_in", "grad_wt"] = ""
+    roles: dict[int, Role] = field(default_factory=dict)
+    """Which gradient an output is."""
     is_turned: bool = False
     """Whether its weight comes before its input: TensorFlow exchanges them in gradients of products with a transposed matrix."""
     shapes: dict[str, Any] = field(default_factory=dict)
     """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
     digest: Any = None
-    """Hidden variable that takes a digest of the output when the graph runs."""
+    """Hidden variable that takes a digest of the outputs when the graph runs."""
 
 
 class Point(Protocol):
-    """What replaces the outputs of a site."""
+    """What replaces an output of an op."""
 
-    def replace(self, op: Any, outputs: list[Any]) -> list[Any]:
-        """Return what is to be used in place of an op's outputs. Called in the op's graph."""
+    def replace(self, op: Any, output: int, golden: Any) -> Any:
+        """Return what is to be used in place of an op's output, which is `golden`. Called in the op's graph."""
 
 
 class Sites:
@@ -215,7 +219,7 @@ class Sites:
             function = function_of(op.graph)
             if function is None or op.graph is not ops.get_default_graph():  # or moved out of the gradient of a loop
                 return result
-            if not outputs or outputs[0].dtype not in _DTYPES:
+            if not numbers_of(outputs):
                 return result
             return structure, is_stateful, op, self._on_op(function, op, list(outputs))
 
@@ -247,22 +251,30 @@ class Sites:
         self._ops[id(graph), op.name] = found
         if here.gradients:
             here.gradients[-1][1].append(found)
-        golden = outputs
-        for point in self._points(found.key, replica):
-            with self.own_ops(graph):
-                outputs = point.replace(op, outputs)
+        given = list(outputs)
+        for number in numbers_of(outputs):
+            for point in self._points(output_name(found.key, number), replica):
+                with self.own_ops(graph):
+                    given[number] = point.replace(op, number, given[number])
         if self._counts:
-            outputs = self._measure(found, outputs)
+            self._measure(found, given)
         if self._has_digests:
-            with self.own_ops(graph):
-                found.digest = hidden_variable(0, tf.int64)
-                with tf.control_dependencies([found.digest.assign(_digest(outputs[0]), read_value=False)]):
-                    outputs = [linked(outputs[0], tf.identity(outputs[0])), *outputs[1:]]
-        if outputs[0] is not golden[0]:
-            self._replaced[id(graph), op.name, 0] = outputs[0]
-        return outputs
+            self._take_digest(found, given)
+        for number, (before, after) in enumerate(zip(outputs, given, strict=True)):
+            if after is not before:
+                self._replaced[id(graph), op.name, number] = after
+        return given
 
-    def _measure(self, found: Op, outputs: list[Any]) -> list[Any]:
+    def _take_digest(self, found: Op, given: list[Any]) -> None:
+        """Have a digest taken when the op's graph runs."""
+        numbers = numbers_of(given)
+        with self.own_ops(found.op.graph):
+            found.digest = hidden_variable(0, tf.int64)
+            digest = tf.add_n([_digest(given[number]) * (number + 1) for number in numbers])
+            with tf.control_dependencies([found.digest.assign(digest, read_value=False)]):
+                given[numbers[0]] = linked(given[numbers[0]], tf.identity(given[numbers[0]]))
+
+    def _measure(self, found: Op, given: list[Any]) -> None:
         """Have the runs of the op's graph counted, and its shapes noted when it runs, where tracing does not tell them."""
         graph = found.op.graph
         with self.own_ops(graph):
@@ -270,14 +282,15 @@ class Sites:
             if id(graph) not in self._runs:
                 self._runs[id(graph)] = hidden_variable(0, tf.int64)
                 notes.append(self._runs[id(graph)].assign_add(1, read_value=False))
-            for _index, tensor in operands_of(found.op).values():
-                if not tensor.shape.is_fully_defined():
-                    noted = found.shapes[tensor.name] = hidden_variable(np.zeros(0, np.int64), tf.int64, [None])
-                    notes.append(noted.assign(tf.shape(tensor, out_type=tf.int64), read_value=False))
+            for number in numbers_of(given):
+                for _index, tensor in operands_of(found.op, number).values():
+                    if not tensor.shape.is_fully_defined() and tensor.name not in found.shapes:
+                        noted = found.shapes[tensor.name] = hidden_variable(_NO_SHAPE, tf.int64)
+                        notes.append(noted.assign(_padded_shape(tensor), read_value=False))
             if notes:
+                first = numbers_of(given)[0]
                 with tf.control_dependencies(notes):
-                    outputs = [linked(outputs[0], tf.identity(outputs[0])), *outputs[1:]]
-        return outputs
+                    given[first] = linked(given[first], tf.identity(given[first]))
 
     def _watch_gradients(self) -> None:
         original_tape = backprop._gradient_function
@@ -316,8 +329,9 @@ class Sites:
                 if isinstance(grad, tf.Tensor) and op_type not in _NO_ARITHMETIC:
                     found = _maker(grad, made)
                     if found is not None:
-                        found.role = "grad_wt" if index == 1 else "grad_in"
-                        found.is_turned = _is_turned(found, made, upstream)
+                        own = grad.value_index if grad.op is found.op else 0
+                        found.roles[own] = "grad_wt" if index == 1 else "grad_in"
+                        found.is_turned = _is_turned(found, found.roles[own], made, upstream)
             return grads
 
         try:
@@ -355,21 +369,23 @@ class Sites:
 
     def sites(self) -> list[Site]:
         """Return the sites of the functions that have run since `begin_step`, in the order in which they were traced."""
-        alive: set[tuple[int, str]] = set()
+        alive: set[tuple[int, str, int]] = set()
         for graph in self._called.values():
-            alive |= live_ops(graph, OWN_SCOPE)
+            alive |= live_outputs(graph, OWN_SCOPE)
         runs: dict[str, int] = {}
         replicas: dict[str, int] = {}
         found: dict[str, Site] = {}
         for known in self._ops.values():
-            replicas[known.key] = max(replicas.get(known.key, 1), known.replica + 1)
             count = int(self._runs[id(known.op.graph)].numpy())
-            if known.replica or count == 0:
-                continue
-            runs[known.key] = runs.get(known.key, 0) + count
-            is_alive = (id(known.op.graph), known.op.name) in alive
-            if known.key not in found or (is_alive and not found[known.key].is_alive):
-                found[known.key] = self._site(known, is_alive=is_alive)
+            for number in numbers_of(known.op.outputs):
+                name = output_name(known.key, number)
+                replicas[name] = max(replicas.get(name, 1), known.replica + 1)
+                if known.replica or count == 0:
+                    continue
+                runs[name] = runs.get(name, 0) + count
+                is_alive = (id(known.op.graph), known.op.name, number) in alive
+                if name not in found or (is_alive and not found[name].is_alive):
+                    found[name] = self._site(known, number, is_alive=is_alive)
         compiled = [msgspec.structs.replace(site, replicas=replicas[name], executions=runs[name]) for name, site in found.items()]
         return compiled + self.eager.sites()
 
@@ -377,16 +393,16 @@ class Sites:
         """Return (name, replica, digest) of each op, in the order in which they were traced: an op's inputs come before it."""
         return [(known.key, known.replica, int(known.digest.numpy())) for known in self._ops.values() if known.digest is not None]
 
-    def _site(self, known: Op, *, is_alive: bool) -> Site:
+    def _site(self, known: Op, output: int, *, is_alive: bool) -> Site:
         return Site(
-            name=known.key,
+            name=output_name(known.key, output),
             layer=known.layer,
             op=known.op.type,
             stage=known.stage,
-            role=known.role,
+            role=known.roles.get(output, ""),
             operands={
                 name: OperandShape(index, _shape(tensor, known.shapes.get(tensor.name)), tensor.dtype.name)
-                for name, (index, tensor) in operands_of(known.op, is_turned=known.is_turned).items()
+                for name, (index, tensor) in operands_of(known.op, output, is_turned=known.is_turned).items()
             },
             executions=0,
             is_alive=is_alive,
@@ -394,15 +410,23 @@ class Sites:
         )
 
 
-def operands_of(op: Any, *, is_turned: bool = False) -> dict[str, tuple[int, Any]]:
-    """Return the operands of an op, by name, with their place among its inputs or outputs; `is_turned`: its weight comes first."""
+def numbers_of(outputs: Sequence[Any]) -> list[int]:
+    """Return which of an op's outputs are of dtypes that a fault can be in."""
+    return [number for number, output in enumerate(outputs) if output.dtype in _DTYPES]
+
+
+def operands_of(op: Any, output: int, *, is_turned: bool = False) -> dict[str, tuple[int, Any]]:
+    """Return the operands of one output of an op, by name, with their place among the op's inputs or outputs.
+
+    `is_turned`: its weight comes before its input.
+    """
     operands = {}
     if op.type in CONTRACTIONS:
         places = places_of(op.type)
         for name, index in zip(("input", "weight"), places[::-1] if is_turned else places, strict=True):
             if index < len(op.inputs):
                 operands[name] = (index, op.inputs[index])
-    operands["output"] = (0, op.outputs[0])
+    operands["output"] = (output, op.outputs[output])
     return operands
 
 
@@ -414,9 +438,18 @@ def _digest(tensor: Any) -> Any:
     return tf.reduce_sum(tf.cast(bits, tf.int64) * places)
 
 
+def _padded_shape(tensor: Any) -> Any:
+    """Return the rank of a tensor and its shape, in a length that is always the same: XLA has no other."""
+    shape = tf.shape(tensor, out_type=tf.int64)
+    rank = tf.size(shape, out_type=tf.int64)
+    zeros = tf.fill([tf.maximum(_MOST_AXES - rank, 0)], tf.constant(0, tf.int64))
+    return tf.ensure_shape(tf.concat([[rank], shape, zeros], 0)[: _MOST_AXES + 1], _NO_SHAPE.shape)
+
+
 def _shape(tensor: Any, noted: Any) -> tuple[int, ...]:
-    if noted is not None and noted.shape != [0]:
-        return tuple(int(size) for size in noted.numpy())
+    rank, *sizes = (-1,) if noted is None else (int(size) for size in noted.numpy())
+    if 0 <= rank <= _MOST_AXES:
+        return tuple(sizes[:rank])
     return tuple(-1 if size is None else int(size) for size in tensor.shape) if tensor.shape.rank is not None else (-1,)
 
 
@@ -444,7 +477,7 @@ def _maker(grad: Any, made: list[Op]) -> Op | None:
     return last
 
 
-def _is_turned(found: Op, made: list[Op], upstream: Iterable[Any]) -> bool:
+def _is_turned(found: Op, role: Role, made: list[Op], upstream: Iterable[Any]) -> bool:
     """Return whether a gradient's op has its weight before its input: dY is the input of dX, and the weight of dW."""
     if found.op.type not in CONTRACTIONS or len(found.op.inputs) < 2:
         return False
@@ -457,7 +490,7 @@ def _is_turned(found: Op, made: list[Op], upstream: Iterable[Any]) -> bool:
         return (tensor.op.name in names or tensor.op.type in _NO_ARITHMETIC) and any(map(is_given, tensor.op.inputs))
 
     first, second = (is_given(found.op.inputs[index]) for index in places_of(found.op.type))
-    return (second and not first) if found.role == "grad_in" else (first and not second)
+    return (second and not first) if role == "grad_in" else (first and not second)
 
 
 def _plain(scope: str) -> str:
