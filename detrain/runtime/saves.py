@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
+from collections.abc import Iterator
 from types import FrameType
+from typing import Final
 
 from detrain.errors import StoreError
 from detrain.runtime import report
-from detrain.runtime.config import Config
+from detrain.runtime.config import Config, Every
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.digest import ToArray
 from detrain.runtime.journal import Journal
 from detrain.runtime.metric import find_metric
 from detrain.store import Catalogue, Snapshot
 from detrain.store.writer import LARGE_BYTES, Writer
+
+
+class Cost:
+    """What part of a run's time its checkpoints take, from the first one on."""
+
+    _FROM_S: Final = 5.0
+    """Less is not worth a word."""
+    _MUCH: Final = 0.2
+    _LITTLE: Final = 0.05
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._spent_s, self._count = 0.0, 0
+        self._is_said = False
+
+    def note(self, began: float, ended: float, every: Every) -> str | None:
+        """Take the time of a save, in seconds of one clock; return a warning, once, if they take much of the run's."""
+        self._began = began if self._began is None else self._began
+        self._spent_s, self._count = self._spent_s + ended - began, self._count + 1
+        share = self._spent_s / max(ended - self._began, 1e-9)
+        if self._is_said or self._count < 4 or self._spent_s < self._FROM_S or share < self._MUCH or every.unit == "minutes":
+            return None
+        self._is_said = True
+        fewer = f"{math.ceil(share / self._LITTLE) * every.count:g}{'b' if every.unit == 'batches' else ''}"
+        each = f"{self._spent_s / self._count:.1f} s"
+        return f"checkpoints take {share:.0%} of the time, {each} each: take fewer with --every {fewer} or --every 10min"
 
 
 class Saves:
@@ -30,6 +60,16 @@ class Saves:
         self.last_at = time.monotonic()
         """When the state was saved or restored last."""
         self._misses_metric = False
+        self._cost = Cost()
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around all that training waits for at a save: say so, once, if that is much."""
+        began = time.monotonic()
+        yield
+        warning = self._cost.note(began, time.monotonic(), self._config.every)
+        if warning is not None:
+            report.warn(warning)
 
     def is_due_by_time(self, now: float) -> bool:
         """Return whether the last save is as long ago as `--every` says in minutes."""

@@ -490,8 +490,11 @@ class Session:
             self._journal.add_streams(address, changed)
 
     def _save(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> None:
-        if self.experiment is not None and not self.experiment.plan.has_checkpoints:
-            return
+        if self.experiment is None or self.experiment.plan.has_checkpoints:
+            with self._saves.timed():
+                self._take(cut, frame, loop)
+
+    def _take(self, cut: Cut, frame: FrameType, loop: Loop | None) -> None:
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
         self._batches.settle()
         for stream in (sys.stdout, sys.stderr):
