@@ -63,6 +63,9 @@ class Session:
         metas = [read_meta(Path(path)) for path in config.stations]
         last = metas[-1] if metas else None
         self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
+        self._loops_were = {meta.phase: meta.loop for meta in metas if meta.loop}
+        """Where the first run entered the loops of the phases, as far as there are stations in them."""
+        self._loop_at = ""
         self._saves = Saves(config, self._catalogue, last.journal_bytes if last is not None else None)
         self._journal = self._saves.journal
         self.frameworks: list[Framework] = []
@@ -99,7 +102,7 @@ class Session:
             self.recovery = Rewind(self.experiment, window, self._guard, lambda: self._at_first_batch, self._catalogue.folder)
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
         """Cuts at which loaders are set to their positions."""
-        self._confirmation = Confirmation(config, self._begin)
+        self._confirmation = Confirmation(config, self._begin, lambda: self._saves.has_checkpoint)
         log = self._catalogue.folder / f"{config.program}-r{config.run}.changes"
         is_fresh = config.is_fresh and not self._confirmation.is_restart
         self._changes = Changes(log, cursor_of(last) if last is not None else None, is_fresh=is_fresh)
@@ -174,6 +177,13 @@ class Session:
         self._phase += 1
         self._thread = threading.get_ident()
         self._begin()
+        self._loop_at = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        was = self._loops_were.get(self._phase, self._loop_at)
+        if was != self._loop_at:
+            raise Diverged(
+                f"phase {self._phase} is the loop at {self._loop_at}; the checkpoint was taken in the one at {was}",
+                "were other loops given probes since (inst.info)? Take those that it had, or start anew with --fresh",
+            )
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit = True, False
         self._figures = figures.drawn()
@@ -531,6 +541,7 @@ class Session:
             frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
             not_captured=tuple(sorted(self._warned)),
             item=self._item if cut == "epoch" else "",
+            loop=self._loop_at,
             forward=forward,
             loaders=tuple(positions),
             files=self._files.state(),

@@ -1,7 +1,7 @@
 """In a run with probes: see that updates happen in the loops that carry them. Static analysis proposes, the run confirms.
 
 Where the run shows other loops before a loop with probes was reached, detrain writes down what it has seen and starts the program
-again; later it can only say so.
+again; later, or once there is a checkpoint, it can only say so: checkpoints count the loops that they were taken in.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _RESTARTED = "DETRAIN_RESTARTED"
 class Confirmation:
     """What the session does at updates, until it knows."""
 
-    def __init__(self, config: Config, begin: Callable[[float], None]) -> None:
+    def __init__(self, config: Config, begin: Callable[[float], None], has_checkpoint: Callable[[], bool]) -> None:
         """`begin` is told before the program is started again when it entered a loop (seconds since 1970)."""
         self._config = config
         self._begin = begin
+        self._has_checkpoint = has_checkpoint
         self._began_at = 0.0
         self._structure = config.structure or Structure((), "")
         self._stray: Observer | None = None
@@ -65,7 +66,7 @@ class Confirmation:
         observer.stop()
         seen = observer.outcome(self._structure, has_ended=False).structure
         first = next((f"{Path(nest.batch_loop.file).name}:{nest.batch_loop.line}" for nest in seen.nests), "")
-        if not self._may_start_again or not first:
+        if not self._may_start_again or not first or self._has_checkpoint():
             report.warn(f"weights are updated in the loop at {first}, which has no probes: a kill there goes back to before it")
             return
         self._write(seen, Path(self._config.info or Path(self._config.home) / "inst.info"))

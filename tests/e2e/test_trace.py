@@ -214,3 +214,47 @@ def test_a_program_that_fails_keeps_its_traceback_and_status(tmp_path: Path) -> 
     assert run.status == 1
     assert run.err.rstrip().endswith("ValueError: mine")
     assert len(found(tmp_path)["nests"]) == 1
+
+
+BESIDE_FIT = """
+import keras, numpy as np, tensorflow as tf
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+value = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+value.compile("sgd", "mse")
+def assign(vector):
+    start = 0
+    for variable in model.trainable_variables:
+        size = int(np.prod(variable.shape))
+        variable.assign(tf.reshape(vector[start : start + size], variable.shape))
+        start += size
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    grads = tape.gradient(loss, model.trainable_variables)
+    new = [np.ravel(v - 0.01 * g) for v, g in zip(model.trainable_variables, grads)]
+    assign(np.concatenate(new))
+    value.fit(x, np.ones(len(x)), epochs=3, verbose=0)
+    print(float(loss), flush=True)
+for episode in range(4):
+    step(np.random.normal(size=(16, 4)).astype("float32"))
+"""
+
+
+def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path) -> None:
+    """It began anew with other probes, took the checkpoint that it found for one of theirs, and ended before it had trained."""
+    (tmp_path / "program.py").write_text(BESIDE_FIT)
+    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    assert "has no probes" in run.err
+    assert run.out == whole.out
+
+
+def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BESIDE_FIT)
+    assert detrain("run", "program.py", cwd=tmp_path).status == 0
+    assert detrain("trace", "program.py", cwd=tmp_path).status == 0
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    assert run.status == errors.Diverged.exit_code
+    assert "the checkpoint was taken in the one at trainer.py:" in run.err
