@@ -99,8 +99,10 @@ class SettraceWatcher:
     name = "sys.settrace"
     is_lasting = False
 
-    def __init__(self, on_line: OnLine) -> None:
+    def __init__(self, on_line: OnLine, on_entry: OnEntry) -> None:
         self._on_line = on_line
+        self._on_entry = on_entry
+        self._files: dict[CodeType, str] = {}
         self._loops: dict[CodeType, dict[int, range]] = {}
         self._turned: dict[FrameType, int] = {}
         self._is_on = self._is_stopped = False
@@ -109,7 +111,8 @@ class SettraceWatcher:
         """Watch headers until one has been reached and its body entered."""
         if self._is_stopped or (not self._is_on and sys.gettrace() is not None):  # a debugger is at work: leave it alone
             return
-        for frame, _file, loops in running:
+        for frame, file, loops in running:
+            self._files[frame.f_code] = file
             self._loops.setdefault(frame.f_code, {}).update(loops)
             frame.f_trace = self._local
         if not self._is_on:
@@ -128,7 +131,14 @@ class SettraceWatcher:
             sys.settrace(None)
 
     def _entered(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        return self._local if self._is_on and frame.f_code in self._loops else None
+        return self._anew if self._is_on and frame.f_code in self._loops else None
+
+    def _anew(self, frame: FrameType, event: str, argument: object) -> Any:
+        """Trace a call that began after the update: the loop that it comes to first is entered there, and does not turn."""
+        if not self._is_on or event != "line" or frame.f_lineno not in self._loops[frame.f_code]:
+            return self._anew
+        self._on_entry((self._files[frame.f_code], frame.f_lineno))
+        return self._local(frame, event, argument)
 
     def _local(self, frame: FrameType, event: str, _argument: object) -> Any:
         if not self._is_on or event != "line":
@@ -185,5 +195,5 @@ def marks_are_used() -> bool:
 
 def loop_watcher(on_line: OnLine, on_entry: OnEntry, marks: Sequence[LoopKey]) -> LoopWatcher:
     """Return the watcher for this Python, and for a program in which these loops carry marks."""
-    others = MonitoringWatcher(on_line) if sys.version_info >= (3, 12) else SettraceWatcher(on_line)
+    others = MonitoringWatcher(on_line) if sys.version_info >= (3, 12) else SettraceWatcher(on_line, on_entry)
     return MarkWatcher(on_entry, marks, others) if marks else others

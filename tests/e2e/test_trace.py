@@ -258,3 +258,16 @@ def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path) -> No
 
     assert run.status == errors.Diverged.exit_code
     assert "the checkpoint was taken in the one at trainer.py:" in run.err
+
+
+def test_a_loop_over_weights_that_is_also_used_elsewhere_is_a_part_of_the_step(tmp_path: Path) -> None:
+    """Its next call was taken for a turn, and the loop around it was watched no more: weights counted as batches."""
+    text = BESIDE_FIT.replace("    value.fit(x, np.ones(len(x)), epochs=3, verbose=0)\n", "    assign(value, np.ones(5))\n")
+    text = text.replace("assign(vector)", "assign(model, vector)").replace("assign(np.conc", "assign(model, np.conc")
+    (tmp_path / "program.py").write_text(text)
+    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    line = text.splitlines().index("for episode in range(4):") + 1
+    assert [nest["batch_loop"]["line"] for nest in found(tmp_path)["nests"]] == [line]
+    assert run.out.splitlines()[-4:] == whole.out.splitlines()

@@ -70,14 +70,17 @@ def make_watcher(program, kind, seen):
     def on_line(_code, line):
         seen.append(("turned", line))
 
+    def on_entry(key):
+        seen.append(("entered", key[1]))
+
     if kind == "sys.monitoring":
         return MonitoringWatcher(on_line), []
     if kind == "sys.settrace":
-        return SettraceWatcher(on_line), []
+        return SettraceWatcher(on_line, on_entry), []
     edits, lines = edits_for_marks(program.source.encode(), 0)
     assert lines == sorted(program.headers.values())
     marks = [(FILE if kind == MARKS or line % 2 else "another file", line) for line in lines]
-    return MarkWatcher(lambda key: seen.append(("entered", key[1])), marks, SettraceWatcher(on_line)), edits
+    return MarkWatcher(on_entry, marks, SettraceWatcher(on_line, on_entry)), edits
 
 
 def watch(program, kind):

@@ -28,7 +28,7 @@ def test_the_same_on_other_pythons(version: str) -> None:
 
 def test_a_debugger_is_left_alone() -> None:
     seen: list[int] = []
-    watcher = SettraceWatcher(lambda _code, line: seen.append(line))
+    watcher = SettraceWatcher(lambda _code, line: seen.append(line), lambda _loop: None)
 
     def debugger(*_event: object) -> None:
         return None
