@@ -47,14 +47,27 @@ class Capture:
         self._settings.begin()
         return self.baseline(frame)
 
-    def baseline(self, frame: FrameType, loop: Loop | None = None) -> Baseline:
-        """Return what is there now, so that later only what the loop changed counts as changed."""
+    def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
+        """Return what names are still bound to at an epoch's start that the epochs before it bound, and that are read no more.
+
+        A run that resumes there binds none of them.
+        """
+        found = Baseline()
+        live = {(root, name) for root, values in _namespaces(frame) for name in values}
+        for root, values in _namespaces(frame, is_everything=True):
+            for name, value in values.items():
+                if (root, name) not in live and _may_be_held_elsewhere(value) and not at_phase.is_bound(f"{root}|{name}", value):
+                    found.bind(_place(root, name), value)
+        return found
+
+    def baseline(self, frame: FrameType, loop: Loop | None = None, left: Baseline | None = None) -> Baseline:
+        """Return what is there now, so that later only what the loop changed counts as changed; `left`: see there."""
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
                 encoder.encode(value, _path(root, name))
-                if _may_be_held_elsewhere(value):
+                if _may_be_held_elsewhere(value) and not (left is not None and left.is_bound(_place(root, name), value)):
                     found.bind(f"{root}|{name}", value)
         for name, value in self._called().items():
             encoder.encode(value, f"{_CALLED}, {name}")
@@ -278,6 +291,11 @@ def _set_source(loop: Loop, source: object) -> None:
 
 def _frame_root(depth: int, frame: FrameType) -> str:
     return f"frame|{depth} {frame.f_code.co_qualname}"
+
+
+def _place(root: str, name: str) -> str:
+    """Return the key of a name wherever its frame is in the stack: a function that the epoch loop calls lies above it."""
+    return f"{root.partition(' ')[2] or root}|{name}"
 
 
 def _path(root: str, name: str) -> str:

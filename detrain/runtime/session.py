@@ -119,7 +119,7 @@ class Session:
         self.answers.watch()
         self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
         self._identity = Identity(config.environment, self.frameworks, may_differ=config.allows_environment)
-        self._at_phase, self._at_first_batch = Baseline(), Baseline()
+        self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
         self._batches_done = 0
         self._entered = Entered()
         self._claims_from: int | None = None
@@ -190,7 +190,7 @@ class Session:
         self._epoch_at = time.monotonic()
         for framework in self.frameworks:
             framework.begin_phase()
-        self._at_phase = self._capture.begin_phase(frame)
+        self._at_phase, self._left = self._capture.begin_phase(frame), Baseline()
         if self._pulls:
             self.note_all_streams()
 
@@ -268,6 +268,8 @@ class Session:
             self.experiment.end_epoch(self._phase, self._epoch, lambda: accuracies(frame, self._to_array, is_after_epoch=True))
         self._epoch, self._batch, self._pass_until = epoch, 0, 0
         self._entered.begin(frame)
+        if self._config.every.unit != "epochs":
+            self._left = self._capture.left(frame, self._at_phase)
         if not self._notes_all_streams:
             self._streams_at_batch = None
         if self._arrive("epoch", frame) or self._stations:
@@ -350,7 +352,7 @@ class Session:
         address = (self._phase, self._epoch, self._batch)
         needs_baseline = self._config.every.unit != "epochs" or self.recovery is not None
         if self._batch == 0 and (self.is_forwarding or needs_baseline):
-            self._at_first_batch = self._capture.baseline(frame, loop)
+            self._at_first_batch = self._capture.baseline(frame, loop, self._left)
         if self.is_forwarding:
             self._aim()
             if not self._arrive("load", frame, loop):
@@ -427,7 +429,7 @@ class Session:
             self._epoch, self._is_implicit = 0, True
             self._entered.begin(None)
         if self._batch == 0 and (self.is_forwarding or self._config.every.unit != "epochs"):
-            self._at_first_batch = self._capture.baseline(frame)
+            self._at_first_batch = self._capture.baseline(frame, left=self._left)
         self._batch += 1
         return self._batch - 1
 

@@ -370,3 +370,28 @@ def test_a_copied_folder_holds_what_the_folder_holds(tmp_path: Path) -> None:
     assert (tmp_path / "copy" / "large").is_symlink()
     assert (tmp_path / "copy" / ".git").is_symlink()
     assert written(tmp_path / "copy", before).keys() == {"sub/x.txt", "new"}
+
+
+LEFT_OVER = """
+def main():
+    optimizer = Optimizer(np.ones(3))
+    for epoch in range(3):
+        for step in range(6):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"{epoch}:{step}")
+        scores = {"loss": float(optimizer.weights.sum())}
+        print(scores)
+main()
+"""
+
+
+def test_what_an_earlier_epoch_left_and_nothing_reads_is_no_state(tmp_path: Path) -> None:
+    """A run that resumes at the epoch's start never binds it: its later checkpoints were others than those of a whole run."""
+    (tmp_path / "program.py").write_text(PRELUDE + LEFT_OVER)
+    detrain("run", "--every", "4b", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    for death in ("2:1", ""):
+        detrain("run", "--every", "4b", "--ckpt", "killed", "program.py", cwd=tmp_path, DIE_AT=death)
+
+    name = "program-r1-p0-e00002-l000004.h5"
+    compared = detrain("ckpt", "diff", f"whole/{name}", f"killed/{name}", cwd=tmp_path)
+    assert compared.status == 0, compared.out
