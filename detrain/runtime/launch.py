@@ -25,7 +25,7 @@ from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
 from detrain.instrument.edits import compile_edited
 from detrain.instrument.marks import MARK
 from detrain.instrument.yields import PROBE
-from detrain.runtime import probes
+from detrain.runtime import probes, report
 from detrain.runtime.config import VARIABLE, Config
 from detrain.runtime.outside import fix_listings
 from detrain.runtime.rng import Streams
@@ -107,7 +107,7 @@ def _run_file(config: Config) -> None:
 
 
 def hook_tracebacks() -> None:
-    """Cut the frames of detrain and of runpy from the tracebacks that end the program."""
+    """Cut the frames of detrain and of runpy from the tracebacks that end the program; say it where the way back was its end."""
     shown = sys.excepthook
     hidden = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, runpy.__file__, "<frozen runpy>")
 
@@ -119,6 +119,11 @@ def hook_tracebacks() -> None:
             error.__traceback__ = _without(error.__traceback__, hidden)
             error = error.__cause__ or error.__context__
         shown(kind, value, value.__traceback__)
+        if issubclass(kind, Exception) and probes.is_resuming():
+            report.warn(
+                "the program failed on its way to the checkpoint: code before it runs again, and finds what is there now "
+                "(files that were deleted or replaced since?); --fresh starts anew"
+            )
 
     sys.excepthook = hook
 

@@ -388,3 +388,31 @@ def test_training_loops_in_several_threads_at_once(head: str, tmp_path: Path) ->
     assert in_turn.status == 0, in_turn.err
     assert in_turn.out.startswith("weights")
     assert_refused(at_once, errors.NotCapturable, "several threads", "--bare")
+
+
+BEST_IS_GONE = """
+import shutil
+def train(name):
+    optimizer = Optimizer(np.ones(3))
+    os.makedirs("best")
+    for epoch in range(3):
+        for step in range(4):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"{name}:{epoch}:{step}")
+        np.save("best/weights.npy", optimizer.weights)
+    show(np.load("best/weights.npy"))
+    shutil.rmtree("best")
+train("first")
+train("second")
+"""
+
+
+def test_a_program_that_fails_on_its_way_to_the_checkpoint_is_told_why(tmp_path: Path) -> None:
+    """What the first training had saved, it reads again behind it; it was deleted there."""
+    (tmp_path / "program.py").write_text(PRELUDE + BEST_IS_GONE)
+    assert detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="second:0:2").status == -9
+    run = detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+
+    assert run.status == 1
+    assert "FileNotFoundError" in run.err
+    assert "failed on its way to the checkpoint" in run.err.splitlines()[-1]
