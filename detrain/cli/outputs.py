@@ -104,7 +104,7 @@ def first_difference(whole: str, resumed: str, timed: Collection[Field]) -> str 
 
 def _lines(text: str) -> Sequence[str]:
     """Return lines as a terminal shows them: of what was written over only the last."""
-    return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return [line.rstrip("\r\b").rpartition("\r")[2] for line in text.split("\n")]
 
 
 def _parsed(line: str) -> tuple[str, list[str]]:

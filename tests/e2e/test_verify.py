@@ -395,3 +395,12 @@ def test_what_an_earlier_epoch_left_and_nothing_reads_is_no_state(tmp_path: Path
     name = "program-r1-p0-e00002-l000004.h5"
     compared = detrain("ckpt", "diff", f"whole/{name}", f"killed/{name}", cwd=tmp_path)
     assert compared.status == 0, compared.out
+
+
+def test_steps_back_at_the_end_of_a_line_are_not_seen() -> None:
+    """Keras goes back over its bar before it ends the line: as far as the durations in it were long."""
+    one, other = ("1/6 1s 9ms/step" + "\b" * 15 + "\n", "1/6 12s 10ms/step" + "\b" * 17 + "\n")
+    timed = timed_fields(one, "1/6 2s 8ms/step" + "\b" * 15 + "\n")
+
+    assert timed is not None
+    assert first_difference(one, other, timed) is None
