@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,15 +100,14 @@ def command(
             report.say(f"no fault is drawn in phase {phase} of training: no site there fits {pattern!r}")
     steps = [cursor for cursor in steps if cursor[0] in sites]
     draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, LEAST_WITH_GUARD if guard else 0)
-    drawn = {number: draw.trial(number, after) for number in range(trials)}
     folder = out or subject.folder / f"random-{seed}"
-    paths = {number: folder / f"trial-{number:06d}.json" for number in drawn}
-    records = {number: record for number, (_, plan) in drawn.items() if (record := _known(paths[number], plan)) is not None}
+    campaign = _Campaign(subject, draw, after, (pattern, stage), folder)
+    records = {number: record for number in range(trials) if (record := campaign.known(number)) is not None}
     if records and not as_json:
         report.say(f"{len(records)} trials are in {folder} already")
-    missing = {number: pair for number, pair in drawn.items() if number not in records}
-    for number, record in _run_all(subject, seed, missing, golden, in_one=engine != "process"):
-        write_record(paths[number], record)
+    missing = [number for number in range(trials) if number not in records]
+    for number, record in campaign.run(missing, golden, in_one=engine != "process"):
+        write_record(campaign.path(number), record)
         records[number] = record
         if not as_json:
             report.say(f"trial {number}: {_described(record)}")
@@ -132,13 +132,19 @@ class Drawing:
     least: int = 0
     """Steps that a trial runs on at least, though its loss is not finite."""
 
-    def trial(self, number: int, after: int | None) -> tuple[FaultModel, Experiment]:
-        """Return the model and the experiment of a trial: step, site, replica, positions and values. Raises FaultInvalid."""
+    def trial(
+        self, number: int, after: int | None, there: tuple[Cursor, Sequence[Site]] | None = None
+    ) -> tuple[FaultModel, Experiment]:
+        """Return the model and the experiment of a trial: step, site, replica, positions and values. Raises FaultInvalid.
+
+        `there`: a step and its own sites, which are drawn from. Other draws of the trial are as they would be.
+        """
         rng = trial_rng(self.seed, number)
         for _ in range(_DRAWS):
             at = self.steps[int(rng.integers(len(self.steps)))]
             model = draw_model(self.models, rng, self.shares)
-            fitting = [site for site in self.sites[at[0]] if model.operand.value in site.operands]
+            at, sites = there or (at, self.sites[at[0]])
+            fitting = [site for site in sites if model.operand.value in site.operands]
             if not fitting:
                 continue
             site = fitting[int(rng.integers(len(fitting)))]
@@ -178,32 +184,61 @@ def _epochs(text: str | None) -> tuple[int, float]:
     return int(first or 0), int(last) if last else math.inf
 
 
-def _known(path: Path, experiment: Experiment) -> FaultRecord | None:
-    """Return the record of a trial that has been run already. Raises FaultInvalid if it is of another campaign."""
-    if not path.is_file():
-        return None
-    record = read_record(path)
-    if record.experiment != experiment:
-        raise FaultInvalid(f"{str(path)!r} is of another campaign: its fault is another", "give another folder with --out")
-    return record
+class _Campaign:
+    """The trials of a drawing, and their records in a folder."""
 
+    def __init__(self, subject: Subject, drawing: Drawing, after: int | None, among: tuple[str, str | None], folder: Path) -> None:
+        """`among`: pattern and stage of the sites."""
+        self._subject, self._drawing, self._after, self._among, self._folder = subject, drawing, after, among, folder
 
-def _run_all(
-    subject: Subject, seed: int, drawn: Mapping[int, tuple[FaultModel, Experiment]], golden: Done, *, in_one: bool
-) -> Iterator[tuple[int, FaultRecord]]:
-    """Run trials; yields the records as they come. A fault that did not fire is no outcome, and has none."""
-    done: set[int] = set()
-    if in_one:
-        for number, found in run_together(subject, {number: plan for number, (_, plan) in drawn.items()}, golden):
-            model, plan = drawn[number]
-            done.add(number)
-            yield number, record_of(subject, Trial(model.name, seed, plan, golden, found, is_unarmed_equal=True))
-    for number, (model, plan) in drawn.items():
-        if number not in done:
-            try:
-                yield number, record_of(subject, run_trial(subject, model.name, seed, plan))
-            except FaultNotFired as error:
-                report.warn(error.what)
+    def path(self, number: int) -> Path:
+        """Return the file of a trial's record."""
+        return self._folder / f"trial-{number:06d}.json"
+
+    def known(self, number: int) -> FaultRecord | None:
+        """Return the record of a trial that has been run already. Raises FaultInvalid if it is of another campaign."""
+        path = self.path(number)
+        if not path.is_file():
+            return None
+        record, (_, plan) = read_record(path), self._drawing.trial(number, self._after)
+        is_first = record.experiment == plan
+        is_of_step = not is_first and record.experiment.at == plan.at
+        if not is_first and not (is_of_step and any(record.experiment == again for _, again in self._drawn_there(number, plan))):
+            raise FaultInvalid(f"{str(path)!r} is of another campaign: its fault is another", "give another folder with --out")
+        return record
+
+    def run(self, numbers: Iterable[int], golden: Done, *, in_one: bool) -> Iterator[tuple[int, FaultRecord]]:
+        """Run trials; yields the records as they come. A fault that did not fire is no outcome, and has none."""
+        subject, seed = self._subject, self._drawing.seed
+        drawn = {number: self._drawing.trial(number, self._after) for number in numbers}
+        done: set[int] = set()
+        if in_one:
+            for number, found in run_together(subject, {number: plan for number, (_, plan) in drawn.items()}, golden):
+                model, plan = drawn[number]
+                done.add(number)
+                yield number, record_of(subject, Trial(model.name, seed, plan, golden, found, is_unarmed_equal=True))
+        for number, first in drawn.items():
+            if number in done:
+                continue
+            for model, plan in itertools.chain([first], self._drawn_there(number, first[1])):
+                try:
+                    yield number, record_of(subject, run_trial(subject, model.name, seed, plan))
+                    break
+                except FaultNotFired as error:
+                    why = error.what
+            else:
+                report.warn(f"trial {number}: {why}")
+
+    def _drawn_there(self, number: int, plan: Experiment) -> Iterator[tuple[FaultModel, Experiment]]:
+        """Yield a trial once more, drawn among the sites of its own step: that may have a smaller batch, or run other ops."""
+        pattern, stage = self._among
+        try:
+            sites = _candidates(self._subject.sites(Experiment(log="", at=plan.at)), pattern, stage)
+            model, again = self._drawing.trial(number, self._after, (plan.at, sites))
+        except (SiteUnknown, FaultInvalid):
+            return
+        if again != plan:
+            yield model, again
 
 
 def _described(record: FaultRecord) -> str:

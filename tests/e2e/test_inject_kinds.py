@@ -53,6 +53,20 @@ for epoch in range(2):
         loss = step(tf.constant(x[batch * 11:][:11]), tf.constant(y[batch * 11:][:11]), tf.constant(batch % 2 == 1))
 """
 
+SMALLER = """
+model = keras.Sequential([keras.Input((7, 5)), keras.layers.Flatten(), keras.layers.Dense(2, name="dense")])
+optimizer = keras.optimizers.Adam(1e-2)
+@tf.function
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a) - b) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+for epoch in range(2):
+    for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(32):
+        step(a, b)
+"""
+
 PHASES = """
 encoder = keras.Sequential([keras.Input((7, 5)), keras.layers.Flatten(), keras.layers.Dense(6, name="encoder")])
 first = keras.Sequential([encoder, keras.layers.Dense(35, name="decoder")])
@@ -139,6 +153,20 @@ def test_a_killed_campaign_leaves_no_trial_behind_and_goes_on(tmp_path: Path) ->
     assert [path.read_bytes() for path in killed] == [path.read_bytes() for path in whole]
     assert len({json.loads(path.read_text())["experiment"]["at"][0] for path in whole}) == 2
     assert list(tmp_path.glob("ckpt/program.faults/*/trial-*")) == []
+
+
+def test_trials_in_a_step_with_a_smaller_batch_are_drawn_among_its_own_sites(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + SMALLER)
+    command = ("random", "-n", "4", "--seed", "1", "--after", "1", "--models", "RD,WT", "--out", "out", "--json", "program.py")
+    done = detrain(*command, cwd=tmp_path)
+    assert done.status == 0, done.err
+    records = json.loads(done.out)
+    assert "finding the sites of program in step 0:1" in done.err
+    assert len(records) == 4
+    assert {record["experiment"]["at"][2] for record in records} == {0, 1}
+    assert detrain(*command, cwd=tmp_path).out == done.out
+    for path in (tmp_path / "out").glob("*.json"):
+        assert detrain("replay", str(path), "program.py", cwd=tmp_path).out.startswith("IDENTICAL")
 
 
 def _works_in(pid: str, folder: Path) -> bool:

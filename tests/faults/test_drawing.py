@@ -109,6 +109,18 @@ def test_a_trial_is_the_same_fault_whichever_ran_before() -> None:
     assert len({trial.at for trial in trials}) > 1
 
 
+def test_a_trial_that_missed_is_drawn_among_the_sites_of_its_own_step() -> None:
+    drawing = Drawing(5, {0: SITES[:1]}, list(PUBLISHED.values()), [(0, 1, batch) for batch in range(9)], None)
+    there = [site("net/small"), site("net/branch")]
+    for number in range(20):
+        first = drawing.trial(number, 1)[1]
+        again = drawing.trial(number, 1, (first.at, there))[1]
+        assert again.at == first.at
+        assert again.injection is not None
+        assert again.injection.site in {each.name for each in there}
+        assert drawing.trial(number, 1, (first.at, there))[1] == again
+
+
 def test_any_run_of_a_site_that_runs_often_in_a_step_may_be_hit() -> None:
     often = msgspec.structs.replace(SITES[0], executions=3)
     drawing = Drawing(5, {0: [often]}, list(PUBLISHED.values()), [(0, 0, 0)], None)
