@@ -177,11 +177,13 @@ class Session:
         self._phase += 1
         self._thread = threading.get_ident()
         self._begin()
-        self._loop_at = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        file = Path(frame.f_code.co_filename).name
+        self._loop_at = f"{file} {frame.f_code.co_qualname} {_code_lines_before(frame)}"
         was = self._loops_were.get(self._phase, self._loop_at)
         if was != self._loop_at:
             raise Diverged(
-                f"phase {self._phase} is the loop at {self._loop_at}; the checkpoint was taken in the one at {was}",
+                f"phase {self._phase} is the loop at {file}:{frame.f_lineno}; the checkpoint was taken in another, of "
+                f"{' '.join(was.split()[:2])}",
                 "were other loops given probes since (inst.info)? Take those that it had, or start anew with --fresh",
             )
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
@@ -689,3 +691,8 @@ class Session:
             if array is not None:
                 return array
         return None
+
+
+def _code_lines_before(frame: FrameType) -> int:
+    """Return how many lines of a frame's code come before the one that it is at: comments and probes do not change that."""
+    return sum(line < frame.f_lineno for line in {line for _, _, line in frame.f_code.co_lines() if line is not None})
