@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from detrain.cli.export import command as export_command
+from detrain.cli.printing import console
 from detrain.errors import DetrainError, StoreError
 from detrain.runtime.digest import digest_array
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
@@ -66,8 +67,8 @@ def list_checkpoints(as_json: bool, place: Path) -> int:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return 0
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for name, side in (
@@ -81,12 +82,15 @@ def list_checkpoints(as_json: bool, place: Path) -> int:
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     table.add_column("file", overflow="fold")
     for row in rows:
-        state = row.get("cut", f"[red]{row.get('error', '')}[/red]")
+        state = row.get("cut", Text("unreadable", "red"))
         age = f"{row['age_s']:.0f} s"
         table.add_row(
             row.get("program", ""), str(row.get("run", "")), row.get("cursor", ""), state, _size(row["bytes"]), age, row["file"]
         )
-    Console().print(table if rows else f"no checkpoints in {place}")
+    console().print(table if rows else f"no checkpoints in {place}")
+    for row in rows:
+        if "error" in row:
+            click.echo(f"{row['file']}: {row['error']}")
     return 0
 
 
@@ -209,38 +213,36 @@ def _brief(item: Any, nodes: list[list[Any]], snapshot: Snapshot) -> str:
 
 
 def _print_content(content: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    printer = console()
     meta = content["meta"]
-    console.print(f"[bold]{content['file']}[/bold]")
-    console.print(
+    printer.print(Text(content["file"], "bold"))
+    printer.print(
         f"cursor  phase {meta['phase']}, epoch {meta['epoch']}, batch {meta['batch']} (cut: {meta['cut']})",
-        highlight=False,
     )
-    console.print(
+    printer.print(
         f"program {meta['program']} {' '.join(meta['arguments'])}, run {meta['run']}, seed {meta['seed']}",
-        highlight=False,
     )
     table = Table("tensor", "dtype", "shape", "digest", box=None, pad_edge=False)
     for row in content["tensors"]:
         table.add_row(row["name"], row["dtype"], str(row["shape"]), row["digest"][:16])
-    console.print(table)
+    printer.print(table)
     rng = Table("random stream", "position", box=None, pad_edge=False)
     for name, state in content["rng"].items():
         rng.add_row(name, str(state["position"]))
-    console.print(rng)
+    printer.print(rng)
     python = Table("Python state", "value", box=None, pad_edge=False)
     for name, value in content["python"].items():
         python.add_row(name, value[:100])
-    console.print(python)
+    printer.print(python)
     environment = Table("environment", "", box=None, pad_edge=False)
     for name, value in meta["environment"].items():
         environment.add_row(name, value)
-    console.print(environment)
+    printer.print(environment)
     if meta["not_captured"]:
-        console.print("not captured: " + ", ".join(meta["not_captured"]), highlight=False)
+        printer.print("not captured: " + ", ".join(meta["not_captured"]))
 
 
 def _size(count: int) -> str:

@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from detrain.cli.printing import console
 from detrain.errors import DetrainError
 from detrain.runtime import report
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _PROCESSES = 2
 
@@ -72,22 +76,23 @@ def _said(processes: list[list[str]]) -> dict[str, str]:
 
 
 def _print(rows: list[dict[str, Any]], repeats: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("device", "computation", "as TensorFlow is", "deterministic ops", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["device"], row["computation"], *[_in_words(row[setting]) for setting in ("stock", "deterministic")])
-    console = Console()
-    console.print(table)
-    console.print(
+    printer = console()
+    printer.print(table)
+    printer.print(
         f"same bits: in {repeats} repetitions, in each of {_PROCESSES} processes; deterministic ops are what detrain run sets"
     )
 
 
-def _in_words(said: dict[str, str]) -> str:
+def _in_words(said: dict[str, str]) -> Text:
+    from rich.text import Text
+
     if said["runs"] not in ("yes", "no"):
-        return f"[yellow]{said['runs']}[/yellow]"
+        return Text(said["runs"], "yellow")
     if said["runs"] == "no":
-        return "[red]differs run to run[/red]"
-    return "same bits" if said["processes"] == "yes" else "[red]differs process to process[/red]"
+        return Text("differs run to run", "red")
+    return Text("same bits") if said["processes"] == "yes" else Text("differs process to process", "red")

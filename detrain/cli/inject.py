@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 
 from detrain.cli.outcomes import outcome_of
+from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trial_plot import check_plot, plot_trial
 from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
@@ -248,23 +249,22 @@ def elements_of(injection: Injection, firing: Firing) -> tuple[Element, ...]:
 
 def show(record: FaultRecord, trial: Trial) -> None:
     """Print a trial for a person."""
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    printer = console()
     injection, dtype = trial.injection, dtype_named(trial.injection.dtype)
     where = f"replica {injection.worker}, " if injection.worker else ""
-    console.print(
-        f"[bold]{record.model}[/bold] in the {injection.operand} of {injection.site} ({where}step {written(record.experiment.at)})"
-    )
+    what = f" in the {injection.operand} of {injection.site} ({where}step {written(record.experiment.at)})"
+    printer.print(Text.assemble((record.model, "bold"), what))
     for element in record.elements[:4]:
         old, new = (dtype.numbers(np.array([int(bits, 16)], dtype.unsigned))[0] for bits in (element.golden, element.injected))
-        console.print(f"  {list(element.position)}: {old:.8g} ({element.golden}) became {new:.8g} ({element.injected})")
+        printer.print(f"  {list(element.position)}: {old:.8g} ({element.golden}) became {new:.8g} ({element.injected})")
     rest = len(injection.array("positions")) - 4
     if rest > 0:
-        console.print(f"  and {rest:,} more elements")
+        printer.print(f"  and {rest:,} more elements")
     if not trial.is_unarmed_equal:
-        console.print("  with the site in place the program's bits are others: the golden run has it in place, too")
+        printer.print("  with the site in place the program's bits are others: the golden run has it in place, too")
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = ["loss", *sorted({name for step in record.steps for name in step.series} - {"loss"})]
     for column in ("step", *(f"{name} {which}" for name in names for which in ("golden", "faulty")), "state"):
@@ -275,13 +275,13 @@ def show(record: FaultRecord, trial: Trial) -> None:
         cells = [_number(run.series.get(name)) if run is not None else "" for name in names for run in (golden, step)]
         same = "" if golden is None or not step.state else "equal" if golden.state == step.state else "differs"
         table.add_row(written(step.at) if step.at[2] >= 0 else f"after {step.at[1]}", *cells, same)
-    console.print(table)
+    printer.print(table)
     if len(record.steps) > 8:
-        console.print(f"  … {len(record.steps) - 8} more steps")
+        printer.print(f"  … {len(record.steps) - 8} more steps")
     if record.alarm is not None:
         alarm = record.alarm
-        console.print(f"the guard saw it {_when(alarm.steps)}: {alarm.variable} has norm {_number(alarm.norm)} ({alarm.kind})")
-    console.print(f"outcome: [bold]{record.outcome}[/bold] (ended: {record.end})")
+        printer.print(f"the guard saw it {_when(alarm.steps)}: {alarm.variable} has norm {_number(alarm.norm)} ({alarm.kind})")
+    printer.print(Text.assemble("outcome: ", (record.outcome, "bold"), f" (ended: {record.end})"))
 
 
 def _when(steps: int) -> str:

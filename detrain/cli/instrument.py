@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import shutil
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from detrain.cli.programs import Program, find_structure
+from detrain.cli.printing import console
+from detrain.cli.programs import Program, find_structure, home_option
 from detrain.errors import UsageError
 from detrain.instrument.edits import decode_source
 
@@ -21,7 +23,7 @@ _ORIGINAL = ".orig"
 @click.option("--write", "out", type=click.Path(path_type=Path), help="Write the instrumented program to this file or folder.")
 @click.option("--in-place", is_flag=True, help="Change the program's own files; a copy of each is kept as FILE.orig.")
 @click.option("--remove", is_flag=True, help="Take the probes out of the program's files again.")
-@click.option("--ckpt", "home", envvar="CKPT_DIR", default="ckpt", show_default=True, help="Where to look for an inst.info.")
+@home_option("Where to look for an inst.info")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @click.argument("program", metavar="PROGRAM")
 def command(out: Path | None, in_place: bool, remove: bool, home: str, is_module: bool, program: str) -> int:
@@ -56,14 +58,15 @@ def command(out: Path | None, in_place: bool, remove: bool, home: str, is_module
 
 
 def _print_diff(path: Path, data: bytes) -> None:
-    before, after = (decode_source(text)[0].splitlines(keepends=True) for text in (path.read_bytes(), data))
-    name = _shown(path)
-    diff = "".join(line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(before, after, name, name))
+    """Print the diff in the bytes of the source, so that `patch` takes it; on a terminal, in colours."""
+    before, after = (io.BytesIO(each).readlines() for each in (path.read_bytes(), data))
+    name = os.fsencode(_shown(path))
+    lines = difflib.diff_bytes(difflib.unified_diff, before, after, name, name)
+    diff = b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
     if sys.stdout.isatty():
-        from rich.console import Console
         from rich.syntax import Syntax
 
-        Console().print(Syntax(diff, "diff", background_color="default"))
+        console().print(Syntax(diff.decode(decode_source(data)[1], "replace"), "diff", background_color="default"))
     else:
         click.echo(diff, nl=False)
 

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from detrain.cli.inject import LEAST_WITH_GUARD, Trial, record_of, run_trial
+from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.together import run_together
 from detrain.cli.trials import Done, Subject
@@ -257,7 +258,6 @@ def wilson(count: int, total: int, z: float = 1.959963984540054) -> tuple[float,
 
 
 def _show(records: Sequence[FaultRecord], unfired: int, folder: Path, *, has_guard: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -272,11 +272,11 @@ def _show(records: Sequence[FaultRecord], unfired: int, folder: Path, *, has_gua
             late = sum(record.alarm is not None for record in mine) - soon
             cells += [f"{soon} ({soon / len(mine):.1%})", str(late), _interval(soon, len(mine))]
         table.add_row(outcome, *cells)
-    console = Console()
-    console.print(table)
+    printer = console()
+    printer.print(table)
     if unfired:
-        console.print(f"{unfired} drawn faults did not fire and are not counted")
-    console.print(f"the records are in {folder}; `detrain replay RECORD PROGRAM` runs one again")
+        printer.print(f"{unfired} drawn faults did not fire and are not counted")
+    printer.print(f"the records are in {folder}; `detrain replay RECORD PROGRAM` runs one again")
 
 
 def _interval(count: int, total: int) -> str:

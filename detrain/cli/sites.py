@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.trials import Subject
 from detrain.errors import SiteUnknown
@@ -57,7 +58,6 @@ def command(
 
 
 def _print(sites: list[Site], total: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -67,12 +67,12 @@ def _print(sites: list[Site], total: int) -> None:
         operands = "\n".join(f"{name} {_shape(operand.shape)} {operand.dtype}" for name, operand in site.operands.items())
         elements = "\n".join(f"{operand.elements:,}" for operand in site.operands.values())
         table.add_row(site.name, site.label, operands, elements, str(site.executions), "" if site.is_alive else "dead")
-    console = Console()
-    console.print(table)
+    printer = console()
+    printer.print(table)
     dead = sum(not site.is_alive for site in sites)
     replicas = max(site.replicas for site in sites)
     text = f"{len(sites)} of {total} sites" + (f", {dead} of them dead" if dead else "")
-    console.print(text + (f"; shapes are of one of {replicas} replicas" if replicas > 1 else ""))
+    printer.print(text + (f"; shapes are of one of {replicas} replicas" if replicas > 1 else ""))
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,29 @@ def _instrumented(tmp_path: Path) -> tuple[Path, Result]:
     written = detrain("instrument", "--write", "probed.py", "program.py", cwd=tmp_path)
     assert written.status == 0, written.err
     return tmp_path / "probed.py", detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+
+
+SOURCE = PRELUDE + LOOP
+BYTES = {
+    "lines of windows": SOURCE.replace("\n", "\r\n").encode(),
+    "no end of the last line": SOURCE.rstrip("\n").encode(),
+    "a mark of the byte order": b"\xef\xbb\xbf" + SOURCE.encode(),
+    "latin-1": b"# coding: latin-1\n# caf\xe9\n" + SOURCE.encode(),
+    "a form feed": SOURCE.replace("    for", "    text = 'a\x0cb\x1cc\u2028d'\n    for").encode(),
+}
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch on this machine")
+@pytest.mark.parametrize("source", BYTES.values(), ids=BYTES.keys())
+def test_the_diff_of_instrument_is_one_that_patch_applies(source: bytes, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_bytes(source)
+    command = [sys.executable, "-m", "detrain", "instrument", "program.py"]
+    diff = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, check=True).stdout
+    detrain("instrument", "--write", "probed.py", "program.py", cwd=tmp_path)
+
+    subprocess.run(["patch", "--binary", "program.py"], cwd=tmp_path, input=diff, capture_output=True, check=True)
+
+    assert (tmp_path / "program.py").read_bytes() == (tmp_path / "probed.py").read_bytes() != source
 
 
 def test_a_program_instrumented_on_disk_resumes_under_plain_python(tmp_path: Path) -> None:

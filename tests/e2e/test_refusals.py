@@ -351,6 +351,42 @@ def test_ckpt_ls_and_show_print_tables_and_json(home: Path) -> None:
     assert "random stream" in detrain("ckpt", "show", "ckpt", cwd=home).out
 
 
+def test_tables_show_text_that_looks_like_markup_as_it_is(tmp_path: Path) -> None:
+    program = "program-of-a-long-name.py"
+    words = 'words = ["[/INST]", "[bold]"]\n'
+    (tmp_path / program).write_text(
+        PRELUDE + words + FOR_LOOPS.removeprefix(PRELUDE).replace("die(", "words.append(':smile:'); die(")
+    )
+    assert detrain("run", program, "--token", "[/INST]", "[bold]", cwd=tmp_path, DIE_AT="2:3").status == -9
+
+    shown = detrain("ckpt", "show", cwd=tmp_path)
+
+    assert shown.status == 0, shown.err
+    assert "--token [/INST] [bold]" in shown.out
+    assert "'[/INST]', '[bold]', ':smile:'" in shown.out
+
+
+def test_a_table_that_goes_to_a_file_breaks_no_names(home: Path) -> None:
+    program = "program_" + "of_a_long_name_" * 5
+    (home / f"{program}.py").write_text(FOR_LOOPS)
+    assert detrain("run", "--ckpt", "other", f"{program}.py", cwd=home).status == 0
+
+    listed = detrain("ckpt", "ls", "other", cwd=home).out.splitlines()
+
+    assert sum(line.split()[-1:] == [f"{program}-r1-p0-e00003-e000000.h5"] for line in listed) == 1
+
+
+def test_ckpt_ls_says_what_is_wrong_with_a_damaged_file(home: Path) -> None:
+    newest = max((home / "ckpt").glob("*.h5"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+
+    listed = detrain("ckpt", "ls", cwd=home).out.splitlines()
+
+    assert [line.split()[-1] for line in listed if "unreadable" in line] == [newest.name]
+    assert listed[-1].startswith(newest.name)
+    assert "not a whole checkpoint" in listed[-1]
+
+
 WORKERS = (
     PRELUDE
     + """
