@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = detrain.main(args=None if argv is None else list(argv), prog_name="detrain", standalone_mode=False)
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
+    except click.exceptions.NoArgsIsHelpError as no_command:
+        print(f"{no_command.format_message()}\n\ndetrain: error: no command\n  give one of these", file=sys.stderr, flush=True)
+        return UsageError.exit_code
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "detrain"
         print(f"detrain: error: {error.format_message()}\n  `{path} --help` shows what there is", file=sys.stderr, flush=True)

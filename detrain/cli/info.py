@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.programs import Program, find_structure
+from detrain.cli.programs import Program, find_structure, home_option
 from detrain.cli.show import show_fit
 from detrain.errors import StoreError
 from detrain.instrument.inputs import lifted_random_ops, outside_inputs, stateful_stages
@@ -38,7 +38,7 @@ _TITLES = {
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--ckpt", "home", envvar="CKPT_DIR", default="ckpt", show_default=True, help="Where to look for an inst.info.")
+@home_option("Where to look for an inst.info")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @click.argument("program", metavar="PROGRAM")
 def command(as_json: bool, home: str, is_module: bool, program: str) -> int:

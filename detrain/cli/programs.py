@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from detrain.errors import NoStructure, ProgramNotFound, StructureInvalid
+from detrain.errors import NoStructure, ProgramNotFound, StructureInvalid, UsageError
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
 from detrain.runtime.digest import digest_source
@@ -54,8 +54,22 @@ def program_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 def home_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option `--ckpt`."""
     return click.option(
-        "--ckpt", "home", envvar="CKPT_DIR", metavar="DIR", default="ckpt", show_default=True, help=f"{what} [$CKPT_DIR]."
+        "--ckpt",
+        "home",
+        envvar="CKPT_DIR",
+        metavar="DIR",
+        default="ckpt",
+        show_default=True,
+        callback=_named,
+        help=f"{what} [$CKPT_DIR].",
     )
+
+
+def _named(ctx: click.Context, param: click.Parameter, home: str) -> str:
+    """Refuse a home without a name, which would be the current folder: more likely, a variable of the shell was not set."""
+    if not home:
+        raise UsageError("--ckpt '' names no folder", "give one with --ckpt DIR or $CKPT_DIR (the current one is '.')")
+    return home
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ import msgspec
 
 from detrain.cli.diff import Comparison, Run, compare_runs, described
 from detrain.cli.outputs import copy_folder, first_difference, timed_fields, written
-from detrain.cli.programs import program_arguments
+from detrain.cli.printing import console
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, program_arguments
 from detrain.errors import DetrainError, Diverged
 from detrain.runtime import report
 from detrain.runtime.cursor import Cursor
@@ -119,7 +120,7 @@ class Done:
             self.differing_output += [f"file {name}" for name in differing if name not in self.unstable_files]
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings=PROGRAM_SETTINGS)
 @click.option("--kills", type=click.IntRange(0), default=2, show_default=True, metavar="N", help="Kills of the third run.")
 @click.option("--every", default="1", show_default=True, metavar="N|Nb|Nmin", help="Checkpoint each N epochs, batches or minutes.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the choice of batches to kill at.")
@@ -137,6 +138,7 @@ def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, p
     Example:
       detrain verify --kills 3 train.py --epochs 5
     """
+    Program.find(program, is_module=is_module)
     options = ["--every", every, "--keep", str(_KEEP), *(["-m"] if is_module else [])]
     with tempfile.TemporaryDirectory(prefix="detrain-verify-") as folder:
         place = Place.around(Path.cwd(), Path(folder))
@@ -256,7 +258,6 @@ def _run(name: str, place: Place, command: Sequence[str], kills: Mapping[int, st
 
 
 def _print(runs: list[Done], batches: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("run", "seconds", "killed at", "equal: batches", "checkpoints", "variables", box=None, pad_edge=False)
@@ -273,7 +274,7 @@ def _print(runs: list[Done], batches: int) -> None:
                 f"{run.variables - len(run.differing)} of {run.variables}",
             ]
         table.add_row(*cells)
-    Console().print(table)
+    console().print(table)
     for run in runs:
         if run.comparison is not None and (run.differing_output or not run.is_equal(but_for=runs[1].values)):
             click.echo(f"{run.name}:")

@@ -48,6 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         "diff a",
         "frobnicate",
         "verify --kills x p.py",
+        "verify --nonsense p.py",
     ],
 )
 def test_a_command_line_that_cannot_be_taken(command: str, tmp_path: Path) -> None:
@@ -376,6 +377,10 @@ def test_a_table_that_goes_to_a_file_breaks_no_names(home: Path) -> None:
     assert sum(line.split()[-1:] == [f"{program}-r1-p0-e00003-e000000.h5"] for line in listed) == 1
 
 
+def test_verify_of_no_program(tmp_path: Path) -> None:
+    assert_refused(detrain("verify", "nothing.py", cwd=tmp_path), errors.ProgramNotFound, "nothing.py")
+
+
 def test_ckpt_ls_says_what_is_wrong_with_a_damaged_file(home: Path) -> None:
     newest = max((home / "ckpt").glob("*.h5"))
     newest.write_bytes(newest.read_bytes()[:-10])
@@ -385,6 +390,23 @@ def test_ckpt_ls_says_what_is_wrong_with_a_damaged_file(home: Path) -> None:
     assert [line.split()[-1] for line in listed if "unreadable" in line] == [newest.name]
     assert listed[-1].startswith(newest.name)
     assert "not a whole checkpoint" in listed[-1]
+
+
+@pytest.mark.parametrize("command", [[], ["ckpt"]])
+def test_a_command_without_its_sub_command_shows_the_help(command: list[str]) -> None:
+    run = detrain(*command)
+
+    assert run.status == errors.UsageError.exit_code
+    assert run.err.startswith("Usage: detrain")
+    assert run.err.splitlines()[-2:] == ["detrain: error: no command", "  give one of these"]
+
+
+@pytest.mark.parametrize("command", [["run", "program.py"], ["info", "program.py"], ["instrument", "program.py"]])
+def test_a_checkpoint_home_without_a_name(command: list[str], home: Path) -> None:
+    name, program = command
+
+    assert_refused(detrain(name, "--ckpt", "", program, cwd=home), errors.UsageError, "--ckpt ''", "--ckpt DIR")
+    assert not list(home.glob("*.h5"))
 
 
 WORKERS = (
