@@ -9,6 +9,8 @@ batches before it are loaded and not executed; at the station the state is set, 
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import signal
 import sys
@@ -177,12 +179,12 @@ class Session:
         self._phase += 1
         self._thread = threading.get_ident()
         self._begin()
-        file = Path(frame.f_code.co_filename).name
-        self._loop_at = f"{file} {frame.f_code.co_qualname} {_code_lines_before(frame)}"
+        path, line = frame.f_code.co_filename, frame.f_lineno
+        self._loop_at = f"{Path(path).name} {frame.f_code.co_qualname} {_statements_before(path, line)}"
         was = self._loops_were.get(self._phase, self._loop_at)
         if was != self._loop_at:
             raise Diverged(
-                f"phase {self._phase} is the loop at {file}:{frame.f_lineno}; the checkpoint was taken in another, of "
+                f"phase {self._phase} is the loop at {Path(path).name}:{line}; the checkpoint was taken in another, of "
                 f"{' '.join(was.split()[:2])}",
                 "were other loops given probes since (inst.info)? Take those that it had, or start anew with --fresh",
             )
@@ -693,6 +695,11 @@ class Session:
         return None
 
 
-def _code_lines_before(frame: FrameType) -> int:
-    """Return how many lines of a frame's code come before the one that it is at: comments and probes do not change that."""
-    return sum(line < frame.f_lineno for line in {line for _, _, line in frame.f_code.co_lines() if line is not None})
+@functools.cache
+def _statements_before(file: str, line: int) -> int:
+    """Return how many statements of a file begin before a line: unlike the line, comments do not change that."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return 0
+    return sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))

@@ -35,7 +35,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     item: str = ""
     """What the epoch loop goes over at this cut, where it is a number or text."""
     loop: str = ""
-    """Where the program entered the loop of this phase: the file's name, the function's, and how many lines of code come before."""
+    """Where the program entered the loop of this phase: the file's name, the function's, and how many statements come before."""
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
     forward: str = "an earlier version of detrain took it"
