@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.programs import Program, find_structure, home_option
+from detrain.cli.programs import Program, find_structure, home_option, program_arguments
 from detrain.cli.show import show_fit
 from detrain.errors import StoreError
 from detrain.instrument.inputs import lifted_random_ops, outside_inputs, stateful_stages
@@ -36,13 +36,15 @@ _TITLES = {
 }
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @home_option("Where to look for an inst.info")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@click.argument("program", metavar="PROGRAM")
-def command(as_json: bool, home: str, is_module: bool, program: str) -> int:
+@program_arguments
+def command(as_json: bool, home: str, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
     """Show the loops found in PROGRAM, where that is known from, and what a checkpoint will hold.
+
+    PROGRAM is read, not run: its arguments may stand there, as for the other commands, and say nothing.
 
     \b
     Example:

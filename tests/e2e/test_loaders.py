@@ -201,6 +201,14 @@ def test_info_tells_where_the_probes_of_a_program_are(tmp_path: Path) -> None:
     assert "no training loop in the source: a run will show it" in none
 
 
+def test_info_takes_a_whole_command_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import keras\n")
+    alone = detrain("info", "--json", "program.py", cwd=tmp_path)
+
+    assert alone.status == 0
+    assert detrain("info", "program.py", "--epochs", "3", "--json", "data", cwd=tmp_path).out == alone.out
+
+
 def test_info_refuses_what_a_run_refuses(tmp_path: Path) -> None:
     loop = "async def train():\n    async for x in loader:\n        optimizer.apply_gradients(x)\n"
     (tmp_path / "program.py").write_text(f"import keras\n{loop}")
