@@ -163,6 +163,9 @@ class Framework(Protocol):
     def called(self) -> Mapping[str, object]:
         """Return the Python objects that pipelines alive call, by keys that are the same in every run of the program."""
 
+    def loader_key(self, loader: object) -> str:
+        """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
+
     def beyond_recall(self) -> list[str]:
         """Return, in words, what steps move on that `put_back` cannot put back."""
 

@@ -88,13 +88,13 @@ class TensorFlow:
         self._watch_writers()
         self._tables = Tables(self._births)
         self._random = RandomCounters(self._births)
-        self._datasets = Datasets(self._births, is_of_fit, self._fit.source)
-        datasets = self._datasets
+        self._datasets = datasets = Datasets(self._births, is_of_fit, self._fit.source)
         self._moments = moments = Moments(self._births, self._building, self._alive, self._random.eager, datasets)
         self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
-        self._datasets.watch(moments.iterators, moments.pulls)
-        self.beyond_recall, self.called = self._datasets.beyond_recall, self._datasets.called
+        datasets.watch(moments.iterators, moments.pulls)
+        self.beyond_recall, self.called = datasets.beyond_recall, datasets.called
+        self.loader_key = datasets.loader_key
         self._updates = Updates(settings.on_update, settings.on_assign)
         self._gradients: Gradients | None = None
         self._watched: tuple[object, list[Watched]] = (None, [])

@@ -161,6 +161,10 @@ class Datasets:
         key = self._births.key(value)
         return key is not None and key in self._iterators and self._iterators[key]() is value
 
+    def loader_key(self, loader: object) -> str:
+        """Return the name of an iterator; empty for any other object."""
+        return self._births.key(loader) or "" if self.is_counted(loader) else ""
+
     def not_captured(self) -> list[str]:
         """Return, in words, what cannot be had again: orders of sets, and iterators that nobody has counted."""
         found = [f"order of {key} (a shuffled set, repeated by an iterator that was left)" for key in sorted(self._uncertain)]

@@ -548,6 +548,7 @@ class Session:
             not_captured=tuple(sorted(self._warned)),
             item=self._item if cut == "epoch" else "",
             loop=self._loop_at,
+            loader=self._loader_key(loop),
             forward=forward,
             loaders=tuple(positions),
             files=self._files.state(),
@@ -574,6 +575,10 @@ class Session:
         if is_inside and reasons and wanted != "forward":
             found = [framework.positions("forward") for framework in self.frameworks]
         return settle(reasons, mode), {key: array for positions, _more in found for key, array in positions.items()}
+
+    def _loader_key(self, loop: Loop | None) -> str:
+        """Return the framework's name of what a batch loop goes over; empty if it has none."""
+        return "" if loop is None else "".join(framework.loader_key(loop.iterator) for framework in self.frameworks)
 
     def _name_losses(self, losses: list[str]) -> None:
         new = sorted(set(losses) - self._warned)
@@ -629,6 +634,12 @@ class Session:
                 framework.set_counters(bytes(counters), positions, self._config.loader)
                 self._pulls.be_at(None)
             framework.restore(snapshot.tensors)
+        now, was = self._loader_key(loop), snapshot.meta.loader
+        if loop is not None and now != was:  # no digest tells, if the run was killed before the batch behind the cut
+            raise Diverged(
+                f"the batch loop goes over {now or 'no iterator of tf.data'}; in the first run it went over {was or 'none'}",
+                "does the program make other iterators before its loop than it did? Start anew with --fresh",
+            )
         missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut), loop)
         unnamed = [loss for loss in missing if not any(named.startswith(loss + " (") for named in snapshot.meta.not_captured)]
         if unnamed:

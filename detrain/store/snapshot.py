@@ -36,6 +36,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What the epoch loop goes over at this cut, where it is a number or text."""
     loop: str = ""
     """Where the program entered the loop of this phase: the file's name, the function's, and how many statements come before."""
+    loader: str = ""
+    """The name of the framework's iterator that the batch loop goes over, if it goes over one itself."""
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
     forward: str = "an earlier version of detrain took it"

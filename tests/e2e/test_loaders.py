@@ -174,6 +174,35 @@ def test_a_seek_that_would_not_be_exact_is_refused_at_the_first_checkpoint_and_o
     assert resumed.out == ""
 
 
+ANOTHER_ITERATOR = """
+import os, keras, tensorflow as tf
+data = tf.data.Dataset.range(12).map(lambda i: tf.cast(i, tf.float32)).batch(2)
+for _ in range(int(os.environ["OTHERS"])):
+    next(iter(data))
+weight, optimizer = tf.Variable(1.0), keras.optimizers.SGD(0.1)
+for epoch in range(2):
+    for batch in data:
+        optimizer.apply([tf.reduce_mean(batch)], [weight])
+        if os.environ["OTHERS"] == os.environ["KILLED"] and float(batch[0]) == 4:
+            os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("0", "1"), ("1", "0")])
+def test_a_position_is_not_set_in_another_iterator(before: str, after: str, tmp_path: Path) -> None:
+    """The digest of the next batch would tell; but a run may be killed before that is written down."""
+    pytest.importorskip("tensorflow")
+    (tmp_path / "program.py").write_text(ANOTHER_ITERATOR)
+    command = ("run", "--every", "2b", "program.py")
+    assert detrain(*command, cwd=tmp_path, OTHERS=before, KILLED=before).status == -9
+    newest = Catalogue(tmp_path / "ckpt").entries()[-1]
+    os.truncate(next((tmp_path / "ckpt").glob("*.journal")), read(newest.path).meta.journal_bytes)
+    resumed = detrain(*command, cwd=tmp_path, OTHERS=after, KILLED=before)
+
+    assert resumed.status == errors.Diverged.exit_code, resumed.err
+    assert "in the first run it went over iterator" in resumed.err
+
+
 def test_info_tells_how_loaders_come_back_and_what_is_taken_from_outside(tmp_path: Path) -> None:
     text, why = FORWARDED["a generator"]
     run(
