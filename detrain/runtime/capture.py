@@ -140,10 +140,11 @@ class Capture:
             root, _, name = key.rpartition("|")
             by_root.setdefault(root, {})[name] = item
         frames = {_frame_root(depth, each): each for depth, each in enumerate(user_frames(frame)) if not is_module_frame(each)}
+        modules = _modules(frame)
         for root, items in by_root.items():
             kind, _, rest = root.partition("|")
             if kind == "module":
-                module = sys.modules.get(rest)
+                module = modules.get(rest) or sys.modules.get(rest)
                 if module is None:
                     decoder.missing.append(f"module {rest!r} is not imported")
                     continue
@@ -257,7 +258,7 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
             running[id(each.f_globals)] = each
         else:
             yield _frame_root(depth, each), dict(each.f_locals) if is_everything else live_locals(each)
-    for name, module in user_modules().items():
+    for name, module in _modules(frame).items():
         module_frame = running.get(id(vars(module)))
         is_whole = is_everything or module_frame is None
         values = dict(vars(module)) if is_whole or module_frame is None else live_locals(module_frame)
@@ -269,6 +270,26 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
                 if not (key.startswith("__") and key.endswith("__")) and not isinstance(value, _SKIPPED_TYPES)
             },
         )
+
+
+def _modules(frame: FrameType) -> dict[str, ModuleType]:
+    """Return the user's modules, and those that only names lead to: loaded from a file past `sys.modules`, or made."""
+    found = dict(user_modules())
+    known = {id(module) for module in found.values()}
+    held = [vars(module) for module in found.values()] + [each.f_locals for each in user_frames(frame) if not is_module_frame(each)]
+    for names in held:
+        for value in list(names.values()):
+            if type(value) is ModuleType and id(value) not in known and _is_loose(value):
+                known.add(id(value))
+                held.append(vars(value))  # which may hold more of them
+                name = value.__name__
+                found[name if name not in found else f"{name} {len(found)}"] = value
+    return found
+
+
+def _is_loose(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return sys.modules.get(module.__name__) is not module and (file is None or is_user_file(file))
 
 
 def _may_be_held_elsewhere(value: object) -> bool:

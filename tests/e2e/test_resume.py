@@ -455,6 +455,49 @@ def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str,
     assert "resuming" in last.err
 
 
+LOOSE = (
+    PRELUDE
+    + """
+import importlib.util, types
+
+with open("settings.txt", "w") as file:
+    file.write("total = 0.0\\ndef add(x):\\n    global total\\n    total += x\\n    return total\\n")
+
+def load(name):
+    loader = importlib.machinery.SourceFileLoader(name, os.path.abspath("settings.txt"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+def main(inner):
+    optimizer = Optimizer(np.ones(3))
+    for epoch in range(3):
+        for step in range(4):
+            noise = np.random.normal(size=3)
+            made.count = getattr(made, "count", 0) + step
+            optimizer.apply_gradients(noise * outer.add(0.1) + inner.add(0.2) + made.count)
+            die(f"{epoch}:{step}")
+    show(optimizer.weights)
+
+outer, made = load("settings"), types.ModuleType("made")
+main(load("settings"))
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_modules_that_are_not_among_the_imported_come_back(every: str, tmp_path: Path) -> None:
+    """Their globals were those of the start, in silence."""
+    (tmp_path / "train.py").write_text(LOOSE)
+    whole = detrain("run", "--ckpt", "whole", "train.py", cwd=tmp_path)
+    killed = detrain("run", "--every", every, "train.py", cwd=tmp_path, DIE_AT="2:2")
+    again = detrain("run", "--every", every, "train.py", cwd=tmp_path)
+
+    assert (whole.status, killed.status, again.status) == (0, -9, 0), again.err
+    assert again.out == whole.out
+    assert "not captured" not in killed.err + again.err
+
+
 NESTED = (
     PRELUDE
     + """
