@@ -95,6 +95,8 @@ def _memory(value: Any) -> bytes | None:
         return b"" if value.closed else value[:]
     if isinstance(value, threading.local):
         return repr(sorted(vars(value).items())).encode()
+    if cls.__module__ == "multiprocessing.sharedctypes":
+        return bytes(memoryview(value.get_obj()))
     if module in _HASHES and callable(getattr(value, "hexdigest", None)):
         return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
     if module == "sqlite3" and hasattr(value, "total_changes"):

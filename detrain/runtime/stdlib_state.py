@@ -1,5 +1,5 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
-in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly, events of threads.
+in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown, events of threads.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
 """
@@ -14,6 +14,7 @@ import io
 import itertools
 import os
 import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -62,6 +63,10 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "array.array", [value.typecode, value.tobytes()]
     if cls is threading.Event:
         return "threading.Event", [value.is_set()]
+    if cls is types.MappingProxyType:
+        inside = gc.get_referents(value)
+        is_of_class = type(inside[0]) is not dict or "__module__" in inside[0]
+        return None if is_of_class else ("types.MappingProxyType", inside)
     if cls in _WEAK:
         entries = list(value.items())
         return f"weakref.{cls.__name__}", [[key for key, _ in entries], [item for _, item in entries]]
@@ -120,6 +125,8 @@ def _make(kind: str, values: list[Any]) -> object | None:
         return weak  # type: ignore[no-any-return]
     if kind == "array.array":
         return array.array(*values)
+    if kind == "types.MappingProxyType":
+        return types.MappingProxyType(*values)
     maker: Callable[..., Any] | None = _MAKERS.get(kind)
     if maker is None:
         return None

@@ -13,6 +13,7 @@ import io
 import logging
 import math
 import mmap
+import multiprocessing
 import pathlib
 import random
 import re
@@ -783,6 +784,8 @@ _KEPT_ALIVE = kinds.Loose(0)
 
 HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "numbers of C": (ctypes.c_double * 2, _set_item),
+    "number of several processes": (lambda: multiprocessing.Value("d", 0.0), lambda value: setattr(value, "value", 1.0)),
+    "numbers of several processes": (lambda: multiprocessing.Array("i", 2), _set_item),
     "matrix": (lambda: np.matrix([[1.0, 2.0]]), lambda value: value.__iadd__(1)),
     "masked array": (lambda: np.ma.masked_array(np.ones(2), mask=[False, True]), lambda value: value.__setitem__(1, 3.0)),
     "record array": (lambda: np.zeros(2, [("a", "f4")]).view(np.recarray), lambda value: value.a.fill(1)),
@@ -801,6 +804,24 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "database": (_database, lambda value: value.execute("insert into t values (1)")),
 }
 """Objects that keep what they hold where no attribute shows it, and what changes them."""
+
+
+def test_what_is_shown_for_reading_comes_back_in_place() -> None:
+    after: World = {"value": types.MappingProxyType({"a": [0.0]}), "new": None}
+    before: World = {"value": types.MappingProxyType({"a": [0.0]}), "new": None}
+    held, items = before["value"], before["value"]["a"]
+    baseline = baseline_of(after)
+    after["value"]["a"].append(1.0)
+    after["new"] = types.MappingProxyType({"b": 1})
+
+    encoded = encode(after, baseline)
+
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert before["value"] is held
+    assert held["a"] is items
+    assert items == [0.0, 1.0]
+    assert (type(before["new"]), dict(before["new"])) == (types.MappingProxyType, {"b": 1})
 
 
 @pytest.mark.parametrize("name", HIDDEN)
