@@ -122,8 +122,8 @@ class Files:
         return "r+" + mode.translate({ord(letter): None for letter in "wx+"})
 
     def is_known(self, value: object) -> bool:
-        """Return whether an open file comes back to where it is: one that `open` made, and the only one of its path."""
-        return any(live == [value] for live in map(self._live, list(self._open)))
+        """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one there."""
+        return any(self._live(path) == [value] and _is_at(path, value) for path in list(self._open))
 
     def state(self) -> dict[str, FileState]:
         """Return the files to be set back, by path, after what the program wrote has been flushed."""
@@ -208,6 +208,14 @@ class _Open:
         made = self._original(file, self._files.gentle_mode(path, mode), *args, **kwargs)
         self._files.opened(path, mode, made, size)
         return made
+
+
+def _is_at(path: str, file: Any) -> bool:
+    """Return whether a path leads to an open file: not if it was deleted, replaced, or never had a name (`TemporaryFile`)."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (OSError, ValueError):
+        return False
 
 
 def _tell(file: Any) -> int | None:

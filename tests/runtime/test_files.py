@@ -176,3 +176,17 @@ def test_a_file_of_a_later_moment_that_is_read_is_said(tmp_path: Path) -> None:
     assert "best.json is read, which was written after the checkpoint" in last.err
     assert "is read" not in calm.err
     assert checkpoint.name in last.err
+
+
+@pytest.mark.parametrize("made", ["tempfile.TemporaryFile('w+')", "gone()"])
+def test_a_file_without_a_path_is_named(made: str, tmp_path: Path) -> None:
+    gone = "import os, tempfile\ndef gone():\n    file = open('gone.txt', 'w+')\n    os.unlink('gone.txt')\n    return file\n"
+    body = BODY.format(write="scratch.write('x')", write_epoch="scratch.seek(0); print(len(scratch.read()))")
+    body = body.replace('print(open("log.txt").read())\n', "")
+    (tmp_path / "program.py").write_text(f"{PRELUDE}{gone}scratch = {made}\n{body}")
+
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "not captured" in run.err
+    assert "scratch (" in run.err
