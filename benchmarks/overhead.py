@@ -86,14 +86,16 @@ def timed(owner, name, kind):
                 spent["stall"] = spent.get("stall", (0, 0))[0] + time.perf_counter_ns() - wall, 0
     setattr(owner, name, measured)
 if "INSIDE" in os.environ:
-    probes = sys.modules["detrain.runtime.probes"]  # an import of detrain would say that the probes are there already
-    for kind, names in {
-        "batch": ("at_load", "end_load", "at_batch", "note_fetched", "on_update"),
-        "epoch": ("at_epoch", "at_end", "_write"),
-        "journal": ("_digest", "_note_streams"),
-    }.items():
+    session = sys.modules["detrain.runtime.probes"]._session  # an import of detrain would say that the probes are there already
+    for owner, kind, names in (
+        (session, "batch", ("at_load", "end_load", "at_batch", "note_fetched", "on_update")),
+        (session, "epoch", ("at_epoch", "at_end")),
+        (session._saves, "epoch", ("_write",)),
+        (session, "journal", ("_note_streams",)),
+        (session._batches, "journal", ("settle", "note_fetched")),
+    ):
         for name in names:
-            timed(probes._session, name, kind)
+            timed(owner, name, kind)
 marks = []
 def mark():
     marks.append((time.perf_counter(), time.process_time(), {kind: total for kind, (total, _count) in spent.items()}))
