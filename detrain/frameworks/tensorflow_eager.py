@@ -64,11 +64,9 @@ class EagerInjector:
     """There is nothing to be put in before the op runs."""
 
     def __init__(self, injections: Sequence[Injection]) -> None:
-        self._injection = injections[0]
-        self._op, self._output = op_and_output(injections[0].site)
         self._place: Final = injections[0].place
-        self._countdown = self._count = 0
         self._golden = self._injected = b""
+        self.select(injections[0])
 
     @staticmethod
     def is_of(injection: Injection) -> bool:

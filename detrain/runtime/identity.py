@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -75,3 +77,13 @@ def _name_and_digest(file: str) -> tuple[str, str] | None:
         return (os.path.relpath(path, base), digest_source(Path(path).read_bytes())) if path.endswith(".py") else None
     except OSError:
         return None
+
+
+@functools.cache
+def statements_before(file: str, line: int) -> int:
+    """Return how many statements of a file begin before a line: unlike the line, comments do not change that."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return 0
+    return sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))

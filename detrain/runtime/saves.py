@@ -19,14 +19,16 @@ from detrain.runtime.metric import find_metric
 from detrain.store import Catalogue, Snapshot
 from detrain.store.writer import LARGE_BYTES, Writer
 
+_FROM_S: Final = 5.0
+"""Checkpoints that have taken less are not worth a word."""
+_MUCH: Final = 0.2
+"""Share of a run's time that is."""
+_LITTLE: Final = 0.05
+"""The share that is advised."""
+
 
 class Cost:
     """What part of a run's time its checkpoints take, from the first one on."""
-
-    _FROM_S: Final = 5.0
-    """Less is not worth a word."""
-    _MUCH: Final = 0.2
-    _LITTLE: Final = 0.05
 
     def __init__(self) -> None:
         self._began: float | None = None
@@ -38,10 +40,10 @@ class Cost:
         self._began = began if self._began is None else self._began
         self._spent_s, self._count = self._spent_s + ended - began, self._count + 1
         share = self._spent_s / max(ended - self._began, 1e-9)
-        if self._is_said or self._count < 4 or self._spent_s < self._FROM_S or share < self._MUCH or every.unit == "minutes":
+        if self._is_said or self._count < 4 or self._spent_s < _FROM_S or share < _MUCH or every.unit == "minutes":
             return None
         self._is_said = True
-        fewer = f"{math.ceil(share / self._LITTLE) * every.count:g}{'b' if every.unit == 'batches' else ''}"
+        fewer = f"{math.ceil(share / _LITTLE) * every.count:g}{'b' if every.unit == 'batches' else ''}"
         each = f"{self._spent_s / self._count:.1f} s"
         return f"checkpoints take {share:.0%} of the time, {each} each: take fewer with --every {fewer} or --every 10min"
 

@@ -9,8 +9,6 @@ batches before it are loaded and not executed; at the station the state is set, 
 
 from __future__ import annotations
 
-import ast
-import functools
 import os
 import signal
 import sys
@@ -39,7 +37,7 @@ from detrain.runtime.digest import Array, digest_value
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
-from detrain.runtime.identity import Identity
+from detrain.runtime.identity import Identity, statements_before
 from detrain.runtime.journal import Address
 from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
 from detrain.runtime.metric import accuracies
@@ -180,7 +178,7 @@ class Session:
         self._thread = threading.get_ident()
         self._begin()
         path, line = frame.f_code.co_filename, frame.f_lineno
-        self._loop_at = f"{Path(path).name} {frame.f_code.co_qualname} {_statements_before(path, line)}"
+        self._loop_at = f"{Path(path).name} {frame.f_code.co_qualname} {statements_before(path, line)}"
         was = self._loops_were.get(self._phase, self._loop_at)
         if was != self._loop_at:
             raise Diverged(
@@ -704,13 +702,3 @@ class Session:
             if array is not None:
                 return array
         return None
-
-
-@functools.cache
-def _statements_before(file: str, line: int) -> int:
-    """Return how many statements of a file begin before a line: unlike the line, comments do not change that."""
-    try:
-        tree = ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return 0
-    return sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))

@@ -15,7 +15,7 @@ import tensorflow as tf
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
-from detrain.faults.sites import select
+from detrain.faults.sites import op_and_output, select
 from detrain.frameworks import Settings
 from detrain.frameworks.tensorflow import TensorFlow
 from detrain.frameworks.tensorflow_eager import EagerInjector
@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Callable[[Any], tuple[Any, ...]], str, str]] = {
 def main() -> None:
     """Do all cases."""
     TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True)
+    sites = Sites(points, counts=True, has_digests=True)
     x = tf.constant(np.random.default_rng(0).permutation(24).astype(np.float32).reshape(4, 6))
     results: dict[str, Any] = {}
     how = sys.argv[2]
@@ -113,6 +113,8 @@ def main() -> None:
             given = step(x)
             sites.eager.end()
             injector.disarm()
+            digests = {name.partition("/")[2]: digest for name, _replica, digest in sites.digests()}  # of the function traced last
+            results[f"{case}/digest/{label}"] = digests.get(op_and_output(site.name)[0].partition("/")[2], 0)
             for number, value in enumerate(given):
                 results[f"{case}/{label}/{number}"] = value.numpy()
         firing = injector.firing()

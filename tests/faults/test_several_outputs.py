@@ -50,6 +50,13 @@ def test_it_fires_once_and_nothing_of_it_stays(results: Results, case: str) -> N
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_the_digest_of_an_op_is_of_all_its_outputs(results: Results, case: str) -> None:
+    unarmed, faulty, after = (results[f"{case}/digest/{label}"] for label in ("unarmed", "faulty", "after"))
+    assert unarmed == after
+    assert (unarmed != faulty) == (results["how"] != "eager")  # of eager ops none are taken
+
+
 @pytest.mark.parametrize(("case", "number"), [("split", 1), ("first output", 0)])
 def test_a_half_that_is_hit_is_what_its_gradient_sees(results: Results, case: str, number: int) -> None:
     halves = np.split(X, 2, axis=1)
