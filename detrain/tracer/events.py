@@ -16,8 +16,9 @@ from detrain.tracer.inference import LoopKey
 
 T = TypeVar("T")
 
-OnLine = Callable[[CodeType, int], None]
-"""Called with the line of a watched header each time it is reached: the loop is entered, or turns."""
+OnLine = Callable[[CodeType, int], bool]
+"""Called with the line of a watched header when it is reached: the loop is entered, or turns. Returns whether later times matter,
+until other loops are armed: if not, a watcher may keep them to itself."""
 
 OnEntry = Callable[[LoopKey], None]
 """Called with a watched loop each time it is entered."""
@@ -40,7 +41,7 @@ class LoopWatcher(Protocol):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether loops need be armed only once: else at each update."""
+        """Whether loops need be armed only once, inside of the same ones: else at each update."""
 
     def arm(self, running: Sequence[Running]) -> None:
         """Watch loops, at least until one of them has turned."""
@@ -50,7 +51,7 @@ class LoopWatcher(Protocol):
 
 
 class MonitoringWatcher:
-    """By `sys.monitoring` (PEP 669): local LINE events on the code in question, disabled line by line when first seen."""
+    """By `sys.monitoring` (PEP 669): local LINE events on the code in question, disabled line by line where they say no more."""
 
     name = "sys.monitoring"
     is_lasting = True
@@ -66,16 +67,13 @@ class MonitoringWatcher:
         self._monitoring.register_callback(self._tool, self._monitoring.events.LINE, self._reached)
 
     def arm(self, running: Sequence[Running]) -> None:
-        """Watch headers from now on."""
+        """Watch headers from now on, those too that were not to be told again."""
+        if self._tool is None:
+            return
         for frame, _file, loops in running:
-            code = frame.f_code
-            known = self._lines.get(code, frozenset())
-            if self._tool is None or loops.keys() <= known:
-                continue
-            self._lines[code] = known | loops.keys()
-            self._monitoring.set_local_events(self._tool, code, self._monitoring.events.LINE)
-            if known:
-                self._monitoring.restart_events()
+            self._lines[frame.f_code] = self._lines.get(frame.f_code, frozenset()) | loops.keys()
+            self._monitoring.set_local_events(self._tool, frame.f_code, self._monitoring.events.LINE)
+        self._monitoring.restart_events()
 
     def stop(self) -> None:
         """Watch nothing any more."""
@@ -87,10 +85,9 @@ class MonitoringWatcher:
             self._tool = None
 
     def _reached(self, code: CodeType, line: int) -> Any:
-        if line not in self._lines.get(code, ()):
-            return self._monitoring.DISABLE
-        self._on_line(code, line)
-        return None
+        if line in self._lines.get(code, ()) and self._on_line(code, line):
+            return None
+        return self._monitoring.DISABLE
 
 
 class SettraceWatcher:

@@ -105,10 +105,11 @@ class Inference:
         for key in nest:
             self.records[key].updates += 1
 
-    def turn(self, key: LoopKey) -> None:
-        """The header of a loop was reached."""
+    def turn(self, key: LoopKey) -> bool:
+        """The header of a loop was reached. Returns whether that can say anything: not where no loop is known inside."""
         for inner in self._inside[key]:
             self._end_run(inner)
+        return bool(self._inside[key])
 
     def entered(self, key: LoopKey) -> None:
         """A loop was entered: it is run anew, and so are the loops inside it."""

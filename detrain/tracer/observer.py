@@ -243,8 +243,8 @@ class Observer:
         assert isinstance(self._watcher, MarkWatcher)
         return self._watcher.enter
 
-    def _reached(self, code: CodeType, line: int) -> None:
-        self._inference.turn((real_path(code.co_filename), line))
+    def _reached(self, code: CodeType, line: int) -> bool:
+        return self._inference.turn((real_path(code.co_filename), line))
 
     def _entered(self, loop: LoopKey) -> None:
         self._inference.entered(loop)

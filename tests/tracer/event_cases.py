@@ -67,8 +67,11 @@ def turn(state, name, count):
 def make_watcher(program, kind, seen):
     """Return a watcher that adds to `seen` what it sees, and the edits that it needs in the program."""
 
+    innermost = max(program.headers.values())
+
     def on_line(_code, line):
         seen.append(("turned", line))
+        return line != innermost
 
     def on_entry(key):
         seen.append(("entered", key[1]))
@@ -85,7 +88,7 @@ def make_watcher(program, kind, seen):
 
 def watch(program, kind):
     """Run a program; return what the loops noted, and what the watcher saw: updates, and lines of headers."""
-    noted, seen = [], []
+    noted, seen, is_armed = [], [], []
     watcher, edits = make_watcher(program, kind, seen)
 
     def update():
@@ -98,7 +101,9 @@ def watch(program, kind):
                 if loops:
                     running.insert(0, (frame, FILE, loops))
             frame = frame.f_back
-        watcher.arm(running)
+        if not (watcher.is_lasting and is_armed):
+            watcher.arm(running)
+            is_armed.append(True)
 
     def own(frame, line):
         return any(line == there for *_span, there in frame.f_code.co_lines())
@@ -143,7 +148,29 @@ def between(events):
     return groups
 
 
+def check_told_again_once_armed_anew():
+    """A header that need not be told again is told again when loops are armed anew: others may be inside of it by then."""
+    seen = []
+    watcher = MonitoringWatcher(lambda _code, line: bool(seen.append(line)))
+
+    def loop():
+        own = sys._getframe()
+        header = own.f_lineno + 1
+        for turn in range(6):
+            if turn in (1, 3):
+                watcher.arm([(own, FILE, {header: range(header + 1, header + 3)})])
+        return header
+
+    try:
+        header = loop()
+    finally:
+        watcher.stop()
+    assert seen == [header, header], seen
+
+
 def main():
+    if "sys.monitoring" in KINDS:
+        check_told_again_once_armed_anew()
     for kind in KINDS:
         for seed in range(int(sys.argv[1]), int(sys.argv[2])):
             check(seed, kind)

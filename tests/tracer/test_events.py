@@ -28,7 +28,7 @@ def test_the_same_on_other_pythons(version: str) -> None:
 
 def test_a_debugger_is_left_alone() -> None:
     seen: list[int] = []
-    watcher = SettraceWatcher(lambda _code, line: seen.append(line), lambda _loop: None)
+    watcher = SettraceWatcher(lambda _code, line: not seen.append(line), lambda _loop: None)
 
     def debugger(*_event: object) -> None:
         return None
@@ -43,8 +43,8 @@ def test_a_debugger_is_left_alone() -> None:
 
 
 def test_the_watcher_for_this_python() -> None:
-    watcher = loop_watcher(lambda _code, _line: None, lambda _loop: None, ())
-    marked = loop_watcher(lambda _code, _line: None, lambda _loop: None, [("train.py", 3)])
+    watcher = loop_watcher(lambda _code, _line: True, lambda _loop: None, ())
+    marked = loop_watcher(lambda _code, _line: True, lambda _loop: None, [("train.py", 3)])
     assert type(watcher) is (MonitoringWatcher if sys.version_info >= (3, 12) else SettraceWatcher)
     assert type(marked) is MarkWatcher
     watcher.stop()
