@@ -28,15 +28,16 @@ def outcome_of(golden: Done, trial: Done, at: Cursor) -> str:
         return NO_LOSS
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
     has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
-    found = classify(_series(golden, order, has_accuracy=has_accuracy), _series(trial, order, has_accuracy=has_accuracy), order[at])
-    known, mine = golden.by_cursor(), trial.by_cursor()
-    beyond = [step for cursor, step in mine.items() if cursor[2] >= 0 and cursor not in known]
+    mine, its = (_series(run, order, order[at], has_accuracy=has_accuracy) for run in (golden, trial))
+    found = classify(mine, its, order[at])
+    known, faulty = golden.by_cursor(), trial.by_cursor()
+    beyond = [step for cursor, step in faulty.items() if cursor[2] >= 0 and cursor not in known]
     if found not in (Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN) and not all(math.isfinite(_loss(step)) for step in beyond):
         return Outcome.SHORT_TERM_NAN.value
     if has_accuracy or found not in (Outcome.MASKED, Outcome.OTHER):
         return found.value
-    last = max(key for key in mine if key[2] >= 0)
-    is_equal = last in known and mine[last].state != "" and mine[last].state == known[last].state
+    last = max(key for key in faulty if key[2] >= 0)
+    is_equal = last in known and faulty[last].state != "" and faulty[last].state == known[last].state
     return Outcome.MASKED.value if is_equal else UNKNOWN
 
 
@@ -56,8 +57,11 @@ def accuracy_of(step: Step) -> float:
     return float(step.series[names[0]]) if names else math.nan
 
 
-def _series(done: Done, order: dict[Cursor, int], *, has_accuracy: bool) -> Series:
-    """Return the series of a run; without a metric of accuracy it is taken to be 1, and only the losses count."""
+def _series(done: Done, order: dict[Cursor, int], fault_step: int, *, has_accuracy: bool) -> Series:
+    """Return the series of a run; without a metric of accuracy it is taken to be 1, and only the losses count.
+
+    A run without a step has begun with the faulty one, and ended in it.
+    """
     known = done.by_cursor()
     cursors = sorted(cursor for cursor in known if cursor in order)
     end = End.HUNG if done.status == HANG else End.FINISHED if done.is_whole else End.CRASHED
@@ -71,6 +75,6 @@ def _series(done: Done, order: dict[Cursor, int], *, has_accuracy: bool) -> Seri
         np.array([_loss(known[cursor]) for cursor in cursors], np.float64),
         np.array([accuracy_of(known[cursor]) if has_accuracy else 1.0 for cursor in cursors], np.float64),
         tuple(sorted(validations)),
-        order[cursors[0]] if cursors else 0,
+        order[cursors[0]] if cursors else fault_step,
         end,
     )

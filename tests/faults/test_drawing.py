@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from detrain.cli.outcomes import UNKNOWN, outcome_of
 from detrain.cli.random import Drawing, wilson
-from detrain.cli.trials import Done, same_before, same_from
+from detrain.cli.trials import HANG, Done, same_before, same_from
 from detrain.errors import FaultInvalid, SiteUnknown
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
@@ -193,6 +193,13 @@ def test_steps_that_take_no_gradient_stand_in_no_trials_way() -> None:
     golden = replace(golden, steps=(silent, *golden.steps))
 
     assert outcome_of(golden, golden, (0, 0, 1)) == "masked"
+
+
+def test_a_process_that_ends_in_the_first_step_that_it_runs_is_a_crash_wherever_it_began() -> None:
+    golden = steps({(0, 0): 1.0, (0, 1): 0.5, (1, 0): 0.25, (1, 1): 0.125}, "a")
+
+    assert outcome_of(golden, Done(134, (), "", is_armed=True), (0, 1, 0)) == "crash"
+    assert outcome_of(golden, Done(HANG, (), "", is_armed=True), (0, 1, 0)) == "hang"
 
 
 @pytest.mark.parametrize(
