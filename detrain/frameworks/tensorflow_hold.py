@@ -196,6 +196,8 @@ class Moments:
         self._generation = 0
         """Goes up with each variable that is made or gone."""
         self._watched: tuple[int, list[Watched], Compiled] | None = None
+        self._masks: dict[str, bool] = {}
+        """Whether a variable had infinite values when it was first looked at."""
         self._reader: tuple[int, Compiled, frozenset[str]] | None = None
         self._before_load: tuple[dict[str, int], dict[str, int], dict[str, int], int] = ({}, {}, {}, 0)
 
@@ -207,10 +209,17 @@ class Moments:
         """Return what is watched, and the norms [variable], in one call of a compiled function a device."""
         if self._watched is None or self._watched[0] != self._generation:
             alive = {key: variable for key, variable in self._alive().items() if _is_initialized(variable)}
-            watched = {each.key: each for each in find_watched(alive, self._births)}
+            watched = {each.key: each for each in find_watched(alive, self._births, self._is_mask)}
             compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
             self._watched = self._generation, [watched[key] for key in compiled.keys], compiled
         return self._watched[1], norms(self._watched[2]())
+
+    def _is_mask(self, key: str, variable: Any) -> bool:
+        """Return whether a variable was infinite when it was first looked at. What is no number is by no one's intent."""
+        if key not in self._masks:
+            values = variable.numpy()
+            self._masks[key] = bool(np.isinf(values).any() and not np.isnan(values).any())
+        return self._masks[key]
 
     def hold(self, *, on_host: bool) -> Held:
         """Hold the variables by reference, or copies of them in the host's memory."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-
-import numpy as np
 
 from detrain.frameworks import Watched
 from detrain.frameworks.births import Births
@@ -27,8 +25,11 @@ _UNSEEN: Final = 2e-19
 """Squares of values below this are lost in float32."""
 
 
-def find_watched(variables: Mapping[str, Any], births: Births) -> list[Watched]:
-    """Return what is to be watched among the variables alive, by their keys."""
+def find_watched(variables: Mapping[str, Any], births: Births, is_mask: Callable[[str, Any], bool]) -> list[Watched]:
+    """Return what is to be watched among the variables alive, by their keys.
+
+    `is_mask` tells of a weight, or of what may be a slot, whether it is infinite by intent.
+    """
     keys = {id(variable.handle): key for key, variable in variables.items()}
     found: dict[str, Watched] = {}
     for owner, optimizer in _optimizers(births):
@@ -46,10 +47,10 @@ def find_watched(variables: Mapping[str, Any], births: Births) -> list[Watched]:
             continue
         if label in _MOVING:
             found[key] = Watched(key, label, _MOVING[label])
-        elif variable.trainable:
-            found[key] = Watched(key, "weights", 1)
-        elif tuple(variable.shape) in shapes and not _is_of_metric(key, births) and _is_finite(variable):
-            found[key] = Watched(key, "slots made by hand", 2)
+        elif not variable.trainable and (tuple(variable.shape) not in shapes or _is_of_metric(key, births)):
+            continue
+        elif not is_mask(key, variable):
+            found[key] = Watched(key, "weights", 1) if variable.trainable else Watched(key, "slots made by hand", 2)
     return list(found.values())
 
 
@@ -62,11 +63,6 @@ def _optimizers(births: Births) -> Iterator[tuple[str, Any]]:
 def _is_of_metric(key: str, births: Births) -> bool:
     keras: Any = sys.modules.get("keras")
     return keras is not None and isinstance(births.find(key.rpartition("/")[0]), keras.metrics.Metric)
-
-
-def _is_finite(variable: Any) -> bool:
-    """Return whether there are only numbers in a variable when it is first looked at: a mask may have infinite ones."""
-    return bool(np.isfinite(np.asarray(variable.numpy()).astype(np.float64)).all())
 
 
 def _slots(optimizer: Any) -> Iterator[tuple[str, list[Any]]]:

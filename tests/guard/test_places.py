@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+
+from detrain.guard.watch import Guard
+from detrain.runtime.cursor import Cursor
 
 
 def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_the_same() -> None:
@@ -42,3 +46,28 @@ def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_t
             variable.assign(tf.zeros_like(variable))
         assert moments.put_back(held) == []
         assert {key: variable.numpy().tobytes() for key, variable in variables.items()} == before
+
+
+def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes_so_is_not(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from detrain.frameworks.tensorflow_hold import Moments
+
+    variables = {
+        "best": tf.Variable([np.inf, 2.0]),
+        "weight": tf.Variable([1.0, 2.0]),
+        "slot": tf.Variable([0.0, 0.0], trainable=False),
+        "nan": tf.Variable([np.nan, np.inf]),
+    }
+    owner: Any = SimpleNamespace(living=lambda _cls: [], find=lambda _name: None)
+    moments = Moments(owner, owner, lambda: variables, owner, owner)
+    guard = Guard(recovers=False, goes_on=False, log=tmp_path / "log", frameworks=[cast(Any, moments)], is_first=True)
+
+    guard.must_go_back(Cursor(0, 0, 0, "epoch"), 0)
+    variables["weight"].assign([np.inf, 2.0])
+    variables["slot"].assign([0.0, -np.inf])
+    moments.on_change()  # another variable is there, or gone
+    watched, norms = moments.norms()
+
+    found = dict(zip((each.key for each in watched), norms, strict=True))
+    assert found.keys() == {"weight", "slot", "nan"}
+    assert not np.isfinite(list(found.values())).any()
