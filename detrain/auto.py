@@ -38,7 +38,9 @@ def _replace_process() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.environ[_GUARD] = "1"
-    os.execv(sys.executable, [sys.executable, "-m", "detrain", "run", *target, *sys.argv[1:]])
+    from detrain.runtime.environment import options_of_python
+
+    os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", "run", *target, *sys.argv[1:]])
 
 
 _replace_process()

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -16,12 +17,13 @@ from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, Usage
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
 from detrain.runtime.config import RESTARTED, VARIABLE, Config, Every, Mode
-from detrain.runtime.environment import base_environment, compare, variables
+from detrain.runtime.environment import base_environment, compare, options_of_python, variables
 from detrain.runtime.loaders import cannot_seek
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 from detrain.store.lock import hold
 
 DEFAULT_SEED = 0
+_INSTEAD: Final[dict[str, tuple[str, ...]]] = {"-I": ("-s", "-P"), "-E": ()}
 
 
 class EveryType(click.ParamType[Every]):
@@ -290,16 +292,19 @@ def _check_environment(config: Config, meta: Meta) -> None:
 def become(config: Config, meta: Meta | None) -> int:
     """Replace this process by the program's: same pid, same signals, same exit status."""
     settings = variables(config.threads, meta.environment if meta else None)
-    environment = {**os.environ, **settings, VARIABLE: msgspec.json.encode(config).decode()}
-    folder = str(Path(__file__).resolve().parent.parent.parent)
+    inherited = {name: value for name, value in os.environ.items() if not (sys.flags.ignore_environment and name[:6] == "PYTHON")}
+    environment = {**inherited, **settings, VARIABLE: msgspec.json.encode(config).decode()}
+    package = Path(__file__).resolve().parent.parent
+    folder = str(package.parent)
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if folder not in sys.path[1:] and folder not in known:  # run from a source tree that is not installed
         environment["PYTHONPATH"] = os.pathsep.join([folder, *known])
     sys.stdout.flush()
     sys.stderr.flush()
-    flags = [flag for flag in ("-u", "-O", "-OO", "-B", "-I") if flag in sys.orig_argv]
+    # The hash seed comes from the environment, so what -I and -E do is done without them: above, and by -s and -P.
+    options = [again for option in options_of_python() for again in _INSTEAD.get(option, (option,))]
     try:
-        os.execve(sys.executable, [sys.executable, *flags, "-m", "detrain.runtime.launch"], environment)
+        os.execve(sys.executable, [sys.executable, *options, str(package / "runtime" / "start.py")], environment)
     except OSError as error:
         raise StoreError(f"cannot start {sys.executable!r}: {error}", "the list of probes or arguments may be too long") from error
 

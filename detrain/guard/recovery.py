@@ -15,6 +15,7 @@ from detrain.runtime import report
 from detrain.runtime.codec import Baseline
 from detrain.runtime.config import RESTARTED, Config
 from detrain.runtime.cursor import NOTHING, Cursor
+from detrain.runtime.environment import options_of_python
 from detrain.runtime.files import Files
 from detrain.runtime.journal import Address
 from detrain.runtime.ring import CannotGoBackError, Moment, Ring
@@ -126,4 +127,4 @@ class Recovery:
             if stream is not None and not stream.closed:
                 stream.flush()
         os.environ[RESTARTED] = str(self._config.run)
-        os.execv(sys.executable, [sys.executable, "-m", "detrain", *self._config.command])
+        os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +44,12 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
         if threads != here:  # libraries that size their pools by the machine are told what the first run had
             chosen.update({name: os.environ.get(name, str(threads)) for name in _THREADS})
     return chosen
+
+
+def options_of_python() -> list[str]:
+    """Return the options this interpreter was started with (-O, -W, -X dev, …), for a process that takes its place."""
+    is_unbuffered = getattr(sys.__stdout__, "write_through", False)
+    return [*subprocess._args_from_interpreter_flags(), *(["-u"] if is_unbuffered else [])]  # type: ignore[attr-defined]
 
 
 def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,6 @@
 """The start of the training process: settle what decides about bits, then become the program.
 
-`python -m detrain.runtime.launch` reads its `Config` from the environment. The program sees `sys.argv`, `sys.path`, `__main__` and
+`main` (from `start.py`) reads its `Config` from the environment. The program sees `sys.argv`, `sys.path`, `__main__` and
 its own file as under plain `python`; frames of detrain are cut from tracebacks.
 """
 
@@ -56,7 +56,8 @@ def main() -> None:
         probes.set_session(session)
     sys.meta_path.insert(0, _Finder(config, session, traced))
     sys.argv = [config.shown, *config.arguments]
-    sys.path[0] = os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target))
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target)))
     if traced is None:
         _run(config)
         if session is not None:
@@ -221,10 +222,3 @@ class _EditedLoader(importlib.machinery.SourceFileLoader):
         """Return the instrumented code."""
         path = self.get_filename(fullname)
         return compile_edited(self.get_data(path), self._edits, path)
-
-
-if __name__ == "__main__":
-    # The module runs as __main__ and gives that name to the program; import it under its own name first.
-    from detrain.runtime.launch import main as start
-
-    start()

@@ -15,6 +15,7 @@ import msgspec
 
 from detrain.runtime import report
 from detrain.runtime.config import Config
+from detrain.runtime.environment import options_of_python
 from detrain.runtime.outside import now
 from detrain.structure import Structure, write_info
 from detrain.tracer.observer import Observer
@@ -76,7 +77,7 @@ class Confirmation:
             if stream is not None:
                 stream.flush()
         os.environ[_RESTARTED] = "1"
-        os.execv(sys.executable, [sys.executable, "-m", "detrain", *self._config.command])
+        os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])
 
     def _write(self, structure: Structure, info: Path | None = None) -> None:
         path = info or Path(self._config.info)

@@ -92,6 +92,7 @@ def _detrain(command: list[str]) -> int:
         return main()
     except _Become:
         os.execve = replaced
+        del sys.path[0]  # as `start.py` does
         launch.main()
     return 0
 
