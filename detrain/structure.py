@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from detrain.errors import StructureInvalid
+from detrain.parsing import parse
 
 FORMAT_VERSION: Final = 1
 
@@ -143,7 +144,7 @@ def loop_digest(node: AnyLoop) -> str:
 def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
     """Return the names bound between the head of the loop and the probe at `line` (hand probes: the source is asked)."""
     try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
+        tree = parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError):
         return ()
     loops = [node for node in loop_nodes(tree).values() if node.lineno <= line <= (node.end_lineno or node.lineno)]
@@ -213,7 +214,7 @@ def _check(loop: Loop, path: Path, base: Path) -> Loop:
 def _loops_of(file: Path, path: Path) -> tuple[Path, dict[int, AnyLoop]]:
     try:
         resolved = file.resolve()
-        return resolved, loop_nodes(ast.parse(resolved.read_bytes()))
+        return resolved, loop_nodes(parse(resolved.read_bytes()))
     except (OSError, SyntaxError, ValueError) as error:
         raise StructureInvalid(
             f"{str(path)!r} names {str(file)!r}, which cannot be read: {error}",

@@ -14,6 +14,7 @@ from detrain.cli.show import show_fit
 from detrain.errors import StoreError
 from detrain.instrument.inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.instrument.sources import sources
+from detrain.parsing import parse
 from detrain.runtime.cursor import Cursor
 from detrain.store import Catalogue, Meta, read_meta
 from detrain.structure import Loop, Structure
@@ -139,7 +140,7 @@ def _cursor(meta: Meta) -> Cursor:
 
 
 def _node(loop: Loop) -> ast.AST | None:
-    for node in ast.walk(ast.parse(Path(loop.file).read_bytes())):
+    for node in ast.walk(parse(Path(loop.file).read_bytes())):
         if isinstance(node, ast.For | ast.While) and node.lineno == loop.line:
             return node
     return None

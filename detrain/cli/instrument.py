@@ -13,7 +13,7 @@ import click
 
 from detrain.cli.printing import console
 from detrain.cli.programs import Program, find_structure, home_option
-from detrain.errors import UsageError
+from detrain.errors import NoStructure, UsageError
 from detrain.instrument.edits import decode_source
 
 _ORIGINAL = ".orig"
@@ -45,6 +45,9 @@ def command(out: Path | None, in_place: bool, remove: bool, home: str, is_module
     files = sorted({loop.file for nest in structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None})
     changed = {Path(file): instrument(Path(file).read_bytes(), structure.nests, file) for file in files}
     changed = {path: data for path, data in changed.items() if data != path.read_bytes()}
+    if not changed and not target.has_probes():
+        what = "it trains through `fit`, which gets its probes as it runs" if structure.fits else "a run will show its loops"
+        raise NoStructure(f"no probes go into the source of {program!r}: {what}", "use `detrain run`, which needs no other source")
     if not changed:
         click.echo(f"{program} carries probes already", err=True)
     if in_place:
@@ -83,16 +86,29 @@ def _write_in_place(changed: dict[Path, bytes]) -> None:
 
 
 def _write_elsewhere(target: Program, changed: dict[Path, bytes], out: Path) -> None:
-    """Write the entry to `out`; other files of the program keep their place relative to it."""
+    """Write the entry to `out`; other files of the program keep their place relative to it. Only our own files are replaced."""
     entry = target.path.resolve()
     to = out / entry.name if out.is_dir() else out
-    for path in {entry, *changed}:
-        place = to if path == entry else to.parent / os.path.relpath(path, entry.parent)
-        place.parent.mkdir(parents=True, exist_ok=True)
+    places = {path: to if path == entry else to.parent / os.path.relpath(path, entry.parent) for path in {entry, *changed}}
+    for path, place in places.items():
         if place.resolve() == path:
             raise UsageError(f"--write {str(out)!r} is the program itself", "use --in-place for that")
+        if place.exists() and place.read_bytes() != path.read_bytes() and not _is_ours(place):
+            raise UsageError(f"{str(place)!r} is there already, with other content", "move it away, or write to another place")
+    for path, place in places.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(changed.get(path, path.read_bytes()))
         click.echo(f"wrote {place}", err=True)
+
+
+def _is_ours(path: Path) -> bool:
+    from detrain.instrument.rewriter import remove
+
+    data = path.read_bytes()
+    try:
+        return remove(data) != data
+    except (SyntaxError, UnicodeError):  # no source at all
+        return False
 
 
 def _remove(target: Program) -> int:

@@ -89,9 +89,9 @@ class Program:
 
     @classmethod
     def find(cls, program: str, *, is_module: bool) -> Program:
-        """Find a program. Raises ProgramNotFound."""
+        """Find a program. Raises ProgramNotFound; where Python cannot compile it, that is said as Python says it."""
         if is_module:
-            return cls(program, True, program, _module_path(program))
+            return _compiled(cls(program, True, program, _module_path(program)))
         path = Path(program)
         if path.is_dir() and (path / "__main__.py").is_file():
             path = path / "__main__.py"
@@ -102,7 +102,7 @@ class Program:
             )
         if not os.access(path, os.R_OK):
             raise ProgramNotFound(f"program {program!r} cannot be read", "check its permissions")
-        return cls(os.path.abspath(path), False, program, Path(os.path.abspath(path)))
+        return _compiled(cls(os.path.abspath(path), False, program, Path(os.path.abspath(path))))
 
     def edits(self, structure: Structure, module: str) -> dict[str, list[Edit]]:
         """Return the probes to insert, by file."""
@@ -166,14 +166,14 @@ class Program:
 def find_structure(program: Program, home: Path) -> Structure:
     """Return the structure of a program: from an inst.info in the checkpoint home or beside it, else from static analysis.
 
-    Raises NoStructure if there is nothing to instrument. A syntax error in the program is left for Python to report.
+    Raises NoStructure if there is nothing to instrument.
     """
     from detrain.instrument.analysis import analyse
 
     structure = _written(home / INFO_NAME, program) or _written(program.path.parent / INFO_NAME, program)
     if structure is None:
         structure = analyse(program.path)
-    if structure.nests or program.has_probes() or not _parses(program.path):
+    if structure.nests or program.has_probes():
         return structure
     if structure.fits or imports_framework(program.path):
         return structure  # the run will show its loops
@@ -222,14 +222,19 @@ def imports_framework(entry: Path) -> bool:
     return any(name.partition(".")[0] in (*ADAPTERS, *FOLLOWED) for name in names)
 
 
-def _parses(path: Path) -> bool:
-    import ast
+def _compiled(program: Program) -> Program:
+    """Return a program that Python can compile; else end with what Python says of it."""
+    import warnings
+
+    from detrain.instrument.edits import compile_edited
 
     try:
-        ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return False
-    return True
+        with warnings.catch_warnings(action="ignore"):
+            compile_edited(program.path.read_bytes(), (), str(program.path))
+    except (SyntaxError, ValueError) as error:
+        sys.__excepthook__(type(error), error.with_traceback(None), None)
+        raise SystemExit(1) from None
+    return program
 
 
 def _module_path(name: str) -> Path:

@@ -27,6 +27,7 @@ from detrain.instrument.syntax import (
     read_names,
 )
 from detrain.instrument.updates import Updates, find_updates
+from detrain.parsing import parse
 from detrain.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
 
 _Found = tuple[Scope, AnyLoop, list[AnyLoop]]
@@ -98,7 +99,7 @@ def observed_nest(file: str, tree: ast.Module, loop: AnyLoop, epoch: tuple[str, 
 
 
 def _parsed(file: str, known: str, tree: ast.Module) -> ast.Module:
-    return tree if file == known else ast.parse(Path(file).read_bytes())
+    return tree if file == known else parse(Path(file).read_bytes())
 
 
 def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import ast
 import bisect
 import tokenize
+import warnings
 from collections.abc import Sequence
 from types import CodeType
+
+from detrain.parsing import parse
 
 Edit = tuple[int, int, str]
 """(first byte, last byte, text), positions in the source as UTF-8."""
@@ -34,18 +37,26 @@ def apply(source: bytes, edits: Sequence[Edit]) -> bytes:
 
 
 def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeType:
-    """Compile a source file with edits; every position in the code is that of the original file."""
+    """Compile a source file with edits; every position in the code is that of the original, and so are errors and warnings."""
+    null = data.find(b"\0")
+    if null >= 0:  # of bytes, compile says less than Python of a file
+        lines = data[:null].splitlines(keepends=True)
+        begun = lines.pop() if lines and not lines[-1].endswith((b"\r", b"\n")) else b""
+        where = (filename, len(lines) + 1, None, begun.decode(errors="replace"))
+        raise SyntaxError("source code cannot contain null bytes", where)
+    code = compile(data, filename, "exec", dont_inherit=True)
     if not edits:
-        return compile(data, filename, "exec", dont_inherit=True)
+        return code
     source = decode_source(data)[0].encode()
     edited = apply(source, edits)
-    tree = ast.parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its cookie says
+    tree = parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its cookie says
     back = _Back(source, edited, edits)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             node.lineno, node.col_offset = back.position(node.lineno, node.col_offset)  # type: ignore[attr-defined]
             node.end_lineno, node.end_col_offset = back.position(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
-    return compile(tree, filename, "exec", dont_inherit=True)
+    with warnings.catch_warnings(action="ignore"):
+        return compile(tree, filename, "exec", dont_inherit=True)
 
 
 def line_starts(text: bytes) -> list[int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from detrain.instrument.edits import Edit, decode_source, line_starts
+from detrain.parsing import parse
 
 MARK: Final = "_detrain_enter"
 """A name among the built-ins, where a traced run puts it."""
@@ -23,7 +24,7 @@ def edits_for_marks(source: bytes, first_number: int) -> tuple[list[Edit], list[
     Nothing is returned for a file that is no Python.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
         text = decode_source(source)[0].encode()
     except (SyntaxError, ValueError):
         return [], []

@@ -18,6 +18,7 @@ from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper,
 
 from detrain.errors import CannotRewrite
 from detrain.instrument.edits import Edit, apply, decode_source
+from detrain.parsing import parse
 from detrain.structure import Nest, bound_names
 
 IMPORT_MARK: Final = "  # put here by detrain"
@@ -35,7 +36,7 @@ def has_probes(source: str) -> bool:
     A program may import detrain for other things (an error, the guard); then its loops get probes as any program's do.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError):
         return False
     modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
@@ -119,7 +120,7 @@ class _Rewriter:
     def _check(self) -> None:
         """Refuse edits that do not leave a program, such as one behind a statement that a backslash continues."""
         try:
-            ast.parse(apply(self._source, self._edits).decode())
+            parse(apply(self._source, self._edits).decode())
         except SyntaxError as error:
             raise CannotRewrite(f"{self._file}: the probes do not fit between its lines: {error.msg}", _BY_HAND) from error
 
@@ -188,7 +189,7 @@ class _Rewriter:
         return self._names.probes[name]
 
     def _names_bound_by(self, statement: cst.BaseStatement) -> tuple[str, ...]:
-        return bound_names([ast.parse(self._tree.code_for_node(statement))])
+        return bound_names([parse(self._tree.code_for_node(statement))])
 
     def _wrap(self, iterable: cst.BaseExpression, probe: str, names: tuple[str, ...]) -> None:
         """Make the iterable the argument of a probe. A pair of parentheses around the call says what it had not: a space

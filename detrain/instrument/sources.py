@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from detrain.parsing import parse
+
 
 def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
     """Yield the parsed entry, and the modules it imports that lie beside it."""
@@ -17,7 +19,7 @@ def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
             continue
         seen.add(path)
         try:
-            tree = ast.parse(path.read_bytes(), str(path))
+            tree = parse(path.read_bytes(), str(path))
         except (SyntaxError, ValueError):
             continue
         yield str(path), tree

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from detrain.instrument.edits import Edit, decode_source, line_starts
+from detrain.parsing import parse
 
 PROBE: Final = "_detrain_yield"
 """A name among the built-ins, where a run puts it."""
@@ -22,7 +23,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 def edits_for_yields(source: bytes) -> list[Edit]:
     """Return the insertions for a source file; none if it is no Python."""
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
         text = decode_source(source)[0].encode()
     except (SyntaxError, ValueError):
         return []

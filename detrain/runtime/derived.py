@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
 
+from detrain.parsing import parse
 from detrain.runtime.naming import is_own_class
 
 _FRAMEWORKS: Final = frozenset({"keras", "tensorflow"})
@@ -32,7 +33,7 @@ def stored_names(cls: type) -> frozenset[str]:
 def stored_outside(file: str) -> frozenset[str]:
     """Return the names of the attributes that a source file stores on objects other than `self`: `model.counter += 1`."""
     try:
-        tree = ast.parse(Path(file).read_bytes())
+        tree = parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return frozenset()
     attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))

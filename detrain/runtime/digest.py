@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from detrain.parsing import parse
 from detrain.runtime.dtypes import dtype_name
 
 Array = npt.NDArray[Any]
@@ -64,7 +65,7 @@ def size_bytes(value: object, to_array: ToArray) -> int:
 def digest_source(source: bytes) -> str:
     """Return the digest of what Python sees of a source file: its syntax tree, so that comments and blank lines do not count."""
     try:
-        return digest_bytes(ast.dump(ast.parse(source)).encode())
+        return digest_bytes(ast.dump(parse(source)).encode())
     except (SyntaxError, ValueError):
         return digest_bytes(source)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from detrain.errors import Diverged, EnvironmentChanged
 from detrain.frameworks import Framework
+from detrain.parsing import parse
 from detrain.runtime.capture import user_modules
 from detrain.runtime.digest import digest_source
 from detrain.store import Meta
@@ -83,7 +84,7 @@ def _name_and_digest(file: str) -> tuple[str, str] | None:
 def statements_before(file: str, line: int) -> int:
     """Return how many statements of a file begin before a line: unlike the line, comments do not change that."""
     try:
-        tree = ast.parse(Path(file).read_bytes())
+        tree = parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return 0
     return sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from detrain.errors import CannotSeek
+from detrain.parsing import parse
 from detrain.runtime.config import Mode
 from detrain.runtime.derived import is_of_framework
 from detrain.runtime.graph import Encoded
@@ -197,7 +198,7 @@ def _flat(value: object) -> Iterator[object]:
 def _loops_around(file: str, line: int) -> int:
     """Return how many loops are around a line of a source file."""
     try:
-        nodes = loop_nodes(ast.parse("".join(linecache.getlines(file)))).values()
+        nodes = loop_nodes(parse("".join(linecache.getlines(file)))).values()
     except (SyntaxError, ValueError):
         return -1
     return sum(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes)
@@ -207,7 +208,7 @@ def _loops_around(file: str, line: int) -> int:
 def _foreign_modules(file: str) -> frozenset[str]:
     """Return the libraries that a source file imports, but for those that are known."""
     try:
-        nodes = list(ast.walk(ast.parse(Path(file).read_bytes())))
+        nodes = list(ast.walk(parse(Path(file).read_bytes())))
     except (OSError, SyntaxError, ValueError):
         return frozenset()
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}

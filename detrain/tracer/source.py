@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
+from detrain.parsing import parse
 from detrain.structure import AnyLoop
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -52,7 +53,7 @@ class Source:
 def read_source(file: str) -> Source | None:
     """Return a source file, or None if it cannot be parsed."""
     try:
-        return Source(file, ast.parse(Path(file).read_bytes()))
+        return Source(file, parse(Path(file).read_bytes()))
     except (OSError, SyntaxError, ValueError):
         return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain.errors import NoStructure, UsageError
 from tests.e2e.runs import ROOT, plain
 
 PROGRAM = """
@@ -77,3 +78,68 @@ def test_modules_of_the_current_folder_do_not_hide_those_of_detrain(tmp_path: Pa
 
     assert run.status == 0, run.err
     assert str(tmp_path / "src") in run.out
+
+
+LOOP = """
+s = "\\d"
+if not s:
+    import tensorflow as tf
+    for epoch in range(2):
+        for x in (1, 2):
+            with tf.GradientTape() as tape:
+                loss = model(x)
+            opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+t = "\\w"
+"""
+
+
+def test_what_python_says_of_the_source_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LOOP)
+
+    run = plain("-W", "always", "-m", "detrain", "run", "program.py", cwd=tmp_path)
+    info = plain("-W", "always", "-m", "detrain", "info", "program.py", cwd=tmp_path)
+    bare = plain("-W", "always", "program.py", cwd=tmp_path)
+
+    assert [line for line in run.err.splitlines() if not line.startswith("detrain")] == bare.err.splitlines() != []
+    assert info.err == ""
+    assert "batch loop" in info.out
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("run", b"a = 1\nb = 2\0\n"),
+        ("info", b"\0"),
+        ("instrument", b"if True:\n\ta = 1\n        b = 2\n"),
+        ("instrument --remove", b"x = (1,\n"),
+        ("trace", b"s = '\\d'\nreturn\n"),
+    ],
+)
+def test_a_source_that_is_none_is_told_as_python_tells_it(command: str, text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_bytes(text)
+
+    told = plain("-W", "ignore", "-m", "detrain", *command.split(), "program.py", cwd=tmp_path)
+    bare = plain("-W", "ignore", tmp_path / "program.py", cwd=tmp_path)
+
+    assert (told.status, told.out, told.err) == (1, "", bare.err)
+
+
+def test_a_program_without_a_place_for_probes_is_not_written_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import tensorflow as tf\nmodel = tf.keras.Sequential()\nmodel.fit([1], epochs=2)\n")
+
+    run = plain("-m", "detrain", "instrument", "--write", "out.py", "program.py", cwd=tmp_path)
+
+    assert run.status == NoStructure.exit_code
+    assert "through `fit`" in run.err
+    assert not (tmp_path / "out.py").exists()
+
+
+def test_instrument_replaces_what_it_has_written_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LOOP)
+    (tmp_path / "mine.py").write_text("keep = 'this'\n")
+
+    write = ("-m", "detrain", "instrument", "--write")
+    mine, new, again = (plain(*write, out, "program.py", cwd=tmp_path) for out in ("mine.py", "new.py", "new.py"))
+
+    assert (mine.status, new.status, again.status) == (UsageError.exit_code, 0, 0), mine.err + new.err + again.err
+    assert (tmp_path / "mine.py").read_text() == "keep = 'this'\n"
