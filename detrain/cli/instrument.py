@@ -93,7 +93,7 @@ def _write_elsewhere(target: Program, changed: dict[Path, bytes], out: Path) -> 
     for path, place in places.items():
         if place.resolve() == path:
             raise UsageError(f"--write {str(out)!r} is the program itself", "use --in-place for that")
-        if place.exists() and place.read_bytes() != path.read_bytes() and not _is_ours(place):
+        if place.is_file() and place.read_bytes() != path.read_bytes() and not _is_ours(place):
             raise UsageError(f"{str(place)!r} is there already, with other content", "move it away, or write to another place")
     for path, place in places.items():
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -111,6 +111,16 @@ def test_a_type_that_safetensors_lacks_is_refused_and_nothing_left(checkpoint: P
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == [checkpoint.name]
 
 
+def test_no_pipe_gives_way_to_a_file(checkpoint: Path) -> None:
+    pipe = checkpoint.with_name("pipe")
+    os.mkfifo(pipe)
+
+    with pytest.raises(UsageError, match="'.*pipe' is a device or a pipe"):
+        CliRunner().invoke(command, ["--to", "npz", "-o", str(pipe), str(checkpoint)], catch_exceptions=False)
+
+    assert pipe.is_fifo()
+
+
 def test_no_checkpoint_is_overwritten(checkpoint: Path) -> None:
     before = checkpoint.read_bytes()
     with pytest.raises(UsageError, match="is the name of a checkpoint"):
