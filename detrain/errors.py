@@ -129,7 +129,7 @@ class CannotExport(DetrainError):
 
 
 class FrameworkUnsupported(DetrainError):
-    """A framework version whose private parts are not those that the adapter was written for."""
+    """A framework, or a part or version of one, that the adapters were not written for."""
 
     slug = "framework"
     exit_code = 80

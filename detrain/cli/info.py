@@ -61,7 +61,7 @@ def command(as_json: bool, home: str, is_module: bool, program: str, arguments: 
         return 0
     click.echo(f"structure of {program}, from {structure.source}")
     if not structure.nests and not structure.fits:
-        has_probes = target.has_probes()
+        has_probes = bool(target.probes())
         click.echo("  probes are in the program already" if has_probes else "  no training loop in the source: a run will show it")
     for number, fit in enumerate(structure.fits if not structure.nests else ()):
         show_fit(fit, number, len(structure.fits))

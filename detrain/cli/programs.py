@@ -142,13 +142,14 @@ class Program:
         """Return the name that a source file has in the run: that of the entry may be a link."""
         return str(self.path) if Path(file) == self.path.resolve() else file
 
-    def has_probes(self) -> bool:
-        """Return whether the entry, or a module beside it, carries probes already."""
+    def probes(self) -> set[str]:
+        """Return the probes that the entry, or a module beside it, carries already."""
         from detrain.instrument.edits import decode_source
-        from detrain.instrument.rewriter import has_probes
+        from detrain.instrument.rewriter import probes_in
         from detrain.instrument.sources import sources
 
-        return any(has_probes(decode_source(Path(file).read_bytes())[0]) for file, _tree in sources(self.path))
+        texts = (decode_source(Path(file).read_bytes())[0] for file, _tree in sources(self.path))
+        return {name for text in texts for name in probes_in(text)}
 
     def changed_sources(self, recorded: Mapping[str, str]) -> list[str]:
         """Return which of the recorded source files, relative to the entry's folder, are other than they were."""
@@ -168,18 +169,25 @@ def find_structure(program: Program, home: Path) -> Structure:
 
     Raises NoStructure if there is nothing to instrument.
     """
+    from detrain.frameworks import ADAPTERS, FOLLOWED
+    from detrain.frameworks.foreign import FOREIGN
     from detrain.instrument.analysis import analyse
 
     structure = _written(home / INFO_NAME, program) or _written(program.path.parent / INFO_NAME, program)
     if structure is None:
         structure = analyse(program.path)
-    if structure.nests or program.has_probes():
+    if structure.nests or program.probes():
         return structure
-    if structure.fits or imports_framework(program.path):
+    imported = imported_modules(program.path)
+    if structure.fits or not imported.isdisjoint((*ADAPTERS, *FOLLOWED)):
         return structure  # the run will show its loops
+    foreign = sorted(imported.intersection(FOREIGN))
     raise NoStructure(
-        f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights",
-        "name the loops in an inst.info (docs/inst-info.md), or put the probes in by hand (README, Probes)",
+        f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights"
+        + (f" of TensorFlow (it imports {' and '.join(foreign)})" if foreign else ""),
+        "detrain trains with TensorFlow only, so far"
+        if foreign
+        else "name the loops in an inst.info (docs/inst-info.md), or put the probes in by hand (README, Probes)",
     )
 
 
@@ -209,17 +217,16 @@ def info_owner(info: Path) -> str:
     return owner if isinstance(owner, str) else ""
 
 
-def imports_framework(entry: Path) -> bool:
-    """Return whether a program, or a module beside it, imports a framework whose updates can be observed."""
+def imported_modules(entry: Path) -> set[str]:
+    """Return the top-level names of what a program, or a module beside it, imports."""
     import ast
 
-    from detrain.frameworks import ADAPTERS, FOLLOWED
     from detrain.instrument.sources import sources
 
     nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    return any(name.partition(".")[0] in (*ADAPTERS, *FOLLOWED) for name in names)
+    return {name.partition(".")[0] for name in names}
 
 
 def _compiled(program: Program) -> Program:

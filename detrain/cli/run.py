@@ -148,7 +148,8 @@ def command(
         config = new_config(target, arguments, Path(home), 0, seed or DEFAULT_SEED, every, keep)
         become(msgspec.structs.replace(config, is_bare=True), None)
     structure = find_structure(target, Path(home))
-    has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits)
+    by_hand = target.probes() & {"epoch_loop", "record_epoch"}
+    has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits or by_hand)
     if not has_epochs and every.unit == "epochs" and every.count == 1:
         every = Every(10, "minutes")  # the default, for a program without epochs
     for nest in structure.nests:

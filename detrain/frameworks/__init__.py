@@ -200,5 +200,5 @@ def _tensorflow(settings: Settings, streams: Streams) -> Framework:
 ADAPTERS: Final[dict[str, Callable[[Settings, Streams], Framework]]] = {"tensorflow": _tensorflow}
 """Adapter makers, by the top-level module whose import brings the framework in."""
 
-FOLLOWED: Final = ("keras",)
+FOLLOWED: Final = ("keras", "tf_keras")
 """Other top-level modules of whose import the adapters are told."""

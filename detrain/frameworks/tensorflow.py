@@ -38,6 +38,7 @@ from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
+from detrain.frameworks.tensorflow_legacy import refuse_fit, refuse_graph_mode
 from detrain.frameworks.tensorflow_memory import new_array, taken_over
 from detrain.frameworks.tensorflow_order import settle_order
 from detrain.frameworks.tensorflow_positions import NoPosition
@@ -72,6 +73,7 @@ class TensorFlow:
         self._handles: dict[int, str] = {}
         self._pending: dict[str, Array] = {}
         self._strays: list[str] = []
+        self._probes = settings.probes
         self._fit = Fit(settings.probes)
         self._keras: KerasState | None = None
         self._weights: KerasWeights | None = None
@@ -311,6 +313,8 @@ class TensorFlow:
         settle_order()
         if settings.answers is not None:
             watch_files(settings.answers)
+        if settings.probes is not None:
+            refuse_graph_mode(settings.probes)
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
 
@@ -374,6 +378,8 @@ class TensorFlow:
 
     def on_import(self, module: str) -> None:
         """Name Keras's objects from the moment Keras is there."""
+        if module == "tf_keras" and self._probes is not None:
+            refuse_fit(self._probes)
         if module != "keras":
             return
         import keras

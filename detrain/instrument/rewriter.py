@@ -24,28 +24,30 @@ from detrain.structure import Nest, bound_names
 IMPORT_MARK: Final = "  # put here by detrain"
 _ONE_LINE_MARK: Final = "  # detrain: one line "
 _BY_HAND: Final = "put the loop into a plain form, or the probes in by hand"
-_PROBES: Final = ("batch_loop", "epoch_loop", "record_batch", "record_epoch", "record_load", "record_phase")
+_PROBES: Final = frozenset({"batch_loop", "epoch_loop", "record_batch", "record_epoch", "record_load", "record_phase"})
 _OUR_IMPORT: Final = re.compile(rf"from [\w.]+ import (?P<names>[\w, ]+){IMPORT_MARK}")
 
 AnyLoop = cst.For | cst.While
 
 
-def has_probes(source: str) -> bool:
-    """Return whether a source imports detrain and names one of its probes: put there by hand, or by the rewriter.
+def probes_in(source: str) -> frozenset[str]:
+    """Return the probes that a source which imports detrain names: put there by hand, or by the rewriter.
 
     A program may import detrain for other things (an error, the guard); then its loops get probes as any program's do.
     """
     try:
         tree = parse(source)
     except (SyntaxError, ValueError):
-        return False
+        return frozenset()
     modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
     if not any(module.partition(".")[0] == "detrain" for module in modules):
-        return False
+        return frozenset()
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return not names.isdisjoint((*_PROBES, "*"))
+    if "*" in names:
+        names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return _PROBES & names
 
 
 def edits_for(data: bytes, nests: Sequence[Nest], file: str, module: str = "detrain") -> list[Edit]:
@@ -54,7 +56,7 @@ def edits_for(data: bytes, nests: Sequence[Nest], file: str, module: str = "detr
     `module` is what the probes are imported from. Raises CannotRewrite for a loop shape without a right rewriting.
     """
     text, _encoding = decode_source(data)
-    if has_probes(text):
+    if probes_in(text):
         return []
     return _Rewriter(text, file, module).edits(nests)
 

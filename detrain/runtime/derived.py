@@ -17,7 +17,7 @@ from typing import Final
 from detrain.parsing import parse
 from detrain.runtime.naming import is_own_class
 
-_FRAMEWORKS: Final = frozenset({"keras", "tensorflow"})
+_FRAMEWORKS: Final = frozenset({"keras", "tensorflow", "tf_keras"})
 _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
 """Ways to store attributes under names that are texts."""
 _BUILT_LAZILY: Final = frozenset({"built"})

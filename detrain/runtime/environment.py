@@ -14,7 +14,7 @@ from typing import Final
 
 from detrain.runtime.digest import digest_bytes
 
-_PACKAGES: Final = ("numpy", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "keras")
+_PACKAGES: Final = ("numpy", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "keras", "tf_keras")
 _SETTINGS: Final = ("PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS", "KERAS_BACKEND")
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _HASH_SEED: Final = "0"

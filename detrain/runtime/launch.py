@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from detrain.errors import DetrainError
-from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings
+from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings, foreign
 from detrain.instrument.edits import compile_edited
 from detrain.instrument.marks import MARK
 from detrain.instrument.yields import PROBE
@@ -192,9 +192,14 @@ class _Finder:
             for other in FOLLOWED:  # imported before the framework was done, as a part of it
                 if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
                     framework.on_import(other)
-        else:
-            for framework in self._made:
-                framework.on_import(name)
+            return
+        if name == "keras" and not self._config.is_bare:
+            try:
+                foreign.check_keras()
+            except DetrainError as error:
+                probes.fail(error)
+        for framework in self._made:
+            framework.on_import(name)
 
 
 def _after(loader: object, act: Callable[[], None]) -> None:

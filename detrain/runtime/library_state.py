@@ -17,7 +17,21 @@ from detrain.runtime.naming import is_own_class, own_attributes
 from detrain.runtime.tables import is_table
 
 FRAMEWORKS: Final = frozenset(
-    {"tensorflow", "keras", "tensorboard", "jax", "jaxlib", "torch", "numpy", "h5py", "google", "absl", "wrapt", "detrain"}
+    {
+        "tensorflow",
+        "keras",
+        "tf_keras",
+        "tensorboard",
+        "jax",
+        "jaxlib",
+        "torch",
+        "numpy",
+        "h5py",
+        "google",
+        "absl",
+        "wrapt",
+        "detrain",
+    }
 )
 _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
 """Modules of Python whose classes hold what the program puts there."""

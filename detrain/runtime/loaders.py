@@ -43,7 +43,9 @@ _BACKSTAGE: Final = frozenset(
     }
 )
 """Modules of Python's by which something can go on behind what a program loads."""
-_KNOWN: Final = frozenset({"numpy", "tensorflow", "keras", "detrain", "absl", "__future__"}) | sys.stdlib_module_names - _BACKSTAGE
+_KNOWN: Final = (
+    frozenset({"numpy", "tensorflow", "keras", "tf_keras", "detrain", "absl", "__future__"}) | sys.stdlib_module_names - _BACKSTAGE
+)
 """Modules that keep no state of their own behind what a program loads, but for the random streams, which are captured."""
 _MOST_REASONS: Final = 3
 

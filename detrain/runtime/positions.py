@@ -31,7 +31,7 @@ _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.File
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _BUILTIN: Final = ("builtins", "itertools")
 _STILL: Final = frozenset(
-    {"tensorflow", "keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
+    {"tensorflow", "keras", "tf_keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
 )
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")

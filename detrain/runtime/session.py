@@ -21,7 +21,7 @@ import msgspec
 
 from detrain.errors import Diverged, NotCapturable
 from detrain.faults.experiment import of_environment
-from detrain.frameworks import Framework
+from detrain.frameworks import Framework, foreign
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
 from detrain.runtime import figures, report
@@ -130,7 +130,7 @@ class Session:
         self._item = ""
         self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
-        self._is_in_body = self._is_confirmed = False
+        self._is_in_body = self._is_confirmed = self._has_updates = False
         self._batches.suspects = self._warned
 
     def guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
@@ -187,7 +187,7 @@ class Session:
                 "were other loops given probes since (inst.info)? Take those that it had, or start anew with --fresh",
             )
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
-        self._is_in_phase, self._is_implicit = True, False
+        self._is_in_phase, self._is_implicit, self._has_updates = True, False, False
         self._figures = figures.drawn()
         self._epoch_at = time.monotonic()
         for framework in self.frameworks:
@@ -228,6 +228,7 @@ class Session:
 
     def on_update(self, what: int) -> None:
         """Weights are updated: in the body of a loop with probes, as they should, or elsewhere."""
+        self._has_updates = True
         if self._is_in_body and not self._is_confirmed:
             self._is_confirmed = True
             self._confirmation.in_body()
@@ -520,6 +521,7 @@ class Session:
         encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch", loop=loop)
         losses = [
             *encoded.not_captured,
+            *foreign.check_training(has_updates=self._has_updates),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
             *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),
         ]
@@ -638,6 +640,7 @@ class Session:
                 f"the batch loop goes over {now or 'no iterator of tf.data'}; in the first run it went over {was or 'none'}",
                 "does the program make other iterators before its loop than it did? Start anew with --fresh",
             )
+        self._has_updates = True  # or there would be no checkpoint: see `check_training`
         missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut), loop)
         unnamed = [loss for loss in missing if not any(named.startswith(loss + " (") for named in snapshot.meta.not_captured)]
         if unnamed:

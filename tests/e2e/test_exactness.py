@@ -38,6 +38,7 @@ FRAMEWORK = [
     "curriculum_batch_size",
     "dropout_layers",
     "eight_replicas",
+    "keras_2",
     "lazy_model",
     "lookup_tables",
     "mixed_precision",
@@ -61,7 +62,7 @@ FRAMEWORK = [
     "zip_two",
 ]
 KILLS = 3
-DRAW_IN_GRAPHS = ("random_in_graph", "eight_replicas", "xla_step")
+DRAW_IN_GRAPHS = ("keras_2", "random_in_graph", "eight_replicas", "xla_step")
 """Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
 OWN_INPUTS = ("time_seed", "files_listed", "pydataset_workers")
 """Programs that read a clock, or the order of files, or draw in threads of their own: bare, they end as chance has it."""

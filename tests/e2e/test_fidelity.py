@@ -256,8 +256,10 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
-def test_probes_put_in_by_hand_resume_to_the_bit(every: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(BY_HAND)
+@pytest.mark.parametrize("program", [BY_HAND, BY_HAND.replace("apply_gradients", "learn")], ids=["known update", "unknown update"])
+def test_probes_put_in_by_hand_resume_to_the_bit(program: str, every: str, tmp_path: Path) -> None:
+    """Of an update that static analysis does not know, too: checkpoints came each ten minutes then, whatever was asked for."""
+    (tmp_path / "program.py").write_text(program)
 
     whole = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
     killed = detrain("run", "--ckpt", "two", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
@@ -265,6 +267,7 @@ def test_probes_put_in_by_hand_resume_to_the_bit(every: str, tmp_path: Path) -> 
 
     assert killed.status == -9
     assert again.status == 0, again.err
+    assert "resuming program at 2:" in again.err
     assert again.out == whole.out
 
 

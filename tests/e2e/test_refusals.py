@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from detrain import errors
+from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.runs import Result, detrain
 from tests.store.forging import with_version
@@ -72,6 +73,81 @@ def test_no_training_loop(tmp_path: Path) -> None:
 
     assert_refused(run, errors.NoStructure, "program.py", "inst.info")
     assert run.out == ""
+
+
+def test_no_training_loop_of_a_framework_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import torch.nn as nn\nfor i in range(3):\n    optimizer.step()\n")
+
+    assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.NoStructure, "it imports torch", "TensorFlow only")
+
+
+FOREIGN = (
+    PRELUDE
+    + """
+import torch
+optimizer = Optimizer(np.ones(3))
+for epoch in range(2):
+    for batch in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+"""
+)
+
+
+def test_a_loop_that_trains_with_another_framework(tmp_path: Path) -> None:
+    """Its weights were in no checkpoint, and a run that was killed went on with new ones, in silence."""
+    (tmp_path / "program.py").write_text(FOREIGN)
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "keras.py").write_text("class config:\n    backend = lambda: 'jax'\n")
+    (tmp_path / "keras_on_jax.py").write_text(FOREIGN.replace("import torch", "import keras"))
+
+    assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.FrameworkUnsupported, "uses torch", "--bare")
+    assert_refused(detrain("run", "keras_on_jax.py", cwd=tmp_path), errors.FrameworkUnsupported, "'jax'", "KERAS_BACKEND", "--bare")
+    assert not list(tmp_path.glob("ckpt/*.h5"))
+    assert detrain("run", "--bare", "program.py", cwd=tmp_path).status == 0
+
+
+IN_SESSION = """
+import tensorflow as tf
+v1 = tf.compat.v1
+HEAD
+with tf.Graph().as_default(), v1.Session() as session:
+    weight = v1.get_variable("weight", initializer=tf.ones([3]), trainable=TRAINABLE)
+    update = v1.assign_add(weight, [1.0, 2.0, 3.0])
+    session.run(v1.global_variables_initializer())
+    for epoch in range(2):
+        for batch in range(3):
+            session.run(update)
+    print(session.run(weight))
+"""
+KERAS_2 = """
+import numpy as np, tf_keras
+model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((4, 2)), np.ones((4, 1)), epochs=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (IN_SESSION.replace("HEAD", "").replace("TRAINABLE", "True"), "session of TensorFlow 1 holds weights (weight:0)"),
+        (IN_SESSION.replace("HEAD", "v1.disable_v2_behavior()").replace("TRAINABLE", "False"), "disables eager execution"),
+        (KERAS_2, "Model.fit of Keras 2"),
+    ],
+)
+def test_training_of_tensorflow_1_and_keras_2(program: str, said: str, tmp_path: Path, server: Server) -> None:
+    """Weights in sessions were in no checkpoint; that `fit` of Keras 2 had got none was said when the program ended."""
+    (tmp_path / "program.py").write_text(program)
+
+    assert_refused(server.detrain("run", "program.py", cwd=tmp_path), errors.FrameworkUnsupported, said, "--bare")
+
+
+def test_a_session_without_weights_runs(tmp_path: Path, server: Server) -> None:
+    (tmp_path / "program.py").write_text(IN_SESSION.replace("HEAD", "").replace("TRAINABLE", "False"))
+
+    run = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert (run.status, run.out) == (0, "[ 7. 13. 19.]\n")
 
 
 def test_a_run_that_trains_nothing_says_so(tmp_path: Path) -> None:

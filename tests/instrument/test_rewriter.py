@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from detrain.errors import CannotRewrite
 from detrain.instrument.edits import compile_edited
-from detrain.instrument.rewriter import edits_for, has_probes, instrument, remove
+from detrain.instrument.rewriter import edits_for, instrument, probes_in, remove
 from detrain.structure import Loop, Nest
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
 
@@ -742,7 +742,7 @@ def test_names_that_the_program_uses_get_an_underscore() -> None:
 def test_a_program_that_imports_detrain_and_names_a_probe_carries_probes(line: str) -> None:
     source = f"{line}\nfor x in y:\n    detrain.record_batch()\n    step(x)\n".encode()
 
-    assert has_probes(source.decode())
+    assert probes_in(source.decode())
     assert edits_for(source, [Nest(Loop(FILE, source.count(b"\n") - 2, 0, "for"))], FILE) == []
     assert remove(source) == source
 
@@ -762,11 +762,11 @@ def test_a_program_that_imports_detrain_and_names_a_probe_carries_probes(line: s
     ],
 )
 def test_a_program_that_only_mentions_detrain_carries_none(line: str) -> None:
-    assert not has_probes(f"{line}\nx = 1\n")
+    assert not probes_in(f"{line}\nx = 1\n")
 
 
 def test_a_source_that_does_not_parse_carries_none() -> None:
-    assert not has_probes("import detrain\nfor\n")
+    assert not probes_in("import detrain\nfor\n")
 
 
 @pytest.mark.parametrize(

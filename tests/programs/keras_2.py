@@ -1,0 +1,30 @@
+# Layers, a metric and an optimizer of Keras 2 (tf_keras), as published programs of some years ago have them, in a loop of one's own.
+import hashlib
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+x = np.random.normal(size=(64, 4)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1] - x[:, 1:2])).shuffle(64).batch(8)
+model = keras.Sequential(
+    [keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.2), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+)
+optimizer = keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.05, 4, 0.9))
+mean = keras.metrics.Mean()
+
+
+@tf.function
+def train_step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    mean.update_state(loss)
+
+
+for epoch in range(4):  # <- epoch loop
+    mean.reset_state()
+    for a, b in data:  # <- batch loop
+        train_step(a, b)  # <- update
+    print(f"epoch {epoch} loss {float(mean.result())!r} rate {float(optimizer.learning_rate)!r}", flush=True)
+print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in [*model.variables, *optimizer.variables])).hexdigest())
