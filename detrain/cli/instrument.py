@@ -45,7 +45,7 @@ def command(out: Path | None, in_place: bool, remove: bool, home: str, is_module
     files = sorted({loop.file for nest in structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None})
     changed = {Path(file): instrument(Path(file).read_bytes(), structure.nests, file) for file in files}
     changed = {path: data for path, data in changed.items() if data != path.read_bytes()}
-    if not changed and not target.has_probes():
+    if not changed and not target.probes():
         what = "it trains through `fit`, which gets its probes as it runs" if structure.fits else "a run will show its loops"
         raise NoStructure(f"no probes go into the source of {program!r}: {what}", "use `detrain run`, which needs no other source")
     if not changed:
