@@ -73,7 +73,7 @@ def command(file: Path, form: str, output: Path | None, match: str) -> int:
 
 def _write(target: Path, write: Callable[[Sink], None]) -> None:
     if target.exists() and not target.is_file():
-        raise UsageError(f"{str(target)!r} is a device or a pipe, and a file would take its place", "give another file with --output")
+        raise UsageError(f"{str(target)!r} is a device or a pipe: a file would replace it", "give another file with --output")
     try:
         with exporting(target) as sink:
             write(sink)

@@ -115,7 +115,7 @@ def test_no_pipe_gives_way_to_a_file(checkpoint: Path) -> None:
     pipe = checkpoint.with_name("pipe")
     os.mkfifo(pipe)
 
-    with pytest.raises(UsageError, match="'.*pipe' is a device or a pipe"):
+    with pytest.raises(UsageError, match="a device or a pipe"):
         CliRunner().invoke(command, ["--to", "npz", "-o", str(pipe), str(checkpoint)], catch_exceptions=False)
 
     assert pipe.is_fifo()
