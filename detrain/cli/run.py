@@ -294,7 +294,10 @@ def become(config: Config, meta: Meta | None) -> int:
     """Replace this process by the program's: same pid, same signals, same exit status."""
     settings = variables(config.threads, meta.environment if meta else None)
     inherited = {name: value for name, value in os.environ.items() if not (sys.flags.ignore_environment and name[:6] == "PYTHON")}
-    environment = {**inherited, **settings, VARIABLE: msgspec.json.encode(config).decode()}
+    try:
+        environment = {**inherited, **settings, VARIABLE: msgspec.json.encode(config).decode()}
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!r} is not text in UTF-8", "rename the file or folder, or give another argument") from error
     package = Path(__file__).resolve().parent.parent
     folder = str(package.parent)
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]

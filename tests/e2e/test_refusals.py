@@ -66,6 +66,14 @@ def test_no_such_program(tmp_path: Path) -> None:
     assert_refused(detrain("run", "-m", "nope", cwd=tmp_path), errors.ProgramNotFound, "'nope'")
 
 
+@pytest.mark.parametrize("command", [["prog\udcff.py"], ["program.py", "\udcff"], ["--ckpt", "h\udcff", "program.py"]])
+def test_a_name_that_is_no_text(command: list[str], tmp_path: Path) -> None:
+    for name in ("program.py", "prog\udcff.py"):
+        (tmp_path / name).write_text(FOR_LOOPS)
+
+    assert_refused(detrain("run", *command, cwd=tmp_path), errors.UsageError, "\\udcff", "UTF-8")
+
+
 def test_no_training_loop(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("for i in range(3):\n    print(i)\n")
 
