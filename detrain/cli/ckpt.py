@@ -45,14 +45,16 @@ def list_checkpoints(as_json: bool, place: Path) -> int:
     """
     rows = []
     for path in _files(place):
-        row: dict[str, Any] = {
-            "file": path.name,
-            "bytes": path.stat().st_size,
-            "age_s": round(time.time() - path.stat().st_mtime, 1),
-        }
+        try:
+            stat = path.stat()
+        except FileNotFoundError:  # a run has deleted it meanwhile
+            continue
+        row: dict[str, Any] = {"file": path.name, "bytes": stat.st_size, "age_s": round(time.time() - stat.st_mtime, 1)}
         try:
             meta = read_meta(path)
         except DetrainError as error:
+            if not path.exists():
+                continue
             row["error"] = error.what
         else:
             entry = parse_name(path)
@@ -133,6 +135,8 @@ def verify_checkpoints(as_json: bool, place: Path) -> int:
             digest = verify(path) if entry is None else Catalogue(path.parent).confirm(entry)
             rows.append({"file": path.name, "good": True, "digest": digest})
         except DetrainError as error:
+            if not path.exists():  # a run has deleted it meanwhile
+                continue
             rows.append({"file": path.name, "good": False, "error": error.what})
             status = error.exit_code
     if as_json:

@@ -98,7 +98,7 @@ class Catalogue:
         if self.folder.is_dir():
             for path in self.folder.iterdir():
                 entry = parse_name(path)
-                if entry is not None:
+                if entry is not None and path.is_file():  # no folder, and no link to nothing
                     found.append(entry)
         return sorted(found, key=lambda entry: (entry.program, entry.run, entry.cursor.key()))
 

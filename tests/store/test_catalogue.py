@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detrain.cli.ckpt import command as ckpt
 from detrain.errors import StoreError
 from detrain.runtime.cursor import Cursor
 from detrain.store.catalogue import Catalogue, Entry, parse_name, stations
@@ -102,6 +104,31 @@ def test_entries_are_sorted_by_program_and_run_first(catalogue):
     save(catalogue, epoch(9), run=2)
     save(catalogue, epoch(9), program="a")
     assert [(entry.program, entry.run) for entry in catalogue.entries()] == [("a", 1), ("train", 2), ("train", 10)]
+
+
+def test_folders_and_links_to_nothing_are_no_checkpoints(catalogue):
+    catalogue.save("train", 1, epoch(1), state(epoch(1)))
+    catalogue.path("train", 1, epoch(2)).mkdir()
+    catalogue.path("train", 1, epoch(3)).symlink_to("nothing")
+
+    chosen = catalogue.newest("train")
+
+    assert chosen is not None
+    assert chosen.entry.cursor == epoch(1)
+
+
+def test_files_that_a_run_deletes_while_they_are_listed_are_passed_over(catalogue, monkeypatch):
+    for number in (1, 2):
+        catalogue.save("train", 1, epoch(number), state(epoch(number)))
+    entries, gone = catalogue.entries(), catalogue.path("train", 1, epoch(1))
+    gone.unlink()
+    monkeypatch.setattr(Catalogue, "entries", lambda _self: entries)
+
+    for command in ("ls", "verify"):
+        done = CliRunner().invoke(ckpt, [command, str(catalogue.folder)], catch_exceptions=False)
+        assert done.return_value in (0, None)
+        assert "e00002" in done.output
+        assert gone.name not in done.output
 
 
 def test_a_folder_that_is_not_there_has_no_entries(tmp_path):
