@@ -236,6 +236,7 @@ def new_config(target: Program, arguments: tuple[str, ...], home: Path, run: int
     return Config(
         target=target.target,
         is_module=target.is_module,
+        entry=str(target.path),
         shown=target.shown,
         arguments=arguments,
         program=target.name,

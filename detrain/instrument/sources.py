@@ -5,17 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+LIBRARIES: Final = ("site-packages", "dist-packages")
+"""Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""
 
 from detrain.parsing import parse
 
 
 def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
     """Yield the parsed entry, and the modules it imports that lie beside it."""
-    waiting, seen = [entry.resolve()], set()
-    folders = _import_folders(entry.resolve())
+    entry = entry.resolve()
+    waiting, seen = [entry], set()
+    folders = _import_folders(entry)
+    around = next((folder for folder in entry.parents if folder.name in LIBRARIES), None)
+    own = entry.anchor if around is None else around / entry.relative_to(around).parts[0]
     while waiting:
         path = waiting.pop()
-        if path in seen or not path.is_file():
+        if path in seen or not path.is_file() or not path.is_relative_to(own):
             continue
         seen.add(path)
         try:

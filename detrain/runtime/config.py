@@ -50,6 +50,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     """The program's file, or with `is_module` the module's name."""
     is_module: bool
+    entry: str
+    """The program's file."""
     shown: str
     """`sys.argv[0]` as the user wrote it."""
     arguments: tuple[str, ...]

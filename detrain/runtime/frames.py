@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Final
 
+from detrain.instrument.sources import LIBRARIES
 from detrain.runtime.liveness import live_names, names_read_by_functions
 
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
@@ -28,10 +29,29 @@ def _library_folders() -> tuple[str, ...]:
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update(site.getsitepackages())
     folders.add(site.getusersitepackages())
-    # Libraries of another environment, which a .pth file or PYTHONPATH put on the path.
-    folders.update(folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages"))
     folders.add(str(Path(__file__).resolve().parent.parent))
     return tuple(sorted(str(Path(folder).resolve()) + "/" for folder in folders))
+
+
+def _library_around(path: str) -> str:
+    """Return the folder of libraries that a file lies in, with a slash at its end, or an empty text.
+
+    Those of another environment, which a .pth file, PYTHONPATH or a link put on the path, are known by their names.
+    """
+    known = (folder for folder in _library_folders() if path.startswith(folder))
+    named = (f"{folder}/" for folder in Path(path).parents if folder.name in LIBRARIES)
+    return max((*known, *named), key=len, default="")
+
+
+_program: list[str] = []
+
+
+def set_program(entry: str) -> None:
+    """Count a program that is installed among libraries (`-m PACKAGE.MODULE`) as the user's: its package, or its one file."""
+    path = os.path.realpath(entry)
+    library = _library_around(path)
+    _program[:] = [library + path.removeprefix(library).partition("/")[0]] if library else []
+    is_user_file.cache_clear()
 
 
 @lru_cache(maxsize=4096)
@@ -39,12 +59,16 @@ def is_user_file(filename: str) -> bool:
     """Return whether a source file is the user's: not of Python, not an installed library, not detrain."""
     if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
         return False
-    return _is_user_folder(os.path.dirname(filename))
+    return _is_user_folder(os.path.dirname(filename)) or any(_is_at(os.path.realpath(filename), place) for place in _program)
+
+
+def _is_at(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
 
 
 @lru_cache(maxsize=1024)
 def _is_user_folder(folder: str) -> bool:
-    return not (os.path.realpath(folder) + "/").startswith(_library_folders())
+    return not _library_around(os.path.join(os.path.realpath(folder), "file"))
 
 
 def has_user_code(function: object) -> bool:

@@ -27,6 +27,7 @@ from detrain.instrument.marks import MARK
 from detrain.instrument.yields import PROBE
 from detrain.runtime import probes, report
 from detrain.runtime.config import VARIABLE, Config
+from detrain.runtime.frames import set_program
 from detrain.runtime.outside import fix_listings
 from detrain.runtime.rng import Streams
 from detrain.runtime.session import Session
@@ -37,6 +38,7 @@ def main() -> None:
     """Run the program of the configuration in `$DETRAIN_SESSION`."""
     config = msgspec.json.decode(os.environ.pop(VARIABLE), type=Config)
     os.environ.pop("DETRAIN_REPLACED", None)
+    set_program(config.entry)
     probes.set_run()
     hook_tracebacks()
     random.seed(config.seed)

@@ -163,6 +163,49 @@ def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_chang
     assert strict.status == errors.NotCapturable.exit_code
 
 
+INSTALLED = {
+    "meter.py": """
+class Meter:
+    total = 0.0
+    def update(self, x):
+        self.total += x
+""",
+    "task.py": PRELUDE
+    + """
+from trainer.meter import Meter
+import someenv
+
+def main():
+    optimizer, meter, seen = Optimizer(np.ones(3)), Meter(), []
+    for epoch in range(4):
+        for step in range(5):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            meter.update(optimizer.weights.sum())
+            seen.append(step)
+            die(f"{epoch}:{step}")
+        print(epoch, meter.total, len(seen), flush=True)
+    show(optimizer.weights)
+
+main()
+""",
+}
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_a_program_that_is_installed_among_libraries_is_the_users(every: str, tmp_path: Path) -> None:
+    path = with_library(tmp_path, "")
+    (tmp_path / "site-packages" / "trainer").mkdir()
+    for name, text in INSTALLED.items():
+        (tmp_path / "site-packages" / "trainer" / name).write_text(text)
+    whole = detrain("run", "--ckpt", "whole", "-m", "trainer.task", cwd=tmp_path, **path)
+    detrain("run", "--every", every, "-m", "trainer.task", cwd=tmp_path, DIE_AT="2:3", **path)
+    last = detrain("run", "--every", every, "-m", "trainer.task", cwd=tmp_path, **path)
+
+    assert last.status == 0, last.err
+    assert "resuming" in last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
 OF_ITS_CLASS = (
     PRELUDE
     + """

@@ -356,6 +356,19 @@ def test_each_module_is_read_once_and_those_with_errors_are_left_out(tmp_path: P
     assert sorted(names) == ["a.py", "main.py"]
 
 
+def test_of_a_program_that_is_installed_its_own_package_alone_is_read(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "steps.py").write_text("import library\n")
+    (package / "main.py").write_text("import library\nfrom package import steps\n")
+    (tmp_path / "site-packages" / "library.py").write_text("")
+
+    names = [Path(file).name for file, _tree in sources(package / "main.py")]
+
+    assert sorted(names) == ["__init__.py", "main.py", "steps.py"]
+
+
 # Which loop is the batch loop.
 
 
