@@ -21,6 +21,8 @@ from detrain.runtime.digest import Array
 
 _MOST_BYTES: Final = 64 << 20
 """Positions above this size would make checkpoints slow: buffers of shuffling are stored by value."""
+_MOST_PLACES: Final = 1 << 16
+"""A place of a shuffle's buffer takes time to write, an empty one too: a million over 22 rows took 13 to 80 s."""
 _GRAPH_INSIDE: Final = b".is_dataset"
 """Marks, in a position, an element that is a dataset: a graph, which TensorFlow would run. Nothing from a file is run here."""
 _HARMLESS: Final = frozenset(
@@ -92,6 +94,8 @@ def refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
             return "a set mixed from several in its tf.data pipeline has a position from which TensorFlow may not go on"
         if name == "CacheDataset" and not is_forced:
             return "cache() in its tf.data pipeline would be stored whole"
+        if (places := _places(stage)) > _MOST_PLACES and not is_forced:
+            return f"a shuffle() in its tf.data pipeline has {places:,} places, each of which TensorFlow writes, filled or not"
         size = 0 if is_forced else max(_buffer_bytes(stage), getattr(stage, "detrain_state_bytes", 0))
         if size > _MOST_BYTES:
             return _too_large(size)
@@ -139,13 +143,18 @@ def _what(operation: str) -> str:
     return "reads a variable" if operation == "ReadVariableOp" else "has a state of its own"
 
 
+def _places(stage: Any) -> int:
+    """Return how many elements there is room for in the buffer of a stage that shuffles."""
+    return int(stage._buffer_size) if type(stage).__name__ == "_ShuffleDataset" else 0
+
+
 def _buffer_bytes(stage: Any) -> int:
     """Return how much a stage that shuffles holds, as far as the shapes of its elements say."""
-    if type(stage).__name__ != "_ShuffleDataset":
+    rows = _places(stage)
+    if not rows:
         return 0
     specs = [spec for spec in tf.nest.flatten(stage.element_spec) if isinstance(spec, tf.TensorSpec)]
     sizes = [spec.shape.num_elements() * max(spec.dtype.size, 1) for spec in specs if spec.shape.is_fully_defined()]
-    rows = int(stage._buffer_size)
     length = int(stage._input_dataset.cardinality())
     return int(sum(sizes)) * (min(rows, length) if length >= 0 else rows)
 

@@ -69,6 +69,7 @@ REFUSED = {
         "mixed from several",
     ),
     "a huge buffer": (lambda: Data.range(1 << 40).map(lambda i: tf.zeros([4096]) + 1.0).shuffle(1 << 14), "hold 256 MB"),
+    "a wide buffer": (lambda: rows().shuffle(10**6).batch(4), "has 1,000,000 places"),
 }
 
 
