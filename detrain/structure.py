@@ -179,6 +179,7 @@ def _located(nest: Nest, path: Path, base: Path) -> Nest:
     batch_loop = _check(nest.batch_loop, path, base)
     epoch_loop = None if nest.epoch_loop is None else _check(nest.epoch_loop, path, base)
     moved = batch_loop.line - nest.batch_loop.line
+    _refuse_inside(epoch_loop, batch_loop, path)
     return msgspec.structs.replace(
         nest,
         batch_loop=batch_loop,
@@ -209,6 +210,18 @@ def _check(loop: Loop, path: Path, base: Path) -> Loop:
     return msgspec.structs.replace(
         loop, file=str(file), line=found.lineno, column=found.col_offset, kind=kind, digest=loop_digest(found)
     )
+
+
+def _refuse_inside(epoch_loop: Loop | None, batch_loop: Loop, path: Path) -> None:
+    """Refuse an epoch loop that is the batch loop, or inside it."""
+    if epoch_loop is None or epoch_loop.file != batch_loop.file:
+        return
+    file, nodes = _loops_of(Path(batch_loop.file), path)
+    if batch_loop.line <= epoch_loop.line <= (nodes[batch_loop.line].end_lineno or 0):
+        raise StructureInvalid(
+            f"{str(path)!r} has an epoch loop, {file.name}:{epoch_loop.line}, that is not around the batch loop, {batch_loop.line}",
+            "correct the lines, or leave epoch_loop out: the batch loop then counts as one epoch",
+        )
 
 
 def _loops_of(file: Path, path: Path) -> tuple[Path, dict[int, AnyLoop]]:
@@ -251,6 +264,7 @@ def _original(path: Path, text: str, base: Path) -> Structure:
     batch_loop, epoch_loop = loop("loop"), loop("epoch")
     if batch_loop is None:
         raise StructureInvalid(f"{str(path)!r} names no batch loop (code_info.loop_file_name)", "correct it, or remove it")
+    _refuse_inside(epoch_loop, batch_loop, path)
     load_line = line("dl_call", batch_loop)
     nest = Nest(batch_loop, epoch_loop, load_line, line("update_call", batch_loop), loader, (f"{path.name} of the original",))
     return Structure((nest,), str(path))

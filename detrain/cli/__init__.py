@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from detrain.errors import DetrainError, UsageError
+from detrain.errors import DetrainError, StoreError, UsageError
 
 
 class _Lazy(click.Group):
@@ -82,4 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DetrainError as error:
         print(f"detrain: error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
+    except OSError as error:  # of a file that may not be looked at, or of the output; a command that knows better says so itself
+        where = f": {error.filename!r}" if error.filename is not None else ""
+        print(f"detrain: error: {error.strerror or error}{where}", file=sys.stderr, flush=True)
+        return StoreError.exit_code
     return result if isinstance(result, int) else 0

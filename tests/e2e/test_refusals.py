@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
 from detrain import errors
+from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.runs import Result, detrain
@@ -406,6 +409,30 @@ def test_what_cannot_be_captured_is_named_and_refused_when_strict(tmp_path: Path
     assert run.status == 0
     assert "optimizer.log (_io.TextIOWrapper)" in run.err
     assert_refused(strict, errors.NotCapturable, "optimizer.log")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_inst_info_whose_epoch_loop_is_not_around_the_batch_loop(inside: bool, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("for epoch in (0, 1):\n    for x in (1, 2):\n        print(x)\n")
+    loops = {"epoch_loop": 2, "batch_loop": 1 if inside else 2}
+    nest = {name: {"file": "program.py", "line": line, "column": 0, "kind": "for"} for name, line in loops.items()}
+    (tmp_path / "inst.info").write_text(json.dumps({"format": 1, "source": "by hand", "nests": [{**nest, "update_line": 3}]}))
+
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    assert_refused(run, errors.StructureInvalid, "program.py:2", "not around")
+    assert run.out == ""
+
+
+def test_a_file_that_may_not_be_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def denied(_path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", "home/inst.info")
+
+    (tmp_path / "program.py").write_text("import tensorflow\n")
+    monkeypatch.setattr(Path, "is_dir", denied)
+
+    assert main(["info", str(tmp_path / "program.py")]) == errors.StoreError.exit_code
+    assert capsys.readouterr().err == "detrain: error: Permission denied: 'home/inst.info'\n"
 
 
 def test_an_inst_info_with_a_wrong_line(home: Path) -> None:
