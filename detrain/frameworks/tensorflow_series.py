@@ -44,7 +44,8 @@ class Series:
 
         @functools.wraps(original)
         def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note(target)
+            if not sites.where.is_inner(tape):  # a penalty's, or that of a block computed again (`recompute_grad`), is of no loss
+                self._note(target)
             return original(tape, target, *args, **kwargs)
 
         tf.GradientTape.gradient = gradient

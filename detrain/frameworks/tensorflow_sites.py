@@ -108,9 +108,9 @@ class Sites:
         self._points = points
         self._counts = counts
         self._has_digests = has_digests
-        self._context = Where()
+        self.where: Final = Where()
         self._is_late = Late(self._stage_of)
-        self.eager: Final = EagerSites(self._context, operands_of, _ATTRIBUTES, _NO_ARITHMETIC)
+        self.eager: Final = EagerSites(self.where, operands_of, _ATTRIBUTES, _NO_ARITHMETIC)
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""
         self._scopes: dict[tuple[str, str], str] = {}
@@ -122,7 +122,7 @@ class Sites:
         """Counters of the runs of graphs, by id."""
         self._called: dict[int, Any] = {}
         """Outermost graphs that eager code has run."""
-        self._context.watch()
+        self.where.watch()
         self._watch_captures()
         self._watch_parallel_for()
         self._watch_ops()
@@ -135,7 +135,7 @@ class Sites:
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
         original_call = keras.Layer.__call__
-        here = self._context
+        here = self.where
 
         @functools.wraps(original_call)
         def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -152,7 +152,7 @@ class Sites:
 
     def _watch_optimizer(self, cls: Any) -> None:
         original = cls.apply
-        here = self._context
+        here = self.where
 
         @functools.wraps(original)
         def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -167,12 +167,12 @@ class Sites:
     @contextlib.contextmanager
     def own_ops(self, graph: Any) -> Iterator[None]:
         """Make ops that are no sites, and that no tape records."""
-        self._context.own += 1
+        self.where.own += 1
         try:
             with graph.as_default(), ops.name_scope(f"{OWN_SCOPE}/"), record.stop_recording():
                 yield
         finally:
-            self._context.own -= 1
+            self.where.own -= 1
 
     def _watch_captures(self) -> None:
         """Let what is of no graph (our variables) into the gradients of loops and branches: through the graph around them."""
@@ -193,11 +193,11 @@ class Sites:
         def converted(loop_fn: Any, *args: Any, **kwargs: Any) -> Any:
             @functools.wraps(loop_fn)
             def body(*given: Any, **named: Any) -> Any:
-                self._context.own += 1
+                self.where.own += 1
                 try:
                     return loop_fn(*given, **named)
                 finally:
-                    self._context.own -= 1
+                    self.where.own -= 1
 
             return original(body, *args, **kwargs)
 
@@ -208,7 +208,7 @@ class Sites:
 
         @functools.wraps(original)
         def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
-            if self._context.own:
+            if self.where.own:
                 return original(op_type_name, *args, **kwargs)
             if self._replaced:  # gradients that are taken by walking through a graph ask its ops for their outputs
                 kwargs = {key: self._in_place_of(value) for key, value in kwargs.items()}
@@ -238,7 +238,7 @@ class Sites:
         return found.stage if found is not None else None
 
     def _on_op(self, function: str, op: Any, outputs: list[Any]) -> list[Any]:
-        here = self._context
+        here = self.where
         graph = op.graph
         scope = graph.get_name_scope()
         stage, layer = here.stage(_plain(scope), lambda: any(map(self._is_late, op.inputs)))
@@ -322,7 +322,7 @@ class Sites:
         What it returns says which of its ops is the gradient of the input, and which of the weight.
         """
         made: list[Op] = []
-        self._context.gradients.append((layer, made))
+        self.where.gradients.append((layer, made))
 
         def finish(grads: Any) -> Any:
             for index, grad in enumerate(grads if isinstance(grads, list | tuple) else [grads]):
@@ -337,7 +337,7 @@ class Sites:
         try:
             yield finish
         finally:
-            self._context.gradients.pop()
+            self.where.gradients.pop()
 
     def begin_step(self) -> None:
         """Count runs from here on."""

@@ -102,6 +102,10 @@ class Where(threading.local):
         finally:
             del self.marks[depth:]
 
+    def is_inner(self, tape: Any) -> bool:
+        """Return whether a tape's gradient is a part of another: of one that is being taken, or of a tape that records."""
+        return any(mark is not tape for mark in self.marks)
+
     def stage(self, scope: str, is_late: Callable[[], bool]) -> tuple[Stage, str]:
         """Return the stage and the layer of an op that is being made; `scope` stands for a layer where none runs.
 

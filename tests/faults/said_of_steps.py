@@ -45,6 +45,23 @@ def of_two_tapes() -> list[dict[str, float]]:
     return [*said, series.read(), {"has_loss": series.has_loss()}]
 
 
+def of_inner_gradients() -> list[dict[str, float]]:
+    """A gradient under another tape, and one that is taken anew while a gradient is taken; compiled, then eager."""
+
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                out = weight * x * x
+            loss = tf.recompute_grad(lambda a: 100.0 * weight * a)(x) + inner.gradient(out, x)
+        tape.gradient(loss, weight)
+
+    tf.function(step)(tf.constant(3.0))
+    said = [series.read()]
+    step(tf.constant(3.0))
+    return [*said, series.read()]
+
+
 def of_metrics_with_one_name() -> list[dict[str, float]]:
     """Made in this order; the third is alone in the second step."""
     metrics = [keras.metrics.Mean(name="loss") for _ in range(9)]
@@ -96,6 +113,8 @@ def of_many_kinds() -> list[dict[str, float]]:
     return [series.read()]
 
 
-said = {function.__name__: function() for function in (of_two_tapes, of_metrics_with_one_name, of_a_resumed_process)}
+said = {
+    function.__name__: function() for function in (of_two_tapes, of_inner_gradients, of_metrics_with_one_name, of_a_resumed_process)
+}
 said |= {function.__name__: function() for function in (of_metrics_that_are_made_anew, of_many_kinds)}
 print(json.dumps(said))

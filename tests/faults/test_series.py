@@ -30,6 +30,10 @@ def test_a_gradient_that_was_not_taken_has_no_part_in_the_loss(said: Said) -> No
     assert said["of_two_tapes"][6] == {"has_loss": False}
 
 
+def test_a_gradient_that_is_a_part_of_another_has_no_loss_of_its_own(said: Said) -> None:
+    assert said["of_inner_gradients"] == [{"loss": 612.0}, {"loss": 612.0}]
+
+
 def test_metrics_with_one_name_are_told_apart_by_the_order_of_their_making(said: Said) -> None:
     first, second = said["of_metrics_with_one_name"]
     assert first == {"loss": 0.0} | {f"loss_{number}": float(number) for number in range(1, 9)}
