@@ -220,8 +220,9 @@ def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
     if mode == "seek" and meta.forward:
         raise cannot_seek(meta.forward)
     if why and (is_inside or meta.loaders):
-        what = f"the {entry.cursor.batch} batches of the epoch before it" if is_inside else "what loaders gave before it"
-        report.say(f"{what} are loaded again: {why}" if is_inside else f"{what} is loaded again: {why}")
+        number = entry.cursor.batch
+        batches = "the batch of the epoch before it is" if number == 1 else f"the {number} batches of the epoch before it are"
+        report.say(f"{batches if is_inside else 'what loaders gave before it is'} loaded again: {why}")
     elif is_inside or meta.loaders:
         report.say("loaders are set to their positions, nothing is loaded again")
 

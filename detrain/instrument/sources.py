@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from detrain.parsing import parse
+
 LIBRARIES: Final = ("site-packages", "dist-packages")
 """Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""
-
-from detrain.parsing import parse
 
 
 def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:

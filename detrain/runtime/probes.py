@@ -168,7 +168,7 @@ class epoch_loop(Generic[T]):
 
 def _ended_early(count: int, expected: int) -> None:
     raise Diverged(
-        f"the epoch loop ended after {count} epochs; the checkpoint was taken at epoch {expected}",
+        f"the epoch loop ended after {count} epoch{'s' * (count != 1)}; the checkpoint was taken at epoch {expected}",
         "run the program with the arguments it had, or start anew with --fresh",
     )
 
