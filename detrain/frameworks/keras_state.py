@@ -4,12 +4,19 @@ A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].
 or changes `keras.config` in its loop has state in attributes that are the library's. Numbers, texts and truths among the attributes
 of layers, optimizers and metrics are captured whole; those of a resumed process that differ are set. Which layers and which
 optimizer a model has cannot be set: where the loop has changed that, the run that resumes stops.
+
+A recurrent cell that the program calls itself keeps the masks of its dropout, drawn at the first call, until it is told to drop
+them. They are captured; those that building ahead has left are no tensors that anything could use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor
 
 from detrain.errors import Diverged
 from detrain.frameworks.births import Births
@@ -19,6 +26,8 @@ _BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network",
 """Say how far an object is built, or compiled: so in a resumed process when it is."""
 _PARTS: Final = ("_layers", "_optimizer", "optimizer")
 """Attributes that say what a model consists of."""
+
+_MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
 
 
 class KerasState:
@@ -45,6 +54,7 @@ class KerasState:
                 "dtype_policy": self._config.dtype_policy().name,
             },
             "attributes": {key: _scalars(value) for key, value in objects.items()},
+            "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
             "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
         }
@@ -61,6 +71,7 @@ class KerasState:
             now = _scalars(objects[key]) if key in objects else {}
             own = vars(objects[key]) if key in objects else {}
             own.update({name: value for name, value in attributes.items() if name in now and not _is_same(now[name], value)})
+        self._restore_masks(state.get("masks", {}), objects)
         frozen = set(state["frozen"])
         for key, variable in self._variables():
             if variable.trainable == (key in frozen):
@@ -75,6 +86,17 @@ class KerasState:
                         f"the {what} of {key!r} was {_shown(content)} at the checkpoint, it is {_shown(mine.get(name))}",
                         "the loop has changed what the model consists of: add layers, and compile, before the loop",
                     )
+
+    def _restore_masks(self, masks: dict[str, Any], objects: dict[str, Any]) -> None:
+        lost = sorted(masks.keys() - objects.keys())
+        if lost:
+            raise Diverged(
+                f"the dropout masks that {lost[0]!r} keeps from call to call cannot be put back: the loop makes it",
+                "make and build it before the loop, or call its reset_dropout_mask() in each step, and start anew with --fresh",
+            )
+        for key, value in objects.items():
+            vars(value).update(dict.fromkeys(vars(value).keys() & set(_MASKS)))
+            vars(value).update({name: _tensors(described) for name, described in masks.get(key, {}).items()})
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
@@ -109,6 +131,27 @@ class KerasState:
 
 def _scalars(value: Any) -> dict[str, Any]:
     return {name: item for name, item in list(vars(value).items()) if type(item) in _SCALARS and name not in _BUILDING}
+
+
+def _masks(value: Any) -> dict[str, Any]:
+    """Return the masks that a cell keeps: type, shape and bytes of each, lists of them where it keeps one for each gate."""
+    own = vars(value)
+    return {name: found for name in _MASKS if (found := _described(own.get(name))) is not None}
+
+
+def _described(mask: Any) -> list[Any] | None:
+    if isinstance(mask, list):
+        return [_described(item) for item in mask]
+    if not isinstance(mask, EagerTensor):  # of a function's graph, which no other can use
+        return None
+    return [mask.dtype.name, mask.shape.as_list(), mask.numpy().tobytes().hex()]
+
+
+def _tensors(described: list[Any]) -> Any:
+    if not isinstance(described[0], str):
+        return [_tensors(item) for item in described]
+    dtype, shape, content = described
+    return tf.constant(np.frombuffer(bytes.fromhex(content), tf.as_dtype(dtype).as_numpy_dtype).reshape(shape))
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -53,6 +53,22 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(losses.result())!r}", flush=True)
 show(*model.variables, *optimizer.variables)
 """,
+    "recurrent cells that are called by hand keep their masks": """
+early, late = keras.layers.LSTMCell(8, dropout=0.5), keras.layers.GRUCell(8, dropout=0.3, recurrent_dropout=0.3, implementation=1)
+early.build((None, 5))
+optimizer = keras.optimizers.Adam(1e-2)
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            out, _ = early(a[:4], [tf.zeros((4, 8)), tf.zeros((4, 8))], training=True)
+            out, _ = late(out, [tf.zeros((4, 8))], training=True)
+            loss = tf.reduce_mean((out[:, :3] - b[:4]) ** 2)
+        variables = early.trainable_variables + late.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+show(*early.variables, *late.variables)
+""",
     "a model that is marked as built before its layers are": """
 class Model(keras.Model):
     def __init__(self):
