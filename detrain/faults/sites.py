@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from detrain.errors import SiteUnknown
+from detrain.faults.experiment import BITS
 
 Stage = Literal["forward", "backward", "optimizer"]
 Role = Literal["", "grad_in", "grad_wt"]
@@ -141,7 +142,8 @@ def select(
     if not fitting:
         near = _nearest(pattern, sites)
         raise SiteUnknown(
-            f"no site is named {pattern!r}" + (f"; the nearest are {', '.join(near)}" if near else ""),
+            f"no site is named {pattern!r}; "
+            + (f"the nearest are {', '.join(near)}" if near else f"values of other dtypes than {', '.join(BITS)} are none"),
             "`detrain sites PROGRAM` lists the sites of the program's step",
         )
     chosen = [

@@ -71,7 +71,12 @@ def test_a_pattern_names_the_contractions_of_its_layers_first(pattern: str, stag
 
 @pytest.mark.parametrize(
     ("pattern", "operand", "words"),
-    [("conv2", "output", "nearest are conv1"), ("dead", "output", "is dead"), ("step*BiasAdd", "weight", "with 'weight'")],
+    [
+        ("conv2", "output", "nearest are conv1"),
+        ("xyz", "output", "other dtypes than float32, float16"),
+        ("dead", "output", "is dead"),
+        ("step*BiasAdd", "weight", "with 'weight'"),
+    ],
 )
 def test_a_site_that_is_not_there_is_refused(pattern: str, operand: str, words: str) -> None:
     with pytest.raises(SiteUnknown, match=words):
