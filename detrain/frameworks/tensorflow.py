@@ -38,11 +38,11 @@ from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
-from detrain.frameworks.tensorflow_legacy import refuse_fit, refuse_graph_mode
 from detrain.frameworks.tensorflow_memory import new_array, taken_over
 from detrain.frameworks.tensorflow_order import settle_order
 from detrain.frameworks.tensorflow_positions import NoPosition
 from detrain.frameworks.tensorflow_random import RandomCounters
+from detrain.frameworks.tensorflow_refusals import refuse_fit, refuse_unseen
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.config import Mode
@@ -314,7 +314,7 @@ class TensorFlow:
         if settings.answers is not None:
             watch_files(settings.answers)
         if settings.probes is not None:
-            refuse_graph_mode(settings.probes)
+            refuse_unseen(settings.probes)
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
 

@@ -25,9 +25,10 @@ from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings, foreign
 from detrain.instrument.edits import compile_edited
 from detrain.instrument.marks import MARK
 from detrain.instrument.yields import PROBE
-from detrain.runtime import probes, report
+from detrain.runtime import library_streams, probes, report
 from detrain.runtime.config import VARIABLE, Config
 from detrain.runtime.frames import set_program
+from detrain.runtime.library_streams import LibraryStreams
 from detrain.runtime.outside import fix_listings
 from detrain.runtime.rng import Streams
 from detrain.runtime.session import Session
@@ -156,12 +157,13 @@ class _Finder:
         elif session is not None:
             self._on_update = session.on_update
         self._made: list[Framework] = []
+        self._libraries = LibraryStreams(config.seed, session.streams if session is not None else Streams())
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a module as Python does, and wrap its loader where it is one of ours to watch."""
-        is_followed = name in ADAPTERS or name in FOLLOWED
+        is_followed = name in ADAPTERS or name in FOLLOWED or name in library_streams.FOLLOWED
         if not is_followed and not self._config.edits:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -195,11 +197,13 @@ class _Finder:
                 if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
                     framework.on_import(other)
             return
-        if name == "keras" and not self._config.is_bare:
-            try:
+        try:
+            if name == "keras" and not self._config.is_bare:
                 foreign.check_keras()
-            except DetrainError as error:
-                probes.fail(error)
+            if name in library_streams.FOLLOWED:
+                self._libraries.on_import(name)
+        except DetrainError as error:
+            probes.fail(error)
         for framework in self._made:
             framework.on_import(name)
 

@@ -35,6 +35,8 @@ FRAMEWORKS: Final = frozenset(
 )
 _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
 """Modules of Python whose classes hold what the program puts there."""
+_COMPILED: Final = ("numba.core.", "numba.np.ufunc.")
+"""Where libraries keep functions that they have compiled: what is in them says nothing of the program."""
 _MAX_OBJECTS: Final = 500
 _MAX_DEPTH: Final = 12
 _SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
@@ -55,7 +57,7 @@ def _is_of_library(cls: type) -> bool:
     is_data = cls is np.poly1d or cls.__module__.startswith("numpy.polynomial.")
     top = "" if is_data else cls.__module__.partition(".")[0]
     is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
-    return is_known and top not in FRAMEWORKS and not is_own_class(cls)
+    return is_known and top not in FRAMEWORKS and not cls.__module__.startswith(_COMPILED) and not is_own_class(cls)
 
 
 def is_library_object(value: object) -> bool:

@@ -51,6 +51,8 @@ class _State:
     python: Live
     streams: dict[str, bytes]
     places: list[tuple[object, str, object]]
+    drawn: Mapping[str, int]
+    """See `Streams`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -253,7 +255,8 @@ class Ring:
 
     def _state(self, frame: FrameType, baseline: Baseline) -> _State:
         python = self._capture.encode_live(frame, baseline)
-        return _State(python, self._streams.read(), [(value, path, _place(value)) for value, path in python.opaque])
+        places = [(value, path, _place(value)) for value, path in python.opaque]
+        return _State(python, self._streams.read(), places, dict(self._streams.drawn))
 
     def _note(self, obstacle: str) -> None:
         if obstacle not in self.obstacles:
@@ -263,6 +266,9 @@ class Ring:
         """Note what the body has moved on: a position cannot be set back."""
         for reason in [reason for framework in self._frameworks for reason in framework.beyond_recall()]:
             self._note(reason)
+        for name, count in self._streams.drawn.items():
+            if count != moment.state.drawn.get(name, 0):
+                self._note(f"the generator of {name}, which cannot be read")
         load = moment.load
         before = load.after if load is not None and load.after is not None else moment.state
         for value, path, place in before.places:

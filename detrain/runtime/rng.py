@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -94,9 +95,11 @@ class Streams:
 
     def __init__(self) -> None:
         self._streams: dict[str, Stream] = {"python": PythonStream(), "numpy": NumpyStream()}
+        self.drawn: Counter[str] = Counter()
+        """How often functions were called that draw from generators which cannot be read."""
 
     def add(self, name: str, stream: Stream) -> None:
-        """Add the stream of a framework."""
+        """Add the stream of a framework or library."""
         self._streams[name] = stream
 
     def read(self) -> dict[str, bytes]:

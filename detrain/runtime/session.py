@@ -74,6 +74,8 @@ class Session:
         self._is_in_phase = self._is_implicit = False
         self._figures: dict[int, tuple[int, ...]] = {}
         """What was in the open figures when the loop was entered."""
+        self._drawn: dict[str, int] = {}
+        """How often generators out of reach had been drawn from when the loop was entered."""
         self._termination = Termination(lambda: self._is_in_phase)
         if config.saves_on_sigterm:
             self._termination.watch()
@@ -188,7 +190,7 @@ class Session:
             )
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit, self._has_updates = True, False, False
-        self._figures = figures.drawn()
+        self._figures, self._drawn = figures.drawn(), dict(self.streams.drawn)
         self._epoch_at = time.monotonic()
         for framework in self.frameworks:
             framework.begin_phase()
@@ -522,6 +524,7 @@ class Session:
         losses = [
             *encoded.not_captured,
             *foreign.check_training(has_updates=self._has_updates),
+            *(f"the generator of {name}" for name, count in self.streams.drawn.items() if count != self._drawn.get(name, 0)),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
             *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),
         ]

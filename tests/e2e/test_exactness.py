@@ -25,6 +25,7 @@ PLAIN = [
     "eval_from_loader_stream",
     "files_listed",
     "nonlocal_counters",
+    "numba_noise",
     "pool_without_replacement",
     "replay_buffer",
     "set_iterated",
@@ -64,8 +65,8 @@ FRAMEWORK = [
 KILLS = 3
 DRAW_IN_GRAPHS = ("keras_2", "random_in_graph", "eight_replicas", "xla_step")
 """Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
-OWN_INPUTS = ("time_seed", "files_listed", "pydataset_workers")
-"""Programs that read a clock, or the order of files, or draw in threads of their own: bare, they end as chance has it."""
+OWN_INPUTS = ("time_seed", "files_listed", "pydataset_workers", "numba_noise")
+"""Programs that read a clock, or the order of files, or draw where plain Python seeds nothing: bare, they end as chance has it."""
 TIMED_FILES = ("board/", "own/")
 """Files that hold times; the program itself says what else is in them."""
 

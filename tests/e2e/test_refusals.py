@@ -130,6 +130,11 @@ with tf.Graph().as_default(), v1.Session() as session:
             session.run(update)
     print(session.run(weight))
 """
+CLUSTER = """
+import tensorflow as tf
+spec = tf.train.ClusterSpec({"worker": ["localhost:29871", "localhost:29872"], "ps": ["localhost:29873"]})
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=0, rpc_layer="grpc")
+"""
 KERAS_2 = """
 import numpy as np, tf_keras
 model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
@@ -144,9 +149,11 @@ model.fit(np.ones((4, 2)), np.ones((4, 1)), epochs=2)
         (IN_SESSION.replace("HEAD", "").replace("TRAINABLE", "True"), "session of TensorFlow 1 holds weights (weight:0)"),
         (IN_SESSION.replace("HEAD", "v1.disable_v2_behavior()").replace("TRAINABLE", "False"), "disables eager execution"),
         (KERAS_2, "Model.fit of Keras 2"),
+        (CLUSTER + "tf.distribute.MultiWorkerMirroredStrategy(resolver)", "one of 2 processes"),
+        (CLUSTER + "tf.distribute.ParameterServerStrategy(resolver)", "from other processes"),
     ],
 )
-def test_training_of_tensorflow_1_and_keras_2(program: str, said: str, tmp_path: Path, server: Server) -> None:
+def test_training_out_of_sight(program: str, said: str, tmp_path: Path, server: Server) -> None:
     """Weights in sessions were in no checkpoint; that `fit` of Keras 2 had got none was said when the program ended."""
     (tmp_path / "program.py").write_text(program)
 
@@ -433,6 +440,40 @@ def test_a_file_that_may_not_be_looked_at_is_named(tmp_path: Path, monkeypatch: 
 
     assert main(["info", str(tmp_path / "program.py")]) == errors.StoreError.exit_code
     assert capsys.readouterr().err == "detrain: error: Permission denied: 'home/inst.info'\n"
+
+
+OPENCV = (
+    PRELUDE
+    + """
+import cv2
+optimizer = Optimizer(np.ones(3))
+noise = np.zeros((3, 1), np.float32)
+cv2.randn(noise, 0.0, 1.0)
+for epoch in range(4):
+    for batch in range(5):
+        gradient = np.full(3, 0.1)
+        cv2.randn(noise, 0.0, 1.0)
+        optimizer.apply_gradients(gradient + noise[:, 0])
+        die(f"{epoch}:{batch}")
+show(optimizer.weights)
+"""
+)
+
+
+def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(tmp_path: Path) -> None:
+    """OpenCV's began anew in a resumed run, in silence; under the guard the run has no way back in memory."""
+    (tmp_path / "program.py").write_text(OPENCV)
+    before = OPENCV.replace("        cv2.randn(noise, 0.0, 1.0)\n", "")
+    (tmp_path / "before.py").write_text(before)
+
+    inside = detrain("run", "program.py", cwd=tmp_path)
+    outside = detrain("run", "--fresh", "before.py", cwd=tmp_path)
+    strict = detrain("run", "--ckpt", "other", "--strict", "program.py", cwd=tmp_path)
+
+    assert "not captured" in inside.err
+    assert "the generator of cv2.randn" in inside.err
+    assert (outside.status, outside.err) == (0, "")
+    assert_refused(strict, errors.NotCapturable, "cv2.randn")
 
 
 def test_an_inst_info_with_a_wrong_line(home: Path) -> None:
