@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.frameworks import Framework
+from detrain.runtime import children
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline
 from detrain.runtime.cursor import NOTHING, FileState
@@ -155,8 +156,10 @@ class Ring:
             self._note("the loop runs inside a generator or coroutine")
         for loss in state.python.lost:
             self._note(loss)
-        for loss in [loss for framework in self._frameworks for loss in framework.not_captured()] if not self._moments else ():
-            self._note(loss)
+        if not self._moments:
+            losses = [loss for framework in self._frameworks for loss in framework.not_captured()]
+            for loss in [*losses, *children.living()]:
+                self._note(loss)
         self._moments.append(moment)
         del self._moments[: -self._depth]
         self._next = len(self._moments) - 1

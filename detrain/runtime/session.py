@@ -24,7 +24,7 @@ from detrain.faults.experiment import of_environment
 from detrain.frameworks import Framework, foreign
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
-from detrain.runtime import figures, report
+from detrain.runtime import children, figures, report
 from detrain.runtime.answers import Answers
 from detrain.runtime.batches import Batches
 from detrain.runtime.campaign import Campaign, Rewind
@@ -524,6 +524,7 @@ class Session:
         losses = [
             *encoded.not_captured,
             *foreign.check_training(has_updates=self._has_updates),
+            *children.living(),
             *(f"the generator of {name}" for name, count in self.streams.drawn.items() if count != self._drawn.get(name, 0)),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
             *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),

@@ -476,6 +476,38 @@ def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(t
     assert_refused(strict, errors.NotCapturable, "cv2.randn")
 
 
+CHILDREN = (
+    PRELUDE
+    + """
+import multiprocessing, subprocess
+
+def noisy(gradient):
+    return gradient + np.random.normal(size=3)
+
+optimizer = Optimizer(np.ones(3))
+context = multiprocessing.get_context("fork")
+ended = subprocess.Popen(["true"])
+shared = multiprocessing.get_context("spawn").Semaphore()  # starts Python's resource tracker
+pool = {"pool": lambda: context.Pool(1), "popen": lambda: subprocess.Popen(["cat"], stdin=subprocess.PIPE)}.get(sys.argv[1], int)()
+for epoch in range(2):
+    for batch in range(3):
+        gradient = np.full(3, 0.1)
+        optimizer.apply_gradients(pool.apply(noisy, (gradient,)) if sys.argv[1] == "pool" else gradient)
+"""
+)
+
+
+@pytest.mark.parametrize(("kind", "named"), [("pool", "child process python"), ("popen", "child process cat"), ("none", "")])
+def test_child_processes_are_named(kind: str, named: str, tmp_path: Path) -> None:
+    """A worker's random streams began anew in a resumed run, in silence. What has ended, and Python's own helpers, hold nothing."""
+    (tmp_path / "program.py").write_text(CHILDREN)
+
+    run = detrain("run", "program.py", kind, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert (named in run.err) if named else (run.err == "")
+
+
 def test_an_inst_info_with_a_wrong_line(home: Path) -> None:
     info = {
         "format": 1,
