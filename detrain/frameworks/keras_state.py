@@ -35,11 +35,13 @@ class KerasState:
 
     def __init__(self, births: Births, variables: Callable[[], Iterable[tuple[str, Any]]]) -> None:
         import keras
+        from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
         from keras.src.ops.operation import Operation
 
         self._config = keras.config
         self._births = births
         self._variables = variables
+        self._cell_type = DropoutRNNCell
         self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         self._at_phase: dict[str, dict[str, list[str]]] = {}
 
@@ -97,6 +99,10 @@ class KerasState:
         for key, value in objects.items():
             vars(value).update(dict.fromkeys(vars(value).keys() & set(_MASKS)))
             vars(value).update({name: _tensors(described) for name, described in masks.get(key, {}).items()})
+
+    def kept_masks(self) -> list[str]:
+        """Return, in words, the masks of dropout that cells keep from call to call."""
+        return [f"the dropout masks that {key} keeps" for key, cell in self._births.living(self._cell_type) if _masks(cell)]
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""

@@ -95,7 +95,7 @@ class TensorFlow:
         self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
         datasets.watch(moments.iterators, moments.pulls)
-        self.beyond_recall, self.called = datasets.beyond_recall, datasets.called
+        self.called = datasets.called
         self.loader_key = datasets.loader_key
         self._updates = Updates(settings.on_update, settings.on_assign)
         self._gradients: Gradients | None = None
@@ -104,6 +104,10 @@ class TensorFlow:
         if settings.experiment is not None:
             self._instruments = Instruments(settings.experiment.plans)
             settings.experiment.attach(self._instruments)
+
+    def beyond_recall(self) -> list[str]:
+        """Return, in words, what steps move on that `put_back` cannot put back."""
+        return [*self._datasets.beyond_recall(), *(self._keras.kept_masks() if self._keras is not None else ())]
 
     def watch_gradients(self) -> None:
         """Have the norms of gradients among what is watched."""

@@ -300,6 +300,22 @@ def test_detect_names_the_variable_and_changes_nothing(server: Server, tmp_path:
     assert "Adam/sequential_dense_kernel_momentum has norm" in err
 
 
+def test_masks_that_a_recurrent_cell_keeps_are_as_if_nothing_had_been(server: Server, tmp_path: Path) -> None:
+    """Drawn in the first step of an epoch, which is among those that are run again; the generator's state tells how often."""
+    call = "        a, _ = cell(a, [tf.zeros((5, 5))] * 2, training=True)\n"
+    source = EAGER.replace("optimizer.build", "cell = keras.layers.LSTMCell(5, dropout=0.5)\noptimizer.build")
+    source = source.replace("    for a, b", "    cell.reset_dropout_mask()\n    for a, b").replace(
+        "        with tf", f"{call}        with tf"
+    )
+    source = source.replace("show(", "show(cell.seed_generator.state, ")
+    expected = _bare(server, tmp_path, source)
+
+    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="1:gradient,13:nan")
+
+    assert (status, lines[-1]) == (0, expected[-1]), err
+    assert log[-1]["action"] == "recovered"
+
+
 BY_ITERATOR = """
 model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []
 step, rows = step_of(model, optimizer), iter(data.repeat())
