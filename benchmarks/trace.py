@@ -7,7 +7,8 @@ short epochs, of which two are watched until the loops are known, and for one lo
 and is watched to its end. Each is run in turn bare (`detrain run --bare`), under `detrain trace --epochs N` (N: all its epochs),
 and bare with a `settrace` function that counts the lines of the program's own frames. Ratios of the training loop's time are taken
 round by round: median, and the range of the middle half; of the main thread's processor time (which other processes disturb less),
-and of wall time.
+and of wall time. *Inside* is the share of a fourth run, traced too, that was spent in the tracer's own looks: it does not see what
+events cost the interpreter, nor other processes; where the machine is not quiet it says more than the ratios.
 """
 
 from __future__ import annotations
@@ -46,10 +47,25 @@ if "LINES" in sys.argv:
         count[0] += 1
         return local
     sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename == __file__ else None)
+inside = [0.0]
+def timed(act):
+    def measured(*args):
+        began = time.thread_time()
+        act(*args)
+        inside[0] += time.thread_time() - began
+    return measured
+if "INSIDE" in sys.argv:
+    observers = sys.modules["detrain.tracer.observer"].Observer
+    def see(observer, what, look=timed(observers._see)):
+        if not inside[0]:
+            observer._on_news = timed(observer._on_news)
+        look(observer, what)
+    observers._see = see
 """
 TAIL = """
 wall, processor = time.perf_counter() - started, time.thread_time() - spent
-print("SECONDS", wall, "CPU", processor, "MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print("SECONDS", wall, "CPU", processor, "INSIDE", processor / (processor - inside[0]))
+print("MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 PROGRAMS = {
@@ -97,11 +113,11 @@ for epoch in range(EPOCHS):
 
 
 def measure(command: list[str], folder: Path) -> dict[str, float]:
-    """Run one process; return the seconds of its loop, the processor time of its main thread, and its peak memory."""
+    """Run one process; return its loop's seconds, processor time of the main thread, that / without the looks, and peak memory."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CKPT_DIR": str(folder / "home")}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     words = done.stdout.split()
-    return {name: float(words[words.index(name) + 1]) for name in ("SECONDS", "CPU", "MB")}
+    return {name: float(words[words.index(name) + 1]) for name in ("SECONDS", "CPU", "INSIDE", "MB")}
 
 
 def main() -> None:
@@ -122,6 +138,7 @@ def main() -> None:
                     "bare": [*base, "run", "--bare", str(program), shape],
                     "traced": [*base, "trace", "--epochs", "1000", str(program), shape],
                     "settrace": [*base, "run", "--bare", str(program), shape, "LINES"],
+                    "inside": [*base, "trace", "--epochs", "1000", str(program), shape, "INSIDE"],
                 }
                 rounds = [{kind: measure(command, folder) for kind, command in kinds.items()} for _ in range(args.repeat)]
                 rows.append(_row(f"{label}, {'one long epoch' if shape == 'LONG' else '30 epochs'}", rounds))
@@ -144,7 +161,8 @@ def _print(row: dict[str, Any]) -> None:
         spreads = [row[f"{what} {measured}"] for measured in ("CPU", "SECONDS")]
         shown = "   ".join(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for low, middle, high in spreads)
         print(f"{row['program']:50} {what + '/bare':14} processor, wall: {shown}")
-    print(f"{'':50} memory, traced/bare {row['memory']:.3f}", flush=True)
+    low, middle, high = row["inside"]
+    print(f"{'':50} inside of looks {middle:.3f} [{low:.3f}, {high:.3f}]; memory, traced/bare {row['memory']:.3f}", flush=True)
 
 
 def _row(label: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
@@ -155,6 +173,7 @@ def _row(label: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any
         return [*statistics.quantiles(values, n=4)] if len(values) > 1 else values * 3
 
     spreads = {f"{kind} {what}": spread(ratios(kind, what)) for kind in ("traced", "settrace") for what in ("CPU", "SECONDS")}
+    spreads["inside"] = spread([each["inside"]["INSIDE"] for each in rounds])
     return {"program": label, "python": sys.version.split()[0], **spreads, "memory": statistics.median(ratios("traced", "MB"))}
 
 
