@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from detrain.errors import CannotRewrite
 from detrain.instrument.fits import fits_in
 from detrain.instrument.loads import find_load, surely_loads
 from detrain.instrument.scopes import Scope, methods_in, references_compiled_in, scopes_in, without_keras_steps
@@ -106,7 +107,7 @@ def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:
     for scope in scopes_in(file, tree, (), ()):
         if any(node.lineno == loop.lineno for node, _parents in loops_in(scope.node)):
             return _loop(scope, loop)
-    raise ValueError(f"{file}:{loop.lineno}: the loop is not in the tree")
+    raise CannotRewrite(f"{file}:{loop.lineno}: the loop is in the body of a class", "put it into a function, or at the top level")
 
 
 def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> bool:

@@ -155,7 +155,7 @@ class _Finder:
         if traced is not None:
             self._on_update, self._on_assign = traced.observer.on_update, traced.observer.on_assign
         elif session is not None:
-            self._on_update = session.on_update
+            self._on_update = probes.note_update
         self._made: list[Framework] = []
         self._libraries = LibraryStreams(config.seed, session.streams if session is not None else Streams())
 

@@ -313,6 +313,12 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
         _guarded(_session.guard, **chosen, on_host=ring == "host")
 
 
+def note_update(what: int) -> None:
+    """Note that weights are updated, by an updater with this number."""
+    if _session is not None:
+        _guarded(_session.on_update, what)
+
+
 def note_fetched(parts: list[Any]) -> None:
     """Take the digest of arrays that a body has loaded. They are not kept."""
     if _session is not None:

@@ -476,6 +476,21 @@ def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(t
     assert_refused(strict, errors.NotCapturable, "cv2.randn")
 
 
+def test_a_training_loop_in_the_body_of_a_class(tmp_path: Path, server: Server) -> None:
+    """The program got a ValueError of detrain's, which it could have caught."""
+    (tmp_path / "program.py").write_text(
+        "import tensorflow as tf\nw = tf.Variable(1.0)\noptimizer = tf.keras.optimizers.SGD(0.1)\nclass Training:\n"
+        "    for epoch in range(2):\n        for step in range(3):\n"
+        "            try:\n                optimizer.apply([tf.constant(1.0)], [w])\n"
+        "            except Exception:\n                print('caught')\n"
+    )
+
+    run = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert_refused(run, errors.CannotRewrite, "program.py:6", "body of a class")
+    assert run.out == ""
+
+
 CHILDREN = (
     PRELUDE
     + """
