@@ -7,6 +7,7 @@ time the op runs. Counters are found again by (function, turn of the op in its t
 Eager ops mostly draw a seed each from the eager context's generator, which is captured. Those that the program gives a seed go on
 in one kernel, whose state is how much it has drawn: that is counted, and drawn again where the kernel is new. The functions of
 tf.data stay as they are: every iterator starts their kernels anew, and prefetching makes a counter's value at a cut meaningless.
+Functions that come out of a SavedModel are no longer traced: those that draw are named when they are called.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.framework import func_graph, op_def_registry, ops
 from tensorflow.python.ops import gen_candidate_sampling_ops, gen_image_ops, gen_nn_ops, gen_random_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.saved_model import function_deserialization
+from tensorflow.python.saved_model import save as saving
+from tensorflow.python.trackable import data_structures
 
 from detrain.errors import CheckpointDamaged
 from detrain.frameworks.births import Births
@@ -169,6 +173,8 @@ class RandomCounters:
         for module, names in _NOT_LIFTED:
             for name in names:
                 self._name(module, name)
+        self._watch_loaded()
+        self._watch_saving()
 
     def not_captured(self) -> list[str]:
         """Return, in words, the random ops whose state nobody can read."""
@@ -215,6 +221,41 @@ class RandomCounters:
         setattr(module, name, named)
         self.eager.watch(name, original)
 
+    def _watch_loaded(self) -> None:
+        """See the calls of those functions of SavedModels that draw, from eager code or from functions being traced."""
+        original = function_deserialization.load_function_def_library
+
+        @functools.wraps(original)
+        def loaded(library: Any, *args: Any, **kwargs: Any) -> Any:
+            drawing = _drawing(library)  # loading renames what is in it
+            functions = original(library, *args, **kwargs)
+            for name in drawing:
+                functions[name]._call_flat = self._named_call(name, functions[name]._call_flat)
+            return functions
+
+        function_deserialization.load_function_def_library = loaded
+
+    def _watch_saving(self) -> None:
+        """Have a SavedModel hold the counters, without which TensorFlow refuses to save functions that use them."""
+        original = saving._AugmentedGraphView.set_signature
+
+        @functools.wraps(original)
+        def set_signature(view: Any, *args: Any, **kwargs: Any) -> None:
+            original(view, *args, **kwargs)
+            view._breadth_first_traversal()  # traces the functions that are to be saved and have never been called
+            if self._counters:
+                view._children_cache[view.root]["random_counters"] = data_structures.wrap_or_unwrap(list(self._counters.values()))
+
+        saving._AugmentedGraphView.set_signature = set_signature
+
+    def _named_call(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            self._not_lifted.add(f"{name} (a function of a SavedModel with random ops, whose state TensorFlow keeps)")
+            return call(*args, **kwargs)
+
+        return named
+
     def _counter(self, graph: Any) -> Any:
         turn = getattr(graph, "detrain_random_ops", 0)
         graph.detrain_random_ops = turn + 1
@@ -223,8 +264,31 @@ class RandomCounters:
             # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again refuses.
             # Named by its key: functions of replicas are traced in threads of their own, where nobody on the stack owns them.
             with tf.init_scope(), self._births.naming(f"{key} random counter"):
-                self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random counter {turn}")
+                self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random_counter_{turn}")
         return self._counters[key]
+
+
+def _drawing(library: Any) -> set[str]:
+    """Return the names of the functions of a library in which there are stateful random ops, or calls of such functions."""
+    calls = {function.signature.name: set(_called(function)) for function in library.function}
+    found = {name for name, ops_in in calls.items() if any(map(_is_random, ops_in))}
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {name for name, ops_in in calls.items() if ops_in & found}
+    return found
+
+
+def _called(function: Any) -> Iterator[str]:
+    for node in function.node_def:
+        yield node.op
+        for value in node.attr.values():
+            yield from (each.name for each in (value.func, *value.list.func) if each.name)
+
+
+def _is_random(op: str) -> bool:
+    definition = op_def_registry.get(op)
+    return definition is not None and definition.is_stateful and any(attribute.name == "seed" for attribute in definition.attr)
 
 
 def _traced_function() -> Any:

@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 from detrain.errors import CheckpointDamaged
+from tests.e2e.forkserver import Server
 from tests.e2e.runs import bare, detrain
 
 PROGRAM = """
@@ -193,3 +194,76 @@ def test_draws_that_cannot_have_been_are_refused(counts: dict[str, Any], monkeyp
     draws.restore({NORMAL % "[2, 3]": 4})
     with pytest.raises(CheckpointDamaged):
         draws.restore(counts)
+
+
+SAVED = """
+import tensorflow as tf
+
+class Layer(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+    def drop(self, x):
+        return tf.nn.dropout(x, 0.3, seed=1)
+
+class Model(tf.Module):
+    def __init__(self):
+        self.weight, self.layer = tf.Variable(tf.ones([4, 1])), Layer()
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+    def noisy(self, x):
+        return tf.reduce_mean((self.layer.drop(x) @ self.weight) ** 2)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+    def calm(self, x):
+        return tf.reduce_mean((x @ self.weight) ** 2)
+
+tf.saved_model.save(Model(), "saved")
+"""
+LOADED = """
+import os, signal, sys
+import tensorflow as tf
+model = tf.saved_model.load("saved")
+call = getattr(model, sys.argv[1])
+step = tf.function(lambda x: call(x)) if "compiled" in sys.argv else call
+optimizer = tf.keras.optimizers.SGD(0.01)
+for epoch in range(2):
+    for number, x in enumerate(tf.data.Dataset.from_tensor_slices(tf.ones([12, 4])).batch(4)):
+        with tf.GradientTape() as tape:
+            loss = step(x)
+        optimizer.apply_gradients([(tape.gradient(loss, model.weight), model.weight)])
+        if os.environ.get("DIE_AT") == f"{epoch}:{number}":
+            os.kill(os.getpid(), signal.SIGKILL)
+print(model.weight.numpy().tobytes().hex())
+"""
+
+
+def test_a_function_of_a_saved_model_that_draws_is_named(tmp_path: Path, server: Server) -> None:
+    """Its kernel began anew in a resumed run, in silence. One that draws nothing, in the same SavedModel, is of no loss."""
+    (tmp_path / "save.py").write_text(SAVED)
+    (tmp_path / "program.py").write_text(LOADED)
+    assert server.bare("save.py", cwd=tmp_path).status == 0
+
+    noisy, compiled, calm = (
+        server.detrain("run", "--fresh", "program.py", *kind.split(), cwd=tmp_path).err
+        for kind in ("noisy", "noisy compiled", "calm")
+    )
+
+    assert "(a function of a SavedModel with random ops" in noisy
+    assert "(a function of a SavedModel with random ops" in compiled
+    assert "SavedModel" not in calm
+
+
+def test_a_lifted_function_can_be_saved_and_goes_on_exactly_when_loaded(tmp_path: Path, server: Server) -> None:
+    """TensorFlow refused to save it: its counter was no part of the model. The functions need not have been called before."""
+    (tmp_path / "save.py").write_text(SAVED)
+    (tmp_path / "program.py").write_text(LOADED)
+    saved = server.detrain("run", "--ckpt", "other", "save.py", cwd=tmp_path)
+    assert saved.status == 0, saved.err
+
+    whole = server.detrain("run", "--ckpt", "whole", "program.py", "noisy", cwd=tmp_path)
+    killed = server.detrain("run", "--every", "2b", "program.py", "noisy", cwd=tmp_path, DIE_AT="1:1")
+    again = server.detrain("run", "--every", "2b", "program.py", "noisy", cwd=tmp_path)
+
+    assert (whole.status, killed.status, again.status) == (0, -9, 0), (whole.err, again.err)
+    assert "SavedModel" not in whole.err
+    assert "resuming" in again.err
+    assert again.out == whole.out
