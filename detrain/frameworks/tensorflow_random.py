@@ -244,7 +244,8 @@ class RandomCounters:
             original(view, *args, **kwargs)
             view._breadth_first_traversal()  # traces the functions that are to be saved and have never been called
             if self._counters:
-                view._children_cache[view.root]["random_counters"] = data_structures.wrap_or_unwrap(list(self._counters.values()))
+                counters = data_structures.wrap_or_unwrap(list(self._counters.values()))
+                view._children_cache[view.root]["detrain_random_counters"] = counters
 
         saving._AugmentedGraphView.set_signature = set_signature
 

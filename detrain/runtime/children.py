@@ -1,4 +1,7 @@
-"""Child processes that are alive: what they hold (their random streams, an environment that they simulate) is out of sight."""
+"""Child processes that are alive: what they hold (their random streams, an environment that they simulate) is out of sight.
+
+Linux tells who they are; elsewhere they are not seen.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,25 @@ _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 def living() -> list[str]:
     """Return, in words, what the child processes that are alive hold; nothing if there is none."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if hasattr(os, "waitid"):  # one call, where there are none
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return []  # one call, where there are none
+        return []
     return [f"what the child process {name} holds" for name in sorted(set(_names()))]
 
 
 def _names() -> Iterator[str]:
     """Yield the commands of the children that have not ended, as Linux tells them."""
     for listing in Path("/proc/self/task").glob("*/children"):
-        for child in listing.read_text().split():
-            try:
-                command = Path("/proc", child, "cmdline").read_bytes()  # empty once it has ended
-            except OSError:
-                continue
+        for child in _read(listing).split():
+            command = _read(Path("/proc", child.decode(), "cmdline"))  # empty once it has ended
             if command and not any(helper in command for helper in _HELPERS):
                 yield os.path.basename(command.partition(b"\0")[0]).decode(errors="replace")
+
+
+def _read(path: Path) -> bytes:
+    """Return what is in a file; nothing if the thread or process that it tells of has ended meanwhile."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

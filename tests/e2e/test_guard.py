@@ -14,6 +14,7 @@ import pytest
 from detrain import guard_run
 from detrain.errors import FaultPersists, UsageError
 from tests.e2e.forkserver import Server
+from tests.e2e.runs import detrain
 
 PRELUDE = """\
 import hashlib, os, random, sys
@@ -314,6 +315,27 @@ def test_masks_that_a_recurrent_cell_keeps_are_as_if_nothing_had_been(server: Se
 
     assert (status, lines[-1]) == (0, expected[-1]), err
     assert log[-1]["action"] == "recovered"
+
+
+OUT_OF_SIGHT = {
+    "the generator of cv2.randn": ("import cv2\n", "cv2.randn(np.zeros((3, 1), np.float32), 0.0, 1.0)"),
+    "what the child process cat holds": ("import subprocess\nchild = subprocess.Popen(['cat'], stdin=subprocess.PIPE)\n", "pass"),
+}
+
+
+@pytest.mark.parametrize("obstacle", OUT_OF_SIGHT)
+def test_what_is_out_of_sight_stands_in_the_way_back(obstacle: str, server: Server, tmp_path: Path) -> None:
+    head, body = OUT_OF_SIGHT[obstacle]
+    source = head + EAGER.replace("        struck = strike()", f"        {body}\n        struck = strike()")
+    expected = _bare(server, tmp_path, source)
+    (tmp_path / "program.py").write_text(PRELUDE + source)
+
+    # In a process of its own: Keras imports OpenCV where it is there, so that the server has it before detrain could see that.
+    run = detrain("run", "--guard", "recover", "program.py", cwd=tmp_path, FAULTS="5:gradient")
+
+    assert (run.status, run.out.splitlines()[-1]) == (0, expected[-1]), run.err
+    assert f"no exact way back in memory ({obstacle}" in run.err
+    assert "it was a transient fault, and is undone" in run.err
 
 
 BY_ITERATOR = """

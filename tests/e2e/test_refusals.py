@@ -461,7 +461,7 @@ show(optimizer.weights)
 
 
 def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(tmp_path: Path) -> None:
-    """OpenCV's began anew in a resumed run, in silence; under the guard the run has no way back in memory."""
+    """OpenCV's began anew in a resumed run, in silence."""
     (tmp_path / "program.py").write_text(OPENCV)
     before = OPENCV.replace("        cv2.randn(noise, 0.0, 1.0)\n", "")
     (tmp_path / "before.py").write_text(before)
