@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.forkserver import Server
+from tests.e2e.runs import Run
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +16,9 @@ def server() -> Iterator[Server]:
     made = Server()
     yield made
     made.close()
+
+
+@pytest.fixture
+def detrain(server: Server) -> Run:
+    """Runs the command `detrain` in a process that the server forks; what is about how an interpreter starts needs a real one."""
+    return server.detrain

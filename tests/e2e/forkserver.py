@@ -37,7 +37,7 @@ class Server:
             env=environment(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))),
         )
 
-    def detrain(self, *command: object, cwd: Path, **changes: str) -> Result:
+    def detrain(self, *command: object, cwd: Path = ROOT, **changes: str) -> Result:
         """Run the command `detrain`."""
         return self._run("", [*map(str, command)], cwd, changes)
 

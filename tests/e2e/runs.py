@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,10 @@ class Result:
     def matching(self, pattern: str) -> list[str]:
         """The lines of the output that match."""
         return [line for line in self.out.splitlines() if re.search(pattern, line)]
+
+
+Run = Callable[..., Result]
+"""Runs a command: its words, and as keywords `cwd` and changes of the environment."""
 
 
 def environment(**changes: str) -> dict[str, str]:

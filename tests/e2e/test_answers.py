@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import detrain, plain
+from tests.e2e.runs import Run, plain
 
 RESULTS = (
     PRELUDE
@@ -76,7 +76,9 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("is_used", [False, True], ids=["an empty folder", "results of earlier runs"])
 @pytest.mark.parametrize("places", [["1:1"], ["0:1"], ["0:1", "0:0", "3:4"], ["1:4", "2:0", "3:4"]])
-def test_a_folder_of_results_is_the_one_that_the_first_run_took(places: list[str], is_used: bool, tmp_path: Path) -> None:
+def test_a_folder_of_results_is_the_one_that_the_first_run_took(
+    places: list[str], is_used: bool, tmp_path: Path, detrain: Run
+) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
@@ -126,7 +128,7 @@ print(optimizer.weights)
 )
 
 
-def test_data_that_were_prepared_before_the_loop_are_not_prepared_again(tmp_path: Path) -> None:
+def test_data_that_were_prepared_before_the_loop_are_not_prepared_again(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "train.py").write_text(PREPARING)
     expected = detrain("run", "--ckpt", tmp_path / "other", "train.py", cwd=made_in(tmp_path / "whole", PREPARING))
     first = detrain("run", "train.py", cwd=tmp_path, DIE_AT="1")
@@ -159,7 +161,7 @@ print(open("weights.old").read())
 )
 
 
-def test_each_turn_of_a_question_has_its_own_answer(tmp_path: Path) -> None:
+def test_each_turn_of_a_question_has_its_own_answer(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "train.py").write_text(TURNS)
     (tmp_path / "weights.txt").write_text("of an earlier run")
     first = detrain("run", "train.py", cwd=tmp_path, DIE_AT="2:1")
@@ -176,7 +178,7 @@ def made_in(folder: Path, program: str) -> Path:
     return folder
 
 
-def test_outside_of_detrain_the_program_is_as_it_was(tmp_path: Path) -> None:
+def test_outside_of_detrain_the_program_is_as_it_was(tmp_path: Path, detrain: Run) -> None:
     """What detrain does to `os` and `shutil` is gone with its process, and one uninterrupted run does what plain Python does."""
     trees = []
     for name, runs in (("bare", [plain]), ("run", [lambda *command, cwd: detrain("run", *command, cwd=cwd)])):
@@ -306,7 +308,9 @@ except FileNotFoundError:
 
 
 @pytest.mark.parametrize("places", [["1 done"], ["1:2", "2 done"], ["3 done"], ["1 done", "3 done", "4:0", "5 done"]])
-def test_what_the_loop_makes_and_clears_away_is_made_and_cleared_away_again(places: list[str], tmp_path: Path) -> None:
+def test_what_the_loop_makes_and_clears_away_is_made_and_cleared_away_again(
+    places: list[str], tmp_path: Path, detrain: Run
+) -> None:
     whole, killed = made_in(tmp_path / "whole", LOOPING), made_in(tmp_path / "killed", LOOPING)
     for folder in (whole, killed):
         np.save(folder / "start.npy", np.array([1.0, 2.0, 3.0]))
@@ -334,7 +338,7 @@ print(optimizer.steps)
 )
 
 
-def test_a_run_that_ended_by_an_error_before_its_first_checkpoint_begins_as_any_does(tmp_path: Path) -> None:
+def test_a_run_that_ended_by_an_error_before_its_first_checkpoint_begins_as_any_does(tmp_path: Path, detrain: Run) -> None:
     folder = made_in(tmp_path / "here", STUMBLING)
     first = detrain("run", "train.py", cwd=folder)
     np.save(folder / "start.npy", np.ones(3))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from detrain.instrument.edits import apply
 from detrain.instrument.yields import PROBE, edits_for_yields
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import detrain
+from tests.e2e.runs import Run
 
 LOOP = """
 optimizer = Optimizer(np.ones(3))
@@ -75,7 +75,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("every", ["1", "2b"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path) -> None:
+def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path, detrain: Run) -> None:
     before, load, after = PROGRAMS[name]
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + LOOP.format(before=before, load=load, after=after))
@@ -88,7 +88,7 @@ def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path)
     assert last.out == whole.out[-len(last.out) :]
 
 
-def test_a_for_loop_over_slices_of_a_generator(tmp_path: Path) -> None:
+def test_a_for_loop_over_slices_of_a_generator(tmp_path: Path, detrain: Run) -> None:
     text = PRELUDE + FROM_GLOBAL + "import itertools\nsource = batches()\n" + LOOP.format(before="", load="pass", after="pass")
     text = text.replace("for step in range(6):", "for step, x in enumerate(itertools.islice(source, 6)):")
     (tmp_path / "program.py").write_text(text)
@@ -100,7 +100,7 @@ def test_a_for_loop_over_slices_of_a_generator(tmp_path: Path) -> None:
     assert last.out == whole.out[-len(last.out) :]
 
 
-def test_a_generator_that_reads_what_the_loop_changes_is_refused(tmp_path: Path) -> None:
+def test_a_generator_that_reads_what_the_loop_changes_is_refused(tmp_path: Path, detrain: Run) -> None:
     before = "def batches():\n    while True:\n        yield optimizer.weights * 0.5\nsource = batches()"
     (tmp_path / "program.py").write_text(PRELUDE + LOOP.format(before=before, load="x = next(source)", after="pass"))
     detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3")

@@ -16,7 +16,7 @@ import pytest
 from detrain import errors
 from detrain.store import Catalogue, Snapshot, read
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, bare, detrain, environment
+from tests.e2e.runs import Result, Run, bare, environment
 
 COUNTING = (
     PRELUDE
@@ -114,10 +114,14 @@ FORWARDED = {
 }
 
 
-def run(text: str, folder: Path, *options: str, die_at: str = "", **changes: str) -> Result:
-    if not (folder / "program.py").exists():
-        (folder / "program.py").write_text(text)
-    return detrain("run", "--every", "3b", *options, "program.py", cwd=folder, DIE_AT=die_at, **changes)
+@pytest.fixture
+def run(detrain: Run) -> Run:
+    def run(text: str, folder: Path, *options: str, die_at: str = "", **changes: str) -> Result:
+        if not (folder / "program.py").exists():
+            (folder / "program.py").write_text(text)
+        return detrain("run", "--every", "3b", *options, "program.py", cwd=folder, DIE_AT=die_at, **changes)
+
+    return run
 
 
 def loads(result: Result) -> int:
@@ -125,7 +129,7 @@ def loads(result: Result) -> int:
 
 
 @pytest.mark.parametrize("name", SOUGHT)
-def test_a_loader_whose_position_is_state_is_sought(name: str, tmp_path: Path) -> None:
+def test_a_loader_whose_position_is_state_is_sought(name: str, tmp_path: Path, run: Run) -> None:
     text = SOUGHT[name]
     whole = run(text, tmp_path, "--bare")
     assert run(text, tmp_path, die_at="1:7").status == -9
@@ -140,7 +144,7 @@ def test_a_loader_whose_position_is_state_is_sought(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", FORWARDED)
-def test_batches_are_loaded_again_where_a_seek_might_not_be_exact(name: str, tmp_path: Path) -> None:
+def test_batches_are_loaded_again_where_a_seek_might_not_be_exact(name: str, tmp_path: Path, run: Run) -> None:
     text, why = FORWARDED[name]
     run(text, tmp_path, die_at="0:7")
     resumed = run(text, tmp_path)
@@ -152,7 +156,7 @@ def test_batches_are_loaded_again_where_a_seek_might_not_be_exact(name: str, tmp
     assert resumed.out == run(text, tmp_path, "--bare").out
 
 
-def test_loading_again_can_be_asked_for(tmp_path: Path) -> None:
+def test_loading_again_can_be_asked_for(tmp_path: Path, run: Run) -> None:
     text = SOUGHT["an object that is its own iterator"]
     run(text, tmp_path, die_at="1:7")
     resumed = run(text, tmp_path, "--loader", "forward")
@@ -162,7 +166,7 @@ def test_loading_again_can_be_asked_for(tmp_path: Path) -> None:
     assert "are loaded again: --loader forward" in resumed.err
 
 
-def test_a_seek_that_would_not_be_exact_is_refused_at_the_first_checkpoint_and_on_resume(tmp_path: Path) -> None:
+def test_a_seek_that_would_not_be_exact_is_refused_at_the_first_checkpoint_and_on_resume(tmp_path: Path, run: Run) -> None:
     text, why = FORWARDED["a generator"]
     first = run(text, tmp_path, "--loader", "seek")
     run(text, tmp_path, "--fresh", die_at="1:7")
@@ -189,7 +193,7 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize(("before", "after"), [("0", "1"), ("1", "0")])
-def test_a_position_is_not_set_in_another_iterator(before: str, after: str, tmp_path: Path) -> None:
+def test_a_position_is_not_set_in_another_iterator(before: str, after: str, tmp_path: Path, detrain: Run) -> None:
     """The digest of the next batch would tell; but a run may be killed before that is written down."""
     pytest.importorskip("tensorflow")
     (tmp_path / "program.py").write_text(ANOTHER_ITERATOR)
@@ -203,7 +207,7 @@ def test_a_position_is_not_set_in_another_iterator(before: str, after: str, tmp_
     assert "in the first run it went over iterator" in resumed.err
 
 
-def test_info_tells_how_loaders_come_back_and_what_is_taken_from_outside(tmp_path: Path) -> None:
+def test_info_tells_how_loaders_come_back_and_what_is_taken_from_outside(tmp_path: Path, detrain: Run, run: Run) -> None:
     text, why = FORWARDED["a generator"]
     run(
         text.replace("optimizer, stream", "import time, uuid\nseed = int(time.time()) + uuid.uuid4().int\noptimizer, stream"),
@@ -219,7 +223,7 @@ def test_info_tells_how_loaders_come_back_and_what_is_taken_from_outside(tmp_pat
     assert "position is not set back" not in shown
 
 
-def test_info_tells_where_the_probes_of_a_program_are(tmp_path: Path) -> None:
+def test_info_tells_where_the_probes_of_a_program_are(tmp_path: Path, detrain: Run) -> None:
     for name, body in (("fits", "model.fit(x, y)"), ("probed", "from detrain import record_epoch\nrecord_epoch(0)"), ("none", "")):
         (tmp_path / f"{name}.py").write_text(f"import keras\n{body}\n")
     fits, probed, none = (detrain("info", f"{name}.py", cwd=tmp_path).out for name in ("fits", "probed", "none"))
@@ -230,7 +234,7 @@ def test_info_tells_where_the_probes_of_a_program_are(tmp_path: Path) -> None:
     assert "no training loop in the source: a run will show it" in none
 
 
-def test_info_takes_a_whole_command_line(tmp_path: Path) -> None:
+def test_info_takes_a_whole_command_line(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text("import keras\n")
     alone = detrain("info", "--json", "program.py", cwd=tmp_path)
 
@@ -238,7 +242,7 @@ def test_info_takes_a_whole_command_line(tmp_path: Path) -> None:
     assert detrain("info", "program.py", "--epochs", "3", "--json", "data", cwd=tmp_path).out == alone.out
 
 
-def test_info_refuses_what_a_run_refuses(tmp_path: Path) -> None:
+def test_info_refuses_what_a_run_refuses(tmp_path: Path, detrain: Run) -> None:
     loop = "async def train():\n    async for x in loader:\n        optimizer.apply_gradients(x)\n"
     (tmp_path / "program.py").write_text(f"import keras\n{loop}")
 
@@ -293,7 +297,7 @@ def with_library(loader: str, folder: Path) -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("loader", ["somelib.Seekable()", "loader"])
-def test_a_loader_of_a_library_that_offers_its_position_is_sought(loader: str, tmp_path: Path) -> None:
+def test_a_loader_of_a_library_that_offers_its_position_is_sought(loader: str, tmp_path: Path, run: Run) -> None:
     text, path = with_library(loader, tmp_path)
     run(text, tmp_path, die_at="1:8", **path)
     resumed = run(text, tmp_path, **path)
@@ -304,7 +308,7 @@ def test_a_loader_of_a_library_that_offers_its_position_is_sought(loader: str, t
     assert loads(resumed) == 18
 
 
-def test_a_loader_of_a_library_that_offers_none_is_loaded_from_again(tmp_path: Path) -> None:
+def test_a_loader_of_a_library_that_offers_none_is_loaded_from_again(tmp_path: Path, run: Run) -> None:
     text, path = with_library("somelib.Mute()", tmp_path)
     run(text, tmp_path, die_at="0:8", **path)
     resumed = run(text, tmp_path, **path)
@@ -314,7 +318,7 @@ def test_a_loader_of_a_library_that_offers_none_is_loaded_from_again(tmp_path: P
 
 
 @pytest.mark.parametrize(("off", "what"), [("1", "batch 1:6 has digest"), ("9", "the batch loop ended at 1:6; the first run had")])
-def test_a_wrong_seek_is_caught(off: str, what: str, tmp_path: Path) -> None:
+def test_a_wrong_seek_is_caught(off: str, what: str, tmp_path: Path, run: Run) -> None:
     text, path = with_library("somelib.Seekable()", tmp_path)
     run(text, tmp_path, die_at="1:8", **path)
     resumed = run(text, tmp_path, OFF=off, **path)
@@ -387,7 +391,7 @@ DRAWING = TENSORFLOW + TENSORFLOW_LOOP.format(target=", x", over="enumerate(nois
 INSIDE = TENSORFLOW + TENSORFLOW_LOOP.format(target="", over="range(12)", step="step_of(endless) + step_of_closed()")
 
 
-def test_a_data_set_is_sought_without_reading_what_lies_before(tmp_path: Path) -> None:
+def test_a_data_set_is_sought_without_reading_what_lies_before(tmp_path: Path, run: Run) -> None:
     whole = run(CUSTOM, tmp_path, "--bare")
     run(CUSTOM, tmp_path, die_at="1:8")
     shutil.copytree(tmp_path / "ckpt", tmp_path / "tampered")
@@ -418,7 +422,7 @@ def _exchange_positions(home: Path) -> None:
     catalogue.save(right.program, right.run, right.cursor, changed)
 
 
-def test_fit_is_sought_without_reading_what_lies_before(tmp_path: Path) -> None:
+def test_fit_is_sought_without_reading_what_lies_before(tmp_path: Path, run: Run) -> None:
     whole = run(TENSORFLOW + FIT, tmp_path, "--bare")
     run(TENSORFLOW + FIT, tmp_path, die_at="1:8")
     resumed = run(TENSORFLOW + FIT, tmp_path)
@@ -431,7 +435,7 @@ def test_fit_is_sought_without_reading_what_lies_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_data_set_whose_maps_draw_is_loaded_from_again(tmp_path: Path) -> None:
+def test_a_data_set_whose_maps_draw_is_loaded_from_again(tmp_path: Path, run: Run) -> None:
     run(DRAWING, tmp_path, die_at="1:8")
     resumed = run(DRAWING, tmp_path)
 
@@ -440,7 +444,7 @@ def test_a_data_set_whose_maps_draw_is_loaded_from_again(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("every", [pytest.param("1", marks=pytest.mark.slow), "3b"])
-def test_iterators_that_compiled_functions_advance_come_back(every: str, tmp_path: Path) -> None:
+def test_iterators_that_compiled_functions_advance_come_back(every: str, tmp_path: Path, run: Run) -> None:
     whole = run(INSIDE, tmp_path, "--bare")
     run(INSIDE, tmp_path, "--every", every, die_at="1:8")
     resumed = run(INSIDE, tmp_path, "--every", every)
@@ -449,7 +453,7 @@ def test_iterators_that_compiled_functions_advance_come_back(every: str, tmp_pat
     assert "not captured" not in resumed.err
 
 
-def test_one_that_cannot_come_back_is_named_and_no_run_goes_on_without_it(tmp_path: Path) -> None:
+def test_one_that_cannot_come_back_is_named_and_no_run_goes_on_without_it(tmp_path: Path, run: Run) -> None:
     program = INSIDE.replace("iter(data.repeat())", "iter(noisy.repeat())")
     named = run(program, tmp_path, "--every", "3b", die_at="1:8")
     resumed = run(program, tmp_path, "--every", "3b")
@@ -512,7 +516,7 @@ print(weights.numpy().tobytes().hex())
 
 
 @pytest.mark.parametrize("every", ["1", "1b"])
-def test_what_only_a_pipeline_calls_is_state(every: str, tmp_path: Path) -> None:
+def test_what_only_a_pipeline_calls_is_state(every: str, tmp_path: Path, detrain: Run) -> None:
     """No name leads to it: its stream began anew, and the resumed run stopped at its first batch."""
     pytest.importorskip("tensorflow")
     (tmp_path / "program.py").write_text(PRELUDE + NAMELESS)

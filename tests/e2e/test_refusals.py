@@ -17,7 +17,7 @@ from detrain import errors
 from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
-from tests.e2e.runs import Result, detrain
+from tests.e2e.runs import Result, Run
 from tests.store.forging import with_version
 
 
@@ -31,7 +31,7 @@ def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) ->
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path: Path, detrain: Run) -> Path:
     """A folder with a program and checkpoints of a run of it that was killed in its third epoch."""
     (tmp_path / "program.py").write_text(FOR_LOOPS)
     assert detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3").status == -9
@@ -55,29 +55,29 @@ def contents(folder: Path) -> dict[str, bytes]:
         "verify --nonsense p.py",
     ],
 )
-def test_a_command_line_that_cannot_be_taken(command: str, tmp_path: Path) -> None:
+def test_a_command_line_that_cannot_be_taken(command: str, tmp_path: Path, detrain: Run) -> None:
     assert_refused(detrain(*command.split(), cwd=tmp_path), errors.UsageError, "--help")
 
 
 @pytest.mark.parametrize("every", ["0", "-1", "3x", "0b", "1.5", "", "10sec"])
-def test_a_distance_between_checkpoints_that_is_none(every: str, home: Path) -> None:
+def test_a_distance_between_checkpoints_that_is_none(every: str, home: Path, detrain: Run) -> None:
     assert_refused(detrain("run", "--every", every, "program.py", cwd=home), errors.UsageError, "--every", repr(every), "10min")
 
 
-def test_no_such_program(tmp_path: Path) -> None:
+def test_no_such_program(tmp_path: Path, detrain: Run) -> None:
     assert_refused(detrain("run", "nope.py", cwd=tmp_path), errors.ProgramNotFound, "'nope.py'")
     assert_refused(detrain("run", "-m", "nope", cwd=tmp_path), errors.ProgramNotFound, "'nope'")
 
 
 @pytest.mark.parametrize("command", [["prog\udcff.py"], ["program.py", "\udcff"], ["--ckpt", "h\udcff", "program.py"]])
-def test_a_name_that_is_no_text(command: list[str], tmp_path: Path) -> None:
+def test_a_name_that_is_no_text(command: list[str], tmp_path: Path, detrain: Run) -> None:
     for name in ("program.py", "prog\udcff.py"):
         (tmp_path / name).write_text(FOR_LOOPS)
 
     assert_refused(detrain("run", *command, cwd=tmp_path), errors.UsageError, "\\udcff", "UTF-8")
 
 
-def test_no_training_loop(tmp_path: Path) -> None:
+def test_no_training_loop(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text("for i in range(3):\n    print(i)\n")
 
     run = detrain("run", "program.py", cwd=tmp_path)
@@ -86,7 +86,7 @@ def test_no_training_loop(tmp_path: Path) -> None:
     assert run.out == ""
 
 
-def test_no_training_loop_of_a_framework_that_is_known(tmp_path: Path) -> None:
+def test_no_training_loop_of_a_framework_that_is_known(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text("import torch.nn as nn\nfor i in range(3):\n    optimizer.step()\n")
 
     assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.NoStructure, "it imports torch", "TensorFlow only")
@@ -104,7 +104,7 @@ for epoch in range(2):
 )
 
 
-def test_a_loop_that_trains_with_another_framework(tmp_path: Path) -> None:
+def test_a_loop_that_trains_with_another_framework(tmp_path: Path, detrain: Run) -> None:
     """Its weights were in no checkpoint, and a run that was killed went on with new ones, in silence."""
     (tmp_path / "program.py").write_text(FOREIGN)
     (tmp_path / "torch.py").write_text("")
@@ -168,7 +168,7 @@ def test_a_session_without_weights_runs(tmp_path: Path, server: Server) -> None:
     assert (run.status, run.out) == (0, "[ 7. 13. 19.]\n")
 
 
-def test_a_run_that_trains_nothing_says_so(tmp_path: Path) -> None:
+def test_a_run_that_trains_nothing_says_so(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text("class Scaler:\n    def fit(self, x):\n        print(x)\n\nScaler().fit(3)\n")
 
     run = detrain("run", "program.py", cwd=tmp_path)
@@ -177,14 +177,14 @@ def test_a_run_that_trains_nothing_says_so(tmp_path: Path) -> None:
     assert "no checkpoint was taken" in run.err
 
 
-def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(FOR_LOOPS)
     (tmp_path / "file").write_text("")
 
     assert_refused(detrain("run", "--ckpt", "file", "program.py", cwd=tmp_path), errors.StoreError, "file", "--ckpt")
 
 
-def test_checkpoints_of_another_program(home: Path) -> None:
+def test_checkpoints_of_another_program(home: Path, detrain: Run) -> None:
     before = contents(home)
     (home / "other.py").write_text(FOR_LOOPS)
 
@@ -192,7 +192,7 @@ def test_checkpoints_of_another_program(home: Path) -> None:
     assert contents(home) == before
 
 
-def test_fresh_starts_beside_the_checkpoints_of_another_program(home: Path) -> None:
+def test_fresh_starts_beside_the_checkpoints_of_another_program(home: Path, detrain: Run) -> None:
     before = contents(home)
     (home / "other.py").write_text(FOR_LOOPS)
 
@@ -205,7 +205,7 @@ def test_fresh_starts_beside_the_checkpoints_of_another_program(home: Path) -> N
     assert "resuming program at 2:0" in again.err
 
 
-def test_fresh_starts_the_same_program_anew_and_keeps_the_old_checkpoints(home: Path) -> None:
+def test_fresh_starts_the_same_program_anew_and_keeps_the_old_checkpoints(home: Path, detrain: Run) -> None:
     before = contents(home)
 
     run = detrain("run", "--fresh", "program.py", cwd=home)
@@ -215,7 +215,7 @@ def test_fresh_starts_the_same_program_anew_and_keeps_the_old_checkpoints(home: 
 
 
 @pytest.mark.parametrize("change", ["lr = 2\n", "\ndef helper():\n    pass\n"])
-def test_changed_source(change: str, home: Path) -> None:
+def test_changed_source(change: str, home: Path, detrain: Run) -> None:
     before = contents(home)
     (home / "program.py").write_text(FOR_LOOPS + change)
 
@@ -223,7 +223,7 @@ def test_changed_source(change: str, home: Path) -> None:
     assert contents(home) == before
 
 
-def test_a_changed_comment_is_no_changed_source(home: Path) -> None:
+def test_a_changed_comment_is_no_changed_source(home: Path, detrain: Run) -> None:
     (home / "program.py").write_text("# said in other words\n" + FOR_LOOPS)
 
     run = detrain("run", "program.py", cwd=home)
@@ -231,11 +231,11 @@ def test_a_changed_comment_is_no_changed_source(home: Path) -> None:
     assert (run.status, "resuming" in run.err) == (0, True), run.err
 
 
-def test_other_arguments(home: Path) -> None:
+def test_other_arguments(home: Path, detrain: Run) -> None:
     assert_refused(detrain("run", "program.py", "--lr", "1", cwd=home), errors.AnotherProgram, "arguments", "--lr")
 
 
-def test_another_seed(home: Path) -> None:
+def test_another_seed(home: Path, detrain: Run) -> None:
     assert_refused(detrain("run", "--seed", "7", "program.py", cwd=home), errors.UsageError, "--seed 7")
 
 
@@ -276,7 +276,7 @@ LAZY_DATA = DATA.replace('data = np.load("data.npy")\n', "").replace("x = data[e
 @pytest.mark.parametrize(
     ("program", "said"), [(DATA, "data.base: the array"), (LAZY_DATA, "batch 1:0"), (TENSOR_DATA, "batch 1:0")]
 )
-def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_path: Path) -> None:
+def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(program)
     data = np.random.default_rng(0).normal(size=(12, 3))
     np.save(tmp_path / "data.npy", data)
@@ -292,7 +292,7 @@ def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_pat
     assert detrain("run", "program.py", cwd=tmp_path).status == 0
 
 
-def test_a_large_array_that_is_not_the_first_runs_is_named(tmp_path: Path) -> None:
+def test_a_large_array_that_is_not_the_first_runs_is_named(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(DATA)
     np.save(tmp_path / "data.npy", np.zeros((10000, 3)))
     detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:2")
@@ -325,7 +325,7 @@ def _flip_in_the_weights(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip_in_the_weights, lambda path: path.write_bytes(b"")])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(damage: Callable[[Path], None], home: Path) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(damage: Callable[[Path], None], home: Path, detrain: Run) -> None:
     whole = detrain("run", "--ckpt", "elsewhere", "program.py", cwd=home)
     path = newest(home)
     damage(path)
@@ -344,7 +344,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(damage: Callable
     assert f"kept aside as {aside.name}" in run.err
 
 
-def test_when_no_checkpoint_is_good_nothing_is_started_over_silently(home: Path) -> None:
+def test_when_no_checkpoint_is_good_nothing_is_started_over_silently(home: Path, detrain: Run) -> None:
     for path in (home / "ckpt").glob("*.h5"):
         _truncate(path)
     before = contents(home)
@@ -353,7 +353,7 @@ def test_when_no_checkpoint_is_good_nothing_is_started_over_silently(home: Path)
     assert contents(home) == before
 
 
-def test_a_checkpoint_of_a_newer_format(home: Path) -> None:
+def test_a_checkpoint_of_a_newer_format(home: Path, detrain: Run) -> None:
     with_version(newest(home), 99)
     before = contents(home)
 
@@ -374,14 +374,14 @@ def _with_environment(path: Path, **changes: str) -> None:
     write(path, Snapshot(meta, snapshot.tensors, snapshot.rng, snapshot.python, snapshot.arrays))
 
 
-def test_another_environment_is_refused_by_name_and_may_be_allowed(home: Path) -> None:
+def test_another_environment_is_refused_by_name_and_may_be_allowed(home: Path, detrain: Run) -> None:
     _with_environment(newest(home), numpy="1.0.0", cpu="abacus")
 
     assert_refused(detrain("run", "program.py", cwd=home), errors.EnvironmentChanged, "numpy was '1.0.0'", "abacus")
     assert detrain("run", "--allow-environment", "program.py", cwd=home).status == 0
 
 
-def test_threads_and_settings_of_the_first_run_are_set_again(home: Path) -> None:
+def test_threads_and_settings_of_the_first_run_are_set_again(home: Path, detrain: Run) -> None:
     (home / "program.py").write_text(
         FOR_LOOPS.replace("main()\n", "main()\nprint('oneDNN', os.environ.get('TF_ENABLE_ONEDNN_OPTS'))\n")
     )
@@ -407,7 +407,7 @@ show(optimizer.weights)
 )
 
 
-def test_what_cannot_be_captured_is_named_and_refused_when_strict(tmp_path: Path) -> None:
+def test_what_cannot_be_captured_is_named_and_refused_when_strict(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(STRICT)
 
     run = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
@@ -419,7 +419,7 @@ def test_what_cannot_be_captured_is_named_and_refused_when_strict(tmp_path: Path
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_an_inst_info_whose_epoch_loop_is_not_around_the_batch_loop(inside: bool, tmp_path: Path) -> None:
+def test_an_inst_info_whose_epoch_loop_is_not_around_the_batch_loop(inside: bool, tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text("for epoch in (0, 1):\n    for x in (1, 2):\n        print(x)\n")
     loops = {"epoch_loop": 2, "batch_loop": 1 if inside else 2}
     nest = {name: {"file": "program.py", "line": line, "column": 0, "kind": "for"} for name, line in loops.items()}
@@ -460,7 +460,7 @@ show(optimizer.weights)
 )
 
 
-def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(tmp_path: Path) -> None:
+def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(tmp_path: Path, detrain: Run) -> None:
     """OpenCV's began anew in a resumed run, in silence."""
     (tmp_path / "program.py").write_text(OPENCV)
     before = OPENCV.replace("        cv2.randn(noise, 0.0, 1.0)\n", "")
@@ -513,7 +513,7 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize(("kind", "named"), [("pool", "child process python"), ("popen", "child process cat"), ("none", "")])
-def test_child_processes_are_named(kind: str, named: str, tmp_path: Path) -> None:
+def test_child_processes_are_named(kind: str, named: str, tmp_path: Path, detrain: Run) -> None:
     """A worker's random streams began anew in a resumed run, in silence. What has ended, and Python's own helpers, hold nothing."""
     (tmp_path / "program.py").write_text(CHILDREN)
 
@@ -523,7 +523,7 @@ def test_child_processes_are_named(kind: str, named: str, tmp_path: Path) -> Non
     assert (named in run.err) if named else (run.err == "")
 
 
-def test_an_inst_info_with_a_wrong_line(home: Path) -> None:
+def test_an_inst_info_with_a_wrong_line(home: Path, detrain: Run) -> None:
     info = {
         "format": 1,
         "source": "by hand",
@@ -534,12 +534,12 @@ def test_an_inst_info_with_a_wrong_line(home: Path) -> None:
     assert_refused(detrain("run", "program.py", cwd=home), errors.StructureInvalid, "program.py:3", "loops start at lines")
 
 
-def test_the_commands_help_shows_an_example() -> None:
+def test_the_commands_help_shows_an_example(detrain: Run) -> None:
     for command in (["run"], ["instrument"], ["info"], ["ckpt", "ls"], ["ckpt", "show"], ["ckpt", "verify"]):
         assert f"detrain {' '.join(command)}" in detrain(*command, "--help").out
 
 
-def test_ckpt_ls_and_show_print_tables_and_json(home: Path) -> None:
+def test_ckpt_ls_and_show_print_tables_and_json(home: Path, detrain: Run) -> None:
     rows = json.loads(detrain("ckpt", "ls", "--json", "ckpt", cwd=home).out)
     shown = json.loads(detrain("ckpt", "show", "--json", "ckpt", cwd=home).out)
 
@@ -551,7 +551,7 @@ def test_ckpt_ls_and_show_print_tables_and_json(home: Path) -> None:
     assert "random stream" in detrain("ckpt", "show", "ckpt", cwd=home).out
 
 
-def test_tables_show_text_that_looks_like_markup_as_it_is(tmp_path: Path) -> None:
+def test_tables_show_text_that_looks_like_markup_as_it_is(tmp_path: Path, detrain: Run) -> None:
     program = "program-of-a-long-name.py"
     words = 'words = ["[/INST]", "[bold]"]\n'
     (tmp_path / program).write_text(
@@ -566,7 +566,7 @@ def test_tables_show_text_that_looks_like_markup_as_it_is(tmp_path: Path) -> Non
     assert "'[/INST]', '[bold]', ':smile:'" in shown.out
 
 
-def test_a_table_that_goes_to_a_file_breaks_no_names(home: Path) -> None:
+def test_a_table_that_goes_to_a_file_breaks_no_names(home: Path, detrain: Run) -> None:
     program = "program_" + "of_a_long_name_" * 5
     (home / f"{program}.py").write_text(FOR_LOOPS)
     assert detrain("run", "--ckpt", "other", f"{program}.py", cwd=home).status == 0
@@ -576,11 +576,11 @@ def test_a_table_that_goes_to_a_file_breaks_no_names(home: Path) -> None:
     assert sum(line.split()[-1:] == [f"{program}-r1-p0-e00003-e000000.h5"] for line in listed) == 1
 
 
-def test_verify_of_no_program(tmp_path: Path) -> None:
+def test_verify_of_no_program(tmp_path: Path, detrain: Run) -> None:
     assert_refused(detrain("verify", "nothing.py", cwd=tmp_path), errors.ProgramNotFound, "nothing.py")
 
 
-def test_ckpt_ls_says_what_is_wrong_with_a_damaged_file(home: Path) -> None:
+def test_ckpt_ls_says_what_is_wrong_with_a_damaged_file(home: Path, detrain: Run) -> None:
     newest = max((home / "ckpt").glob("*.h5"))
     newest.write_bytes(newest.read_bytes()[:-10])
 
@@ -592,7 +592,7 @@ def test_ckpt_ls_says_what_is_wrong_with_a_damaged_file(home: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["ckpt"]])
-def test_a_command_without_its_sub_command_shows_the_help(command: list[str]) -> None:
+def test_a_command_without_its_sub_command_shows_the_help(command: list[str], detrain: Run) -> None:
     run = detrain(*command)
 
     assert run.status == errors.UsageError.exit_code
@@ -601,7 +601,7 @@ def test_a_command_without_its_sub_command_shows_the_help(command: list[str]) ->
 
 
 @pytest.mark.parametrize("command", [["run", "program.py"], ["info", "program.py"], ["instrument", "program.py"]])
-def test_a_checkpoint_home_without_a_name(command: list[str], home: Path) -> None:
+def test_a_checkpoint_home_without_a_name(command: list[str], home: Path, detrain: Run) -> None:
     name, program = command
 
     assert_refused(detrain(name, "--ckpt", "", program, cwd=home), errors.UsageError, "--ckpt ''", "--ckpt DIR")
@@ -637,7 +637,7 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("head", ["while steps < 4:", "for x in range(4):"])
-def test_training_loops_in_several_threads_at_once(head: str, tmp_path: Path) -> None:
+def test_training_loops_in_several_threads_at_once(head: str, tmp_path: Path, detrain: Run) -> None:
     """Their batches were counted as those of one loop, and a killed run hung, or went on from a state that was none, in silence."""
     (tmp_path / "train.py").write_text(WORKERS.replace("HEAD", head))
 
@@ -666,7 +666,7 @@ train("second")
 """
 
 
-def test_a_program_that_fails_on_its_way_to_the_checkpoint_is_told_why(tmp_path: Path) -> None:
+def test_a_program_that_fails_on_its_way_to_the_checkpoint_is_told_why(tmp_path: Path, detrain: Run) -> None:
     """What the first training had saved, it reads again behind it; it was deleted there."""
     (tmp_path / "program.py").write_text(PRELUDE + BEST_IS_GONE)
     assert detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="second:0:2").status == -9

@@ -10,7 +10,7 @@ import pytest
 
 from detrain import errors
 from tests.e2e.programs import ALL, PRELUDE
-from tests.e2e.runs import Result, bare_python, detrain
+from tests.e2e.runs import Result, Run, bare_python
 
 PLACES = {
     "for_loops": ["0:0", "1:0", "1:7", "3:7", "2:3"],
@@ -45,7 +45,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
 
 @pytest.mark.parametrize(("name", "every", "place"), CASES)
 def test_killed_at_a_cut_resumes_to_the_bit(
-    name: str, every: str, place: str, programs: dict[str, tuple[Path, Result]], tmp_path: Path
+    name: str, every: str, place: str, programs: dict[str, tuple[Path, Result]], tmp_path: Path, detrain: Run
 ) -> None:
     path, whole = programs[name]
     first = detrain("run", "--ckpt", tmp_path, "--every", every, path, DIE_AT=place)
@@ -63,7 +63,7 @@ def test_killed_at_a_cut_resumes_to_the_bit(
 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_an_uninterrupted_run_prints_what_plain_python_prints(
-    name: str, programs: dict[str, tuple[Path, Result]], tmp_path: Path
+    name: str, programs: dict[str, tuple[Path, Result]], tmp_path: Path, detrain: Run
 ) -> None:
     path, whole = programs[name]
 
@@ -71,7 +71,9 @@ def test_an_uninterrupted_run_prints_what_plain_python_prints(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_again_and_again_ends_the_same(seed: int, programs: dict[str, tuple[Path, Result]], tmp_path: Path) -> None:
+def test_killed_again_and_again_ends_the_same(
+    seed: int, programs: dict[str, tuple[Path, Result]], tmp_path: Path, detrain: Run
+) -> None:
     path, whole = programs["for_loops"]
     draw = random.Random(seed)
     places = sorted((draw.randrange(4), draw.randrange(8)) for _ in range(3))
@@ -138,7 +140,7 @@ def with_library(folder: Path, program: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
-def test_an_object_of_a_library_that_holds_only_data_comes_back(every: str, tmp_path: Path) -> None:
+def test_an_object_of_a_library_that_holds_only_data_comes_back(every: str, tmp_path: Path, detrain: Run) -> None:
     path = with_library(tmp_path, WITH_LIBRARY)
     whole = detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
 
@@ -152,7 +154,7 @@ def test_an_object_of_a_library_that_holds_only_data_comes_back(every: str, tmp_
     assert resumed.out == whole.out
 
 
-def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_changes(tmp_path: Path) -> None:
+def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_changes(tmp_path: Path, detrain: Run) -> None:
     path = with_library(tmp_path, WITH_LIBRARY.replace("someenv.Env", "someenv.Half"))
 
     run = detrain("run", "program.py", cwd=tmp_path, **path)
@@ -192,7 +194,7 @@ main()
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
-def test_a_program_that_is_installed_among_libraries_is_the_users(every: str, tmp_path: Path) -> None:
+def test_a_program_that_is_installed_among_libraries_is_the_users(every: str, tmp_path: Path, detrain: Run) -> None:
     path = with_library(tmp_path, "")
     (tmp_path / "site-packages" / "trainer").mkdir()
     for name, text in INSTALLED.items():
@@ -230,7 +232,7 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
-def test_attributes_of_a_class_that_only_its_objects_lead_to(every: str, tmp_path: Path) -> None:
+def test_attributes_of_a_class_that_only_its_objects_lead_to(every: str, tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(OF_ITS_CLASS.replace("del Schedule\n", ""))
     whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
     detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
@@ -273,7 +275,7 @@ print(Tracker().values, Single.turns, Rates.uses)
 
 
 @pytest.mark.parametrize("place", ["1:0", "3:2"])
-def test_a_class_of_classes_keeps_the_only_object_of_each(place: str, tmp_path: Path) -> None:
+def test_a_class_of_classes_keeps_the_only_object_of_each(place: str, tmp_path: Path, detrain: Run) -> None:
     library = with_library(tmp_path, ONE_OF_EACH)
     whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path, **library)
     detrain("run", "program.py", cwd=tmp_path, DIE_AT=place, **library)
@@ -301,7 +303,7 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
-def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path) -> None:
+def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(BARS)
     whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
     detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:2")
@@ -329,7 +331,7 @@ show(optimizer.weights)
 )
 
 
-def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: Path) -> None:
+def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(BY_ITSELF)
     detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
     last = detrain("run", "program.py", cwd=tmp_path)
@@ -359,7 +361,7 @@ for epoch in range(3):
 
 
 @pytest.mark.parametrize("figure", ["old", "new"])
-def test_a_figure_that_the_loop_goes_on_drawing_into_is_named(figure: str, tmp_path: Path) -> None:
+def test_a_figure_that_the_loop_goes_on_drawing_into_is_named(figure: str, tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(DRAWING)
     run = detrain("run", "program.py", figure, cwd=tmp_path, MPLBACKEND="Agg")
 
@@ -395,7 +397,7 @@ print(open("log.txt").read())
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
-def test_a_program_goes_into_its_folder_of_results_again(every: str, tmp_path: Path) -> None:
+def test_a_program_goes_into_its_folder_of_results_again(every: str, tmp_path: Path, detrain: Run) -> None:
     """And a decorated function of a library is looked into: what its default holds is state."""
     (tmp_path / "whole").mkdir()  # both may start in the same second
     for folder in (tmp_path, tmp_path / "whole"):
@@ -443,7 +445,9 @@ print(first, second, third)
 
 @pytest.mark.parametrize("every", ["1", "2b", "3b"])
 @pytest.mark.parametrize("places", [["second1:6"], ["third1:3"], ["first3:2", "second2:4", "third3:3"], ["third2:5"]])
-def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(places: list[str], every: str, tmp_path: Path) -> None:
+def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(
+    places: list[str], every: str, tmp_path: Path, detrain: Run
+) -> None:
     """Only the first search has an epoch loop with probes around it; those in another function are phases by themselves."""
     (tmp_path / "train.py").write_text(LEFT)
     options = ("run", "--every", every, "--ckpt", "ckpt", "train.py")
@@ -486,7 +490,7 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("place", ["a4", "b3", "c3", "d3"])
-def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str, tmp_path: Path) -> None:
+def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str, tmp_path: Path, detrain: Run) -> None:
     """The state of the second loop was set in the first, which then did one batch more: another result, and exit status 0."""
     (tmp_path / "program.py").write_text(WHILE_LOOPS_ALONE)
     whole = detrain("run", "--ckpt", "whole", "--every", "2b", "program.py", cwd=tmp_path)
@@ -529,7 +533,7 @@ main(load("settings"))
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
-def test_modules_that_are_not_among_the_imported_come_back(every: str, tmp_path: Path) -> None:
+def test_modules_that_are_not_among_the_imported_come_back(every: str, tmp_path: Path, detrain: Run) -> None:
     """Their globals were those of the start, in silence."""
     (tmp_path / "train.py").write_text(LOOSE)
     whole = detrain("run", "--ckpt", "whole", "train.py", cwd=tmp_path)
@@ -576,7 +580,7 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("every", ["1", "3b"])
 @pytest.mark.parametrize("place", ["search2:1:1", "first4:2", "search5:0:2", "second3:1", "first6:1", "end"])
-def test_an_epoch_loop_goes_on_after_another_one_inside_it(place: str, every: str, tmp_path: Path) -> None:
+def test_an_epoch_loop_goes_on_after_another_one_inside_it(place: str, every: str, tmp_path: Path, detrain: Run) -> None:
     """Its epochs were counted as those of the loop inside it, whose checkpoints then named epochs that it does not have."""
     (tmp_path / "train.py").write_text(NESTED)
     options = ("run", "--every", every, "train.py")

@@ -18,7 +18,7 @@ from detrain.store import read, read_meta
 from detrain.store.catalogue import parse_name
 from detrain.store.writer import Writer
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
-from tests.e2e.runs import detrain, environment
+from tests.e2e.runs import Run, environment
 
 SLOW = FOR_LOOPS.replace('die(f"{epoch}:{step}")', "import time; time.sleep(0.05)")
 LARGE = (
@@ -47,7 +47,7 @@ def wait_for(folder: Path, pattern: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_second_run_of_the_program_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+def test_a_second_run_of_the_program_is_refused_while_the_first_runs(tmp_path: Path, detrain: Run) -> None:
     first = started(tmp_path, SLOW)
     wait_for(tmp_path, "ckpt/*.h5")
     second = detrain("run", "program.py", cwd=tmp_path)
@@ -60,7 +60,7 @@ def test_a_second_run_of_the_program_is_refused_while_the_first_runs(tmp_path: P
     assert out.splitlines()[-1] == third.last_line()
 
 
-def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path, detrain: Run) -> None:
     first = started(tmp_path, SLOW)
     wait_for(tmp_path, "ckpt/*.h5")
     first.kill()
@@ -85,7 +85,7 @@ for epoch in range(3):
 """
 
 
-def test_a_large_state_is_that_of_its_cut_though_training_goes_on_while_it_is_written(tmp_path: Path) -> None:
+def test_a_large_state_is_that_of_its_cut_though_training_goes_on_while_it_is_written(tmp_path: Path, detrain: Run) -> None:
     run = detrain("run", "--every", "1b", "--keep", "100", _program(tmp_path, COUNTING), cwd=tmp_path)
     saved = [read(path) for path in sorted((tmp_path / "ckpt").glob("*.h5"))]
 
@@ -97,7 +97,7 @@ def test_a_large_state_is_that_of_its_cut_though_training_goes_on_while_it_is_wr
         assert all((array == snapshot.meta.batches_done).all() for array in counts)
 
 
-def test_large_states_resume_to_the_bit(tmp_path: Path) -> None:
+def test_large_states_resume_to_the_bit(tmp_path: Path, detrain: Run) -> None:
     whole = detrain("run", "--ckpt", "whole", _program(tmp_path, LARGE), cwd=tmp_path)
     killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="3:1")
     resumed = detrain("run", "program.py", cwd=tmp_path)
@@ -113,7 +113,7 @@ def _program(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("text", [FOR_LOOPS, LARGE], ids=["small", "large"])
-def test_a_home_that_goes_away_while_training(text: str, tmp_path: Path) -> None:
+def test_a_home_that_goes_away_while_training(text: str, tmp_path: Path, detrain: Run) -> None:
     gone = text.replace("for epoch in range(", "import shutil\nfor epoch in range(", 1) if text is LARGE else text
     gone = gone.replace('die(f"{epoch}:{step}")', 'shutil.rmtree("ckpt", ignore_errors=True)').replace(
         "import os,", "import shutil, os,"
@@ -129,7 +129,7 @@ def test_a_home_that_goes_away_while_training(text: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("metric", ["total", "min:history.-1", "max:counts.batches", "max:optimizer.steps", "nothing"])
-def test_the_best_by_a_number_of_the_program_is_kept(metric: str, tmp_path: Path) -> None:
+def test_the_best_by_a_number_of_the_program_is_kept(metric: str, tmp_path: Path, detrain: Run) -> None:
     program = _program(tmp_path, FOR_LOOPS)
     run = detrain("run", "--keep", "1", "--keep-best", metric, program, cwd=tmp_path)
     metrics = {parse_name(path).cursor.epoch: read_meta(path).metric for path in (tmp_path / "ckpt").glob("*.h5")}  # type: ignore[union-attr]
@@ -169,7 +169,7 @@ atexit.register(lambda: print([each.name for each in threading.enumerate() if ea
 """
 
 
-def test_a_save_in_the_background_is_over_before_h5py_leaves(tmp_path: Path) -> None:
+def test_a_save_in_the_background_is_over_before_h5py_leaves(tmp_path: Path, detrain: Run) -> None:
     """At its exit h5py calls HDF5 without its lock: a save that was under way ended the run with an error, or a broken process."""
     program = _program(tmp_path, AT_EXIT)
     run = detrain("run", "--keep", "9", program, cwd=tmp_path)
@@ -190,7 +190,7 @@ print([value for value in history.history["val_loss"]])
 """
 
 
-def test_a_metric_of_keras_by_its_name(tmp_path: Path) -> None:
+def test_a_metric_of_keras_by_its_name(tmp_path: Path, detrain: Run) -> None:
     run = detrain("run", "--keep-best", "val_loss", _program(tmp_path, FIT), cwd=tmp_path)
     metrics = [read_meta(path).metric for path in sorted((tmp_path / "ckpt").glob("*.h5"))]
 
@@ -209,7 +209,7 @@ FULL = """
 """
 
 
-def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path, detrain: Run) -> None:
     program = _program(tmp_path, FOR_LOOPS.replace('            die(f"{epoch}:{step}")\n', FULL))
     whole = detrain("run", "--ckpt", "whole", program, cwd=tmp_path)
     stopped = detrain("run", "--ckpt", "stopped", program, cwd=tmp_path, FULL="0:3")
@@ -241,7 +241,7 @@ LARGE_FULL = (
 )
 
 
-def test_a_background_save_that_fails_ends_the_run_at_the_next_probe(tmp_path: Path) -> None:
+def test_a_background_save_that_fails_ends_the_run_at_the_next_probe(tmp_path: Path, detrain: Run) -> None:
     run = detrain("run", _program(tmp_path, LARGE_FULL), cwd=tmp_path, FULL="0")
 
     assert run.status == StoreError.exit_code
@@ -249,7 +249,7 @@ def test_a_background_save_that_fails_ends_the_run_at_the_next_probe(tmp_path: P
     assert [line[0] for line in run.out.splitlines()] == ["0"]
 
 
-def test_a_background_save_that_fails_costs_only_itself_if_that_is_asked(tmp_path: Path) -> None:
+def test_a_background_save_that_fails_costs_only_itself_if_that_is_asked(tmp_path: Path, detrain: Run) -> None:
     program = _program(tmp_path, LARGE_FULL)
     run = detrain("run", "--keep", "9", "--on-save-error", "warn", program, cwd=tmp_path, FULL="0")
     epochs = sorted(parse_name(path).cursor.epoch for path in (tmp_path / "ckpt").glob("*.h5"))  # type: ignore[union-attr]
@@ -259,7 +259,7 @@ def test_a_background_save_that_fails_costs_only_itself_if_that_is_asked(tmp_pat
     assert epochs == [2, 3, 4, 5]
 
 
-def test_sigterm_ends_with_a_checkpoint_at_the_next_cut(tmp_path: Path) -> None:
+def test_sigterm_ends_with_a_checkpoint_at_the_next_cut(tmp_path: Path, detrain: Run) -> None:
     run = started(tmp_path, SLOW, "--every", "100b")
     wait_for(tmp_path, "ckpt/*e00001-e*.h5")
     time.sleep(0.12)
@@ -337,7 +337,7 @@ show(optimizer.weights)
 )
 
 
-def test_forked_workers_end_by_sigterm_as_ever(tmp_path: Path) -> None:
+def test_forked_workers_end_by_sigterm_as_ever(tmp_path: Path, detrain: Run) -> None:
     run = detrain("run", _program(tmp_path, FORKING), cwd=tmp_path)
 
     assert run.status == 0, run.err
