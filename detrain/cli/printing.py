@@ -16,4 +16,4 @@ def console() -> Console:
     """Return the console of standard output. It takes no text for markup: what is in a program may look like it."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _UNBROKEN)
+    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout and sys.stdout.isatty() else _UNBROKEN)

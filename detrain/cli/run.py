@@ -150,8 +150,9 @@ def command(
     structure = find_structure(target, Path(home))
     by_hand = target.probes() & {"epoch_loop", "record_epoch"}
     has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits or by_hand)
-    if not has_epochs and every.unit == "epochs" and every.count == 1:
-        every = Every(10, "minutes")  # the default, for a program without epochs
+    if not has_epochs and every.unit == "epochs":
+        every = Every(10, "minutes")
+        report.say("no loop over epochs: a checkpoint each 10 minutes; --every 50b and --every 10min say it otherwise")
     for nest in structure.nests:
         for remark in nest.remarks:
             report.say(f"{Path(nest.batch_loop.file).name}: {remark}")

@@ -18,6 +18,7 @@ from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.runs import Result, Run
+from tests.e2e.runs import detrain as in_a_new_process
 from tests.store.forging import with_version
 
 
@@ -64,6 +65,17 @@ def test_a_distance_between_checkpoints_that_is_none(every: str, home: Path, det
     assert_refused(detrain("run", "--every", every, "program.py", cwd=home), errors.UsageError, "--every", repr(every), "10min")
 
 
+def test_a_distance_in_epochs_of_a_program_without_them(tmp_path: Path, detrain: Run) -> None:
+    (tmp_path / "program.py").write_text(
+        PRELUDE + "optimizer = Optimizer(np.ones(3))\nfor step in range(6):\n    optimizer.apply_gradients(1)\n"
+    )
+
+    run = detrain("run", "--every", "2", "program.py", cwd=tmp_path)
+
+    assert "no loop over epochs: a checkpoint each 10 minutes" in run.err
+    assert run.status == 0
+
+
 def test_no_such_program(tmp_path: Path, detrain: Run) -> None:
     assert_refused(detrain("run", "nope.py", cwd=tmp_path), errors.ProgramNotFound, "'nope.py'")
     assert_refused(detrain("run", "-m", "nope", cwd=tmp_path), errors.ProgramNotFound, "'nope'")
@@ -104,17 +116,19 @@ for epoch in range(2):
 )
 
 
-def test_a_loop_that_trains_with_another_framework(tmp_path: Path, detrain: Run) -> None:
+def test_a_loop_that_trains_with_another_framework(tmp_path: Path) -> None:
     """Its weights were in no checkpoint, and a run that was killed went on with new ones, in silence."""
     (tmp_path / "program.py").write_text(FOREIGN)
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "keras.py").write_text("class config:\n    backend = lambda: 'jax'\n")
     (tmp_path / "keras_on_jax.py").write_text(FOREIGN.replace("import torch", "import keras"))
 
-    assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.FrameworkUnsupported, "uses torch", "--bare")
-    assert_refused(detrain("run", "keras_on_jax.py", cwd=tmp_path), errors.FrameworkUnsupported, "'jax'", "KERAS_BACKEND", "--bare")
+    assert_refused(in_a_new_process("run", "program.py", cwd=tmp_path), errors.FrameworkUnsupported, "uses torch", "--bare")
+    assert_refused(
+        in_a_new_process("run", "keras_on_jax.py", cwd=tmp_path), errors.FrameworkUnsupported, "'jax'", "KERAS_BACKEND", "--bare"
+    )
     assert not list(tmp_path.glob("ckpt/*.h5"))
-    assert detrain("run", "--bare", "program.py", cwd=tmp_path).status == 0
+    assert in_a_new_process("run", "--bare", "program.py", cwd=tmp_path).status == 0
 
 
 IN_SESSION = """
@@ -460,15 +474,15 @@ show(optimizer.weights)
 )
 
 
-def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(tmp_path: Path, detrain: Run) -> None:
+def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(tmp_path: Path) -> None:
     """OpenCV's began anew in a resumed run, in silence."""
     (tmp_path / "program.py").write_text(OPENCV)
     before = OPENCV.replace("        cv2.randn(noise, 0.0, 1.0)\n", "")
     (tmp_path / "before.py").write_text(before)
 
-    inside = detrain("run", "program.py", cwd=tmp_path)
-    outside = detrain("run", "--fresh", "before.py", cwd=tmp_path)
-    strict = detrain("run", "--ckpt", "other", "--strict", "program.py", cwd=tmp_path)
+    inside = in_a_new_process("run", "program.py", cwd=tmp_path)
+    outside = in_a_new_process("run", "--fresh", "before.py", cwd=tmp_path)
+    strict = in_a_new_process("run", "--ckpt", "other", "--strict", "program.py", cwd=tmp_path)
 
     assert "not captured" in inside.err
     assert "the generator of cv2.randn" in inside.err

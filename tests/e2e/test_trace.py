@@ -14,7 +14,7 @@ import pytest
 from detrain import errors
 from detrain.instrument.analysis import analyse
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import Result, detrain
+from tests.e2e.runs import Result, Run
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
 TRAINING = [path for path in programs() if marks(path)]
@@ -82,7 +82,9 @@ def test_programs_without_a_loop_of_their_own_are_answered(
     assert said in run.err
 
 
-def test_a_program_that_trains_through_fit_is_told_which_call_for_how_long_and_how_it_comes_back(tmp_path: Path) -> None:
+def test_a_program_that_trains_through_fit_is_told_which_call_for_how_long_and_how_it_comes_back(
+    tmp_path: Path, detrain: Run
+) -> None:
     run = trace(tmp_path, str(PROGRAMS / "fit_only.py"))
     shown = detrain("show", "ckpt/inst.info", cwd=tmp_path).out
     before = detrain("info", str(PROGRAMS / "fit_only.py"), cwd=tmp_path, CKPT_DIR=str(tmp_path / "none")).out
@@ -135,7 +137,7 @@ print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables +
 """
 
 
-def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_trains(tmp_path: Path) -> None:
+def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_trains(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(HIDDEN)
     whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
 
@@ -148,7 +150,7 @@ def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_train
     assert resumed.out.splitlines() == whole.out.splitlines()[-2:]
 
 
-def test_the_first_run_confirms_what_static_analysis_proposes(tmp_path: Path) -> None:
+def test_the_first_run_confirms_what_static_analysis_proposes(tmp_path: Path, detrain: Run) -> None:
     detrain("run", str(PROGRAMS / "nested_for.py"), cwd=tmp_path)
 
     info = found(tmp_path)
@@ -156,7 +158,7 @@ def test_the_first_run_confirms_what_static_analysis_proposes(tmp_path: Path) ->
     assert info["program"] == "nested_for"
 
 
-def test_a_structure_that_a_run_wrote_does_not_outlive_an_edit_of_the_loop(tmp_path: Path) -> None:
+def test_a_structure_that_a_run_wrote_does_not_outlive_an_edit_of_the_loop(tmp_path: Path, detrain: Run) -> None:
     program = tmp_path / "program.py"
     program.write_text(HIDDEN)
     detrain("run", "program.py", cwd=tmp_path)
@@ -169,24 +171,24 @@ def test_a_structure_that_a_run_wrote_does_not_outlive_an_edit_of_the_loop(tmp_p
     assert len(again.out.splitlines()) == 3
 
 
-def test_tracing_ends_as_soon_as_it_is_sure(tmp_path: Path) -> None:
+def test_tracing_ends_as_soon_as_it_is_sure(tmp_path: Path, server: Server) -> None:
     (tmp_path / "program.py").write_text(HIDDEN.replace("range(3)", "range(10**9)"))
 
-    run = trace(tmp_path, "program.py")
+    run = trace_forked(server, tmp_path, "program.py")
 
     assert run.status == 0
     assert "(sure)" in run.err
     assert "epoch 0" in run.out
 
 
-def test_the_second_round_names_what_changed_with_the_dataset(tmp_path: Path) -> None:
+def test_the_second_round_names_what_changed_with_the_dataset(tmp_path: Path, server: Server) -> None:
     program = "import sys\n" + HIDDEN.replace("size=(40", "size=(int(sys.argv[1])").replace(
         "range(0, 40, 8)", "range(0, len(x), 8)"
     )
     (tmp_path / "program.py").write_text(program)
 
-    assert trace(tmp_path, "program.py", "40").status == 0
-    assert trace(tmp_path, "--second", "--diff-size", "8", "program.py", "48").status == 0
+    assert trace_forked(server, tmp_path, "program.py", "40").status == 0
+    assert trace_forked(server, tmp_path, "--second", "--diff-size", "8", "program.py", "48").status == 0
 
     (nest,) = found(tmp_path)["nests"]
     assert nest["loader"] == "x[i:i + 8]"
@@ -194,9 +196,9 @@ def test_the_second_round_names_what_changed_with_the_dataset(tmp_path: Path) ->
     assert "the loader is among them" in nest["evidence"]
 
 
-def test_show_lists_the_loops_in_their_source(tmp_path: Path) -> None:
+def test_show_lists_the_loops_in_their_source(tmp_path: Path, server: Server, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(HIDDEN)
-    trace(tmp_path, "program.py")
+    trace_forked(server, tmp_path, "program.py")
 
     shown = detrain("show", "ckpt/inst.info", cwd=tmp_path).out
 
@@ -206,10 +208,10 @@ def test_show_lists_the_loops_in_their_source(tmp_path: Path) -> None:
     assert "sure" in shown.splitlines()[1]
 
 
-def test_a_program_that_fails_keeps_its_traceback_and_status(tmp_path: Path) -> None:
+def test_a_program_that_fails_keeps_its_traceback_and_status(tmp_path: Path, server: Server) -> None:
     (tmp_path / "program.py").write_text(HIDDEN.replace('print("epoch"', "raise ValueError('mine')\n    print(\"epoch\""))
 
-    run = trace(tmp_path, "program.py")
+    run = trace_forked(server, tmp_path, "program.py")
 
     assert run.status == 1
     assert run.err.rstrip().endswith("ValueError: mine")
@@ -240,7 +242,7 @@ for episode in range(4):
 """
 
 
-def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path) -> None:
+def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path, detrain: Run) -> None:
     """It began anew with other probes, took the checkpoint that it found for one of theirs, and ended before it had trained."""
     (tmp_path / "program.py").write_text(BESIDE_FIT)
     whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
@@ -250,7 +252,7 @@ def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path) -
     assert run.out == whole.out
 
 
-def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(BESIDE_FIT)
     assert detrain("run", "program.py", cwd=tmp_path).status == 0
     assert detrain("trace", "program.py", cwd=tmp_path).status == 0
@@ -260,7 +262,7 @@ def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path) -> No
     assert "the checkpoint was taken in another, of trainer.py " in run.err
 
 
-def test_a_loop_over_weights_that_is_also_used_elsewhere_is_a_part_of_the_step(tmp_path: Path) -> None:
+def test_a_loop_over_weights_that_is_also_used_elsewhere_is_a_part_of_the_step(tmp_path: Path, detrain: Run) -> None:
     """Its next call was taken for a turn, and the loop around it was watched no more: weights counted as batches."""
     text = BESIDE_FIT.replace("    value.fit(x, np.ones(len(x)), epochs=3, verbose=0)\n", "    assign(value, np.ones(5))\n")
     text = text.replace("assign(vector)", "assign(model, vector)").replace("assign(np.conc", "assign(model, np.conc")
