@@ -109,6 +109,12 @@ class Framework(Protocol):
     def make_constant(self, array: Array) -> object:
         """Return an immutable tensor of a value."""
 
+    def parts(self, value: object) -> tuple[str, list[object]] | None:
+        """Return the kind of a tensor of several parts and these, or None for anything else."""
+
+    def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
+        """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
+
     def describe_variable(self, value: object) -> list[str | bool] | None:
         """Return a variable's key and what else is needed to make it anew, or None for anything else."""
 

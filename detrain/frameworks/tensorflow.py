@@ -25,6 +25,7 @@ from tensorflow.python.trackable import data_structures
 
 from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings, Watched
+from detrain.frameworks import tensorflow_composites as composites
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
@@ -219,13 +220,22 @@ class TensorFlow:
         if not isinstance(value, EagerTensor) or value.dtype is tf.resource or value.dtype is tf.variant:
             return None
         try:
-            return np.asarray(value._numpy())
+            return np.asarray(value._numpy(), object if value.dtype is tf.string else None)  # NumPy's texts lose trailing zeros
         except tf.errors.UnimplementedError:  # a tensor that is sharded over devices: it has no value in one place
             return None
 
     def make_constant(self, array: Array) -> object:
         """Return an eager tensor."""
-        return tf.constant(array)
+        return tf.constant(array, tf.string if array.dtype == object else None)
+
+    def parts(self, value: object) -> tuple[str, list[object]] | None:
+        """Return what a sparse or ragged tensor, indexed slices or a `TensorArray` are made of; None for anything else."""
+        return composites.parts(value)
+
+    def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
+        """Return what `parts` described."""
+        made: object | None = composites.remake(kind, parts, current)
+        return made
 
     def describe_variable(self, value: object) -> list[str | bool] | None:
         """Return (key, whose it is, whether it is trainable) of a variable of TensorFlow or Keras."""

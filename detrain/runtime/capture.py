@@ -195,6 +195,14 @@ class Capture:
                     return framework.find_variable(described[1:])
             return None
 
+        def parts(value: object) -> tuple[str, list[object]] | None:
+            found = (framework.parts(value) for framework in self._frameworks)
+            return next((each for each in found if each is not None), None)
+
+        def remake(kind: str, values: list[object], current: object) -> object | None:
+            made = (framework.remake(kind, values, current) for framework in self._frameworks)
+            return next((each for each in made if each is not None), None)
+
         def is_holder(value: object) -> bool:
             return any(framework.is_holder(value) for framework in self._frameworks)
 
@@ -225,6 +233,8 @@ class Capture:
             self._pulls.replay,
             holds_variables,
             outside,
+            parts,
+            remake,
             lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
         )
 

@@ -285,12 +285,14 @@ class Decoder(Leaves):
         _kind, kind, items = node
         if kind in KINDS:
             return self._decode_table(kind, items, current, path)
-        now = None if current is ABSENT else parts(current)
+        now = None if current is ABSENT else parts(current) or self._hooks.parts(current)
         old = now[1] if now is not None and now[0] == kind else []
         values = [
             self._required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]") for index, item in enumerate(items)
         ]
-        made = remake(kind, values, current)
+        made = self._hooks.remake(kind, values, current)
+        if made is None:
+            made = remake(kind, values, current)
         if made is None:
             self._miss(path, f"this Python cannot make {kind}")
         return ABSENT if made is None else made

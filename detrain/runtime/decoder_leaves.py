@@ -259,6 +259,10 @@ class Leaves:
                 return ABSENT
             naive = (datetime.datetime if kind == "datetime" else datetime.time).fromisoformat(rest[0])
             return naive.replace(fold=rest[1], tzinfo=zone)
+        if kind == "texts":
+            texts = np.empty(len(rest[1]), object)
+            texts[:] = rest[1]
+            return self._hooks.make_tensor(texts.reshape(rest[0]))
         if kind == "dtype":
             return named_dtype(rest[0])
         if kind == "zoneinfo":

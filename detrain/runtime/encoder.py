@@ -194,6 +194,9 @@ class Encoder(Leaves):
             return self._encode_array("tensor", value, tensor, path)
         if is_user_class(cls):
             return self._encode_user_object(number, value, path)
+        described = self._hooks.parts(value)
+        if described is not None:
+            return ["made", described[0], self._encode_all(described[1], path)]
         if self._hooks.is_container(value) and not self._kinds.is_of_library(value) and self._kinds.is_walkable(value):
             return ["held", type_name(value), self.encode(plain(value), path)]
         if isinstance(value, logging.Filterer):

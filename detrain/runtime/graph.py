@@ -98,6 +98,10 @@ class Hooks:
     """Says whether an object is a framework's with variables of its own: one that the loop has made cannot be put back."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
+    parts: Callable[[object], tuple[str, list[object]] | None] = lambda _: None
+    """Returns the kind of a tensor of several parts and these, or None for anything else."""
+    remake: Callable[[str, list[Any], object], object | None] = lambda _kind, _parts, _current: None
+    """Returns the tensor of such a kind with these parts: the live one if it is that, or can become it."""
     is_constant: Callable[[object], bool] = lambda _: False
     """Says whether an object is a constant tensor, without reading it."""
 

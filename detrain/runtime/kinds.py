@@ -70,7 +70,7 @@ class Kinds:
         if isinstance(value, types.FunctionType):
             return not is_user_file(value.__code__.co_filename)
         is_framework = is_of_framework(cls) and not self.is_holder(value) and not self.is_marked(value)
-        return self._hooks.variable(value) is not None or (is_framework and self._hooks.tensor(value) is None)
+        return self._hooks.variable(value) is not None or (is_framework and not self._is_tensor(value))
 
     def is_holder(self, value: object) -> bool:
         """Return whether all attributes of a library's object that are data are state."""
@@ -94,7 +94,10 @@ class Kinds:
             return True
         if is_own_class(cls) or self.is_holder(value):
             return self._collects or self._baseline.has(value)
-        return self._hooks.variable(value) is None and self._hooks.tensor(value) is not None
+        return self._hooks.variable(value) is None and self._is_tensor(value)
+
+    def _is_tensor(self, value: object) -> bool:
+        return self._hooks.tensor(value) is not None or self._hooks.parts(value) is not None
 
 
 def plain(value: Any) -> object:

@@ -1,5 +1,6 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
-in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown, events of threads.
+in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown, events of threads,
+what a thread keeps to itself, queues.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
 """
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 import array
 import builtins
+import contextvars
 import csv
 import gc
 import io
 import itertools
 import os
+import queue
 import threading
 import types
 import warnings
@@ -20,7 +23,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+_Tee: Final[Any] = type(itertools.tee(())[0])
+_TeeData: Final[Any] = getattr(itertools, "_tee_dataobject", None)
+"""What the iterators of one `tee` share; up to Python 3.13."""
 _MAKERS: Final = {
+    **({"itertools.tee": _Tee, "itertools.tee data": _TeeData} if _TeeData is not None else {}),
     **{f"builtins.{name}": getattr(builtins, name) for name in ("iter", "reversed", "enumerate", "zip", "map", "filter")},
     **{
         f"itertools.{name}": getattr(itertools, name)
@@ -41,6 +48,9 @@ _FILES: Final = ("FileIO", "BufferedReader", "BufferedWriter", "BufferedRandom",
 _DICT_WRITER: Final = ("fieldnames", "restval", "extrasaction", "writer")
 
 
+_QUEUES: Final[tuple[Any, ...]] = (queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue)
+_QUEUES_BY_KIND: Final = {f"queue.{cls.__name__}": cls for cls in _QUEUES}
+_UNBOUND: Final = object()
 _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 
@@ -63,6 +73,12 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "array.array", [value.typecode, value.tobytes()]
     if cls is threading.Event:
         return "threading.Event", [value.is_set()]
+    if cls is threading.local:
+        return "threading.local", [vars(value)]
+    if cls is contextvars.ContextVar and (bound := contextvars.copy_context().get(value, _UNBOUND)) is not _UNBOUND:
+        return "contextvars.ContextVar", [bound]
+    if cls in _QUEUES and _is_alone():
+        return f"queue.{cls.__name__}", _queued(value)
     if cls is types.MappingProxyType:
         inside = gc.get_referents(value)
         is_of_class = type(inside[0]) is not dict or "__module__" in inside[0]
@@ -72,7 +88,7 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return f"weakref.{cls.__name__}", [[key for key, _ in entries], [item for _, item in entries]]
     if cls.__module__ == "_io" and cls.__name__ in _FILES and value.closed:
         return _closed(value)
-    is_iterator = cls.__module__ in ("builtins", "itertools") and isinstance(value, Iterator)
+    is_iterator = cls.__module__ in ("builtins", "itertools") and (isinstance(value, Iterator) or cls is _TeeData)
     return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) else None
 
 
@@ -93,6 +109,11 @@ def remake(kind: str, values: list[Any], current: Any) -> object | None:
     if type(current) is threading.Event and kind == "threading.Event":
         _set_event(current, is_set=values[0])
         return current
+    if type(current) is contextvars.ContextVar and kind == "contextvars.ContextVar":
+        current.set(values[0])
+        return current
+    if kind in _QUEUES_BY_KIND:
+        return _refilled(current, kind, values)
     now = parts(current)
     old = now[1] if now is not None and now[0] == kind else []
     if _is_same(old, values):
@@ -116,6 +137,9 @@ def _make(kind: str, values: list[Any]) -> object | None:
         return memory  # type: ignore[no-any-return]
     if kind == "io.closed":
         return _make_closed(*values)
+    if kind == "threading.local":
+        vars(local := threading.local()).update(values[0])
+        return local
     if kind == "threading.Event":
         _set_event(event := threading.Event(), is_set=values[0])
         return event
@@ -185,6 +209,38 @@ def _fill(memory: Any, content: Any, position: int) -> None:
 def _set_event(event: threading.Event, *, is_set: bool) -> None:
     if is_set != event.is_set():
         (event.set if is_set else event.clear)()
+
+
+def _is_alone() -> bool:
+    """Return whether no other thread of the program runs: what is in a queue would be chance, or on its way."""
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    return all(name == "detrain writer" for name in others)
+
+
+def _queued(held: Any) -> list[Any]:
+    """Return how many things a queue may hold, how many tasks are not done, and what is in it."""
+    if type(held) is not queue.SimpleQueue:
+        return [held.maxsize, held.unfinished_tasks, held.queue]
+    content = [held.get_nowait() for _ in range(held.qsize())]
+    for item in content:
+        held.put(item)
+    return [0, 0, content]
+
+
+def _refilled(current: Any, kind: str, values: list[Any]) -> object | None:
+    """Return a queue with these parts, `current` if it is one; None while other threads may put something in."""
+    cls = _QUEUES_BY_KIND[kind]
+    held = current if type(current) is cls else cls()
+    if not _is_alone():
+        return None
+    if cls is not queue.SimpleQueue:
+        held.maxsize, held.unfinished_tasks, held.queue = values
+        return held  # type: ignore[no-any-return]
+    while not held.empty():
+        held.get_nowait()
+    for item in values[2]:
+        held.put(item)
+    return held  # type: ignore[no-any-return]
 
 
 def _fill_weak(held: Any, keys: list[Any], values: list[Any]) -> None:

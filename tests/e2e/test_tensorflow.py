@@ -383,6 +383,28 @@ train(first, 1, 0)
 train(second, 3, 1)
 show(*first.variables, *second.variables)
 """,
+    "tensors of several parts, and of text": """
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+optimizer = keras.optimizers.SGD(1e-2)
+model.rows = tf.ragged.constant([[1.0], [2.0, 3.0]])
+even = tf.RaggedTensor.from_uniform_row_length(model.rows, 2)
+sparse, slices, text = tf.sparse.from_dense([0.0, 1.0]), [], tf.constant(b"a")
+kept = tf.TensorArray(tf.float32, 1, dynamic_size=True, clear_after_read=False)
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        model.rows, even, sparse, text = model.rows * 1.5, even * 0.5, sparse * 2.0, text + b"\\0"
+        slices.append(tf.IndexedSlices(loss, tf.constant([step]), tf.constant([8])))
+        kept = kept.write(kept.size(), loss)
+        die(f"{epoch}:{step}")
+    words = tf.constant([["ab", ""], ["c", "d"]]) + text
+    print(model.rows, even, even.shape, tf.sparse.to_dense(sparse), kept.stack())
+    print(slices[-1].values, slices[0], text, words, flush=True)
+show(*model.variables)
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextvars
 import copy
 import ctypes
 import dataclasses
@@ -764,12 +763,6 @@ def test_what_was_there_and_has_moved_on_is_named(name: str) -> None:
     assert [said.partition(" (")[0] for said in encode(world, baseline).not_captured] == ["value"]
 
 
-def _local() -> threading.local:
-    made = threading.local()
-    made.count = 0
-    return made
-
-
 def _database() -> sqlite3.Connection:
     made = sqlite3.connect(":memory:")
     made.execute("create table t (x)")
@@ -790,8 +783,6 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "masked array": (lambda: np.ma.masked_array(np.ones(2), mask=[False, True]), lambda value: value.__setitem__(1, 3.0)),
     "record array": (lambda: np.zeros(2, [("a", "f4")]).view(np.recarray), lambda value: value.a.fill(1)),
     "memory map": (lambda: mmap.mmap(-1, 4), _set_item),
-    "local of a thread": (_local, lambda value: setattr(value, "count", 1)),
-    "context variable": (lambda: contextvars.ContextVar("count", default=0), lambda value: value.set(1)),
     "memory view": (lambda: memoryview(bytearray(2)), _set_item),
     "semaphore": (threading.Semaphore, lambda value: value.acquire()),
     "flat iterator": (lambda: np.arange(3).flat, next),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import array
+import contextvars
 import copy
 import csv
 import io
 import itertools
 import operator
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,7 @@ MAKERS: dict[str, Callable[[list[int]], Iterator[Any]]] = {
     "combinations": lambda data: itertools.combinations(data[:5], 3),
     "compress": lambda data: itertools.compress(data, iter([1, 0, 1, 1, 0, 1, 1, 1])),
     "zip_longest": lambda data: itertools.zip_longest(data, data[:3], fillvalue=0),
+    "tee": lambda data: itertools.tee(data)[0],
     "cycle of a product": lambda data: itertools.cycle(itertools.product(data[:2], data[:3])),
 }
 ON_3_14_AS_WELL = {"list", "tuple", "text", "range", "reversed", "enumerate", "zip", "map", "filter", "nested"}
@@ -135,6 +139,78 @@ def test_an_array_of_python(code: str, content: list[int], other_code: str, othe
     assert (before["numbers"], before["numbers"].typecode) == (after["numbers"], code)
     assert (before["numbers"] is live) == (code == other_code)
     assert view is None or code != other_code or view.tolist() == content
+
+
+def test_two_iterators_of_one_tee_share_what_they_read() -> None:
+    def world() -> World:
+        return dict(zip(("far", "near"), itertools.tee(iter(range(200))), strict=True))
+
+    after, before = world(), world()
+    baseline = baseline_of(after)
+    taken(after["far"], 100)
+    taken(after["near"], 3)
+
+    assert restore(encode(after, baseline), before, baseline_of(before)) == []
+
+    assert taken(before["near"], 120) == taken(after["near"], 120) == list(range(3, 123))
+    assert taken(before["far"], 2) == [100, 101]
+
+
+@pytest.mark.parametrize("cls", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue])
+def test_a_queue_comes_back_in_place(cls: Any) -> None:
+    after, before = ({"queue": cls(), "new": None} for _ in range(2))
+    held, baseline = before["queue"], baseline_of(after)
+    after["new"] = cls()
+    for number in (3, 1, 2):
+        after["queue"].put([number])
+        after["new"].put([-number])
+    after["queue"].get()
+    before["queue"].put([9])
+
+    encoded = encode(after, baseline)
+
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert before["queue"] is held
+    for name in ("queue", "new"):
+        assert getattr(before[name], "unfinished_tasks", None) == getattr(after[name], "unfinished_tasks", None)
+        assert [before[name].get() for _ in range(before[name].qsize())] == [after[name].get() for _ in range(after[name].qsize())]
+
+
+def test_a_queue_beside_other_threads_is_named() -> None:
+    world: World = {"queue": queue.Queue()}
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    baseline = baseline_of(world)
+    world["queue"].put(1)
+
+    assert encode(world, baseline).not_captured == ["queue (queue.Queue: it has moved on)"]
+
+    done.set()
+    thread.join()
+
+
+def test_what_a_thread_and_a_context_hold_comes_back() -> None:
+    def world() -> World:
+        local = threading.local()
+        local.items = [0]
+        return {"local": local, "value": contextvars.ContextVar("value", default=5), "unset": contextvars.ContextVar("unset")}
+
+    after, before = world(), world()
+    local, items, baseline = before["local"], before["local"].items, baseline_of(after)
+    after["local"].items.append(1)
+    after["local"].new = after["local"].items
+    after["value"].set([2])
+
+    encoded = encode(after, baseline)
+
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert before["local"] is local
+    assert vars(local) == {"items": [0, 1], "new": [0, 1]}
+    assert local.items is items is local.new
+    assert (before["value"].get(), before["unset"].get(None)) == ([2], None)
 
 
 def test_a_writer_of_csv_that_the_loop_made_writes_on() -> None:
