@@ -11,6 +11,7 @@ them. They are captured; those that building ahead has left are no tensors that 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from tensorflow.python.framework.ops import EagerTensor
 
 from detrain.errors import Diverged
 from detrain.frameworks.births import Births
+from detrain.runtime.graph import ABSENT
 
 _SCALARS: Final = (bool, int, float, str, type(None))
 _BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network", "_jit_compile", "_run_eagerly"})
@@ -133,6 +135,31 @@ class KerasState:
             if held and None not in keys:
                 found[name] = [key for key in keys if key is not None]
         return found
+
+
+def watch_sets(note: Callable[[Any, str, object], None]) -> None:
+    """Have `note` called with each object of Keras's whose number, text or truth is set, its attribute, and the value before."""
+    import keras
+
+    def noting(original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
+        @functools.wraps(original)
+        def set_attribute(owner: Any, name: str, value: Any) -> None:
+            before = vars(owner).get(name, ABSENT)
+            original(owner, name, value)
+            if type(value) in _SCALARS and name not in _BUILDING and name not in _MASKS and before is not value:
+                note(owner, name, before)
+
+        return set_attribute
+
+    for cls in (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric):
+        cls.__setattr__ = noting(cls.__setattr__)
+    trainable: Any = keras.Variable.trainable
+
+    def set_trainable(variable: Any, value: Any) -> None:
+        note(variable, "_trainable", variable._trainable)
+        trainable.fset(variable, value)
+
+    keras.Variable.trainable = property(trainable.fget, set_trainable)
 
 
 def _scalars(value: Any) -> dict[str, Any]:

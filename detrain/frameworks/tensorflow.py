@@ -29,7 +29,7 @@ from detrain.frameworks import tensorflow_composites as composites
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
-from detrain.frameworks.keras_state import KerasState
+from detrain.frameworks.keras_state import KerasState, watch_sets
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
@@ -108,7 +108,8 @@ class TensorFlow:
 
     def beyond_recall(self) -> list[str]:
         """Return, in words, what steps move on that `put_back` cannot put back."""
-        return [*self._datasets.beyond_recall(), *(self._keras.kept_masks() if self._keras is not None else ())]
+        kept_masks = self._keras.kept_masks() if self._keras is not None else ()
+        return [*self._datasets.beyond_recall(), *kept_masks, *self._moments.set_by_loaders]
 
     def watch_gradients(self) -> None:
         """Have the norms of gradients among what is watched."""
@@ -404,6 +405,7 @@ class TensorFlow:
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
         self._keras = KerasState(self._births, self._builder.keras_variables)
+        watch_sets(self._moments.note_set)
         if self._gradients is not None:
             self._gradients.on_keras()
         self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar)

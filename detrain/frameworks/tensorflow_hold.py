@@ -29,6 +29,7 @@ from detrain.frameworks.building import Building
 from detrain.frameworks.tensorflow_random import EagerDraws
 from detrain.frameworks.tensorflow_watch import find_watched
 from detrain.runtime.digest import Array
+from detrain.runtime.graph import ABSENT
 
 _EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
 """For functions of many small operations: handing each to another thread takes longer than doing it."""
@@ -120,6 +121,8 @@ class Held:
     """Of eager random ops."""
     pulls: list[tuple[weakref.ref[Any], Any]] = field(default_factory=list)
     """What iterators have handed out since, until the next moment that was held."""
+    sets: list[tuple[weakref.ref[Any], str, object]] = field(default_factory=list)
+    """Attributes of Keras's objects that have been set since, likewise, and what they were."""
     following: Held | None = None
     loaded: Loaded | None = None
     """What the load behind this moment made."""
@@ -200,6 +203,15 @@ class Moments:
         """Whether a variable had infinite values when it was first looked at."""
         self._reader: tuple[int, Compiled, frozenset[str]] | None = None
         self._before_load: tuple[dict[str, int], dict[str, int], dict[str, int], int] = ({}, {}, {}, 0)
+        self.set_by_loaders: set[str] = set()
+        """Attributes that loads have set, which are not done again."""
+
+    def note_set(self, owner: Any, name: str, before: object) -> None:
+        """An attribute of one of Keras's objects has been set."""
+        if self.pulls.latest is not None:
+            self.pulls.latest.sets.append((weakref.ref(owner), name, before))
+            if self.pulls.is_loading:
+                self.set_by_loaders.add(f"{name} of {type(owner).__name__}, which the loader sets")
 
     def on_change(self, _reference: object = None) -> None:
         """A variable has been made, or is gone."""
@@ -274,6 +286,13 @@ class Moments:
         for key, value in held.values.items():
             with tf.device(alive[key].handle.device):
                 gen_resource_variable_ops.assign_variable_op(alive[key].handle, value)
+        for reference, name, before in reversed([each for moment in _chain(held) for each in moment.sets]):
+            owner = reference()
+            if owner is not None and before is ABSENT:
+                vars(owner).pop(name, None)
+            elif owner is not None:
+                vars(owner)[name] = before
+        held.sets = []
         self._births.set_top_counts(held.births)
         self._draws.go_back(held.draws)
         self._sets.set_given(held.given)

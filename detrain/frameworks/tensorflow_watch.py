@@ -17,6 +17,8 @@ from detrain.frameworks.births import Births
 _MOVING: Final = {"moving_mean": 1, "moving_variance": 2}
 _SQUARES: Final = ("velocit", "accumul", "_r", "_c", "_v", "rms")
 """Parts of the names of slots that hold squares of gradients."""
+_NO_SQUARES: Final = ("_accumulated_gradients", "_model_variables_moving_average")
+"""Slots that any of Keras's optimizers may have: sums of gradients, averages of weights."""
 _ADAM_LIKE: Final = ("Adam", "AdamW", "Nadam", "Lamb")
 """Keras's optimizers whose `_momentums` and `_velocities` are means of the gradient and of its square."""
 _ROUNDING: Final = 1.01
@@ -84,7 +86,15 @@ def _components(variable: Any) -> list[Any]:
 
 
 def _power(optimizer: Any, attribute: str) -> int:
-    return 2 if any(part in attribute for part in _SQUARES) and type(optimizer).__name__ not in ("SGD", "Lion") else 1
+    if attribute in _NO_SQUARES or type(optimizer).__name__ in ("SGD", "Lion"):
+        return 1
+    return 2 if any(part in attribute for part in _SQUARES) else 1
+
+
+def _is_of_keras(optimizer: Any, *names: str) -> bool:
+    """Return whether an optimizer is one of these of Keras's: a class of the program may have the name, and other moments."""
+    keras: Any = sys.modules["keras"]
+    return type(optimizer) in [getattr(keras.optimizers, name) for name in names]
 
 
 def _clip(optimizer: Any, size: int) -> float:
@@ -97,9 +107,9 @@ def _clip(optimizer: Any, size: int) -> float:
 
 def _limit(optimizer: Any, attribute: str, power: int, variable: Any) -> float:
     """Return the bound on the norm of a mean of gradients, or of their squares, that follows from clipping."""
-    if type(optimizer).__name__ not in (*_ADAM_LIKE, "RMSprop") or attribute not in ("_momentums", "_velocities"):
+    if not _is_of_keras(optimizer, *_ADAM_LIKE, "RMSprop") or attribute not in ("_momentums", "_velocities"):
         return math.inf
-    if type(optimizer).__name__ == "RMSprop" and attribute == "_momentums":
+    if _is_of_keras(optimizer, "RMSprop") and attribute == "_momentums":
         return math.inf
     # The norm of the squares is at most the square of the norm.
     return _ROUNDING * float(_clip(optimizer, int(variable.shape.num_elements() or 1)) ** power)
@@ -107,7 +117,7 @@ def _limit(optimizer: Any, attribute: str, power: int, variable: Any) -> float:
 
 def _pair(optimizer: Any, keys: Mapping[int, str], found: dict[str, Watched]) -> None:
     """Bound each first moment of Adam by its second one: |m| <= C sqrt(v), element by element (docs/guard.md)."""
-    if type(optimizer).__name__ not in _ADAM_LIKE:
+    if not _is_of_keras(optimizer, *_ADAM_LIKE):
         return
     first, second = float(optimizer.beta_1), float(optimizer.beta_2)
     if not 0 <= first * first < second < 1:

@@ -163,16 +163,19 @@ show(*model.variables, *optimizer.variables)
 
 EAGER = """
 model, optimizer = net(), keras.optimizers.Adam(1e-2)
-optimizer.build(model.trainable_variables)
+weights = model.trainable_variables
+optimizer.build(weights)
 for epoch in range(2):
     for a, b in data:
         struck = strike()
+        model.layers[1].trainable = not model.layers[1].trainable  # statistics of the batch, or the moving ones
+        model.layers[2].rate *= 0.9
         a = tf.nn.dropout(a, 0.2) + 0.1 * tf.random.normal([1, 5], seed=3)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
-        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = tape.gradient(loss, weights)
         gradients[2] = gradients[2] + struck[0]
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        optimizer.apply_gradients(zip(gradients, weights))
 show(*model.variables, *optimizer.variables)
 """
 
@@ -233,7 +236,7 @@ def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(server: Server,
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
 
 
-def test_eager_random_ops_draw_the_same_again(server: Server, tmp_path: Path) -> None:
+def test_eager_random_ops_draw_the_same_again_and_layers_are_what_they_were(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, EAGER)
 
     lines, log, err, status = _run(server, tmp_path, EAGER, "--guard", "recover", FAULTS="9:gradient,16:nan")

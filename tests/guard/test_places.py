@@ -71,3 +71,29 @@ def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes
     found = dict(zip((each.key for each in watched), norms, strict=True))
     assert found.keys() == {"weight", "slot", "nan"}
     assert not np.isfinite(list(found.values())).any()
+
+
+def test_bounds_from_theory_are_for_the_optimizers_of_keras_and_squares_are_told_from_sums() -> None:
+    pytest.importorskip("tensorflow")
+    import keras
+
+    from detrain.frameworks.tensorflow_watch import find_watched
+
+    class Adam(keras.optimizers.Adam):
+        """One of a program's own: its moments may be anything."""
+
+    found = {}
+    for cls in (keras.optimizers.Adam, Adam):
+        optimizer = cls(clipnorm=1.0, use_ema=True, gradient_accumulation_steps=2)
+        optimizer.build([keras.Variable(np.ones((2, 3), np.float32))])
+        births: Any = SimpleNamespace(living=lambda _cls, each=optimizer: [("own", each)], find=lambda _name: None)
+        slots = {variable.path.rpartition("_")[2]: variable._value for variable in optimizer.variables if variable.shape}
+        found[cls] = {each.group: each for each in find_watched(slots, births, lambda _key, _variable: False)}
+
+    of_keras, own = found[keras.optimizers.Adam], found[Adam]
+    powers = {"_momentums": 1, "_velocities": 2, "_accumulated_gradients": 1, "_model_variables_moving_average": 1}
+    assert {group: each.power for group, each in of_keras.items()} == {f"own {name}": power for name, power in powers.items()}
+    assert of_keras.keys() == own.keys()
+    assert of_keras["own _velocities"].limit < 1.1 < own["own _velocities"].limit
+    assert of_keras["own _momentums"].partner
+    assert not own["own _momentums"].partner
