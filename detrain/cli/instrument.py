@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from detrain.cli.printing import console
+from detrain.cli.printing import console, shown
 from detrain.cli.programs import Program, find_structure, home_option
 from detrain.errors import NoStructure, UsageError
 from detrain.instrument.edits import decode_source
@@ -63,7 +63,7 @@ def command(out: Path | None, in_place: bool, remove: bool, home: str, is_module
 def _print_diff(path: Path, data: bytes) -> None:
     """Print the diff in the bytes of the source, so that `patch` takes it; on a terminal, in colours."""
     before, after = (io.BytesIO(each).readlines() for each in (path.read_bytes(), data))
-    name = os.fsencode(_shown(path))
+    name = os.fsencode(shown(path))
     lines = difflib.diff_bytes(difflib.unified_diff, before, after, name, name)
     diff = b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
     if sys.stdout.isatty():
@@ -82,7 +82,7 @@ def _write_in_place(changed: dict[Path, bytes]) -> None:
     for path, data in changed.items():
         shutil.copy2(path, path.with_name(path.name + _ORIGINAL))
         path.write_bytes(data)
-        click.echo(f"instrumented {_shown(path)} (original: {path.name}{_ORIGINAL})", err=True)
+        click.echo(f"instrumented {shown(path)} (original: {path.name}{_ORIGINAL})", err=True)
 
 
 def _write_elsewhere(target: Program, changed: dict[Path, bytes], out: Path) -> None:
@@ -127,14 +127,7 @@ def _remove(target: Program) -> int:
         copy = path.with_name(path.name + _ORIGINAL)
         if copy.exists() and copy.read_bytes() == after:
             copy.unlink()
-        click.echo(f"took the probes out of {_shown(path)}", err=True)
+        click.echo(f"took the probes out of {shown(path)}", err=True)
     if not found:
         click.echo(f"{target.shown} carries no probes that detrain put there", err=True)
     return 0
-
-
-def _shown(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -12,6 +12,7 @@ from typing import Final
 import click
 import msgspec
 
+from detrain.cli.printing import shown
 from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
 from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
 from detrain.instrument.edits import Edit
@@ -202,7 +203,8 @@ def _resuming(config: Config, choice: Choice, meta: Meta, seed: int | None) -> C
         )
     _check_environment(config, meta)
     path = choice.entry.path
-    report.say(f"resuming {config.program} at {choice.entry.cursor} ({_age(path)} old, digest {choice.digest[:12]}) from {path}")
+    found = f"{_age(path)} old, digest {choice.digest[:12]}"
+    report.say(f"resuming {config.program} at {choice.entry.cursor} ({found}) from {shown(path)}")
     _say_how_loaders_come_back(choice.entry, meta, config.loader)
     threads = int(meta.environment.get("threads", config.threads))
     return msgspec.structs.replace(
