@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from detrain.cli.inject import check_same, digest_of, steps_of
+from detrain.cli.inject import check_same, digest_of, elements_of, steps_of
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trials import Done, Subject
 from detrain.errors import FaultNotFired, ReplayDiffers
@@ -39,7 +39,7 @@ def command(
     done = subject.trial(known.experiment)
     if (done.fired is None) != (known.fired == 0):
         raise FaultNotFired(f"the fault of {record} was not done: {done.error or done.end}", "is the record of this program?")
-    _compare(known, done)
+    compare(known, done)
     digests = sum(1 for step in known.steps if step.state)
     click.echo(
         f"IDENTICAL: the fault, {len(known.steps)} steps after it and {digests} digests of all variables are the recorded ones"
@@ -47,10 +47,14 @@ def command(
     return 0
 
 
-def _compare(known: FaultRecord, done: Done) -> None:
-    """Raise ReplayDiffers at the first difference."""
-    if digest_of(done.fired) != known.elements_digest:
+def compare(known: FaultRecord, done: Done) -> None:
+    """Raise ReplayDiffers at the first difference between a record and what the fault has done now."""
+    injection, fired = known.experiment.injection, done.fired
+    elements = elements_of(injection, fired) if injection is not None and fired is not None else ()
+    if digest_of(fired) != known.elements_digest or elements != known.elements:
         raise ReplayDiffers("the values at the fault's positions, or what they became, are not the recorded ones", "")
+    if fired is not None and fired.count != known.fired:
+        raise ReplayDiffers(f"the fault was put in {fired.count} times, the record says {known.fired}", "")
     steps = steps_of(done, known.experiment.at)
     for before, now in zip(known.steps, steps, strict=False):
         if before != now:
@@ -59,3 +63,6 @@ def _compare(known: FaultRecord, done: Done) -> None:
             raise ReplayDiffers(f"step {written(before.at)} differs from the record: {what}", "")
     if len(steps) != len(known.steps):
         raise ReplayDiffers(f"the replay had {len(steps)} steps from the fault on, the record {len(known.steps)}", "")
+    end = done.end or f"status {done.status}"
+    if end != known.end:
+        raise ReplayDiffers(f"the replay ended by {end!r}, the record says {known.end!r}", "")

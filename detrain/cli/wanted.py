@@ -82,13 +82,21 @@ class RecordedFault:
         return self.record.experiment
 
     def among(self, sites: list[Site]) -> Injection:
-        """Return the fault. Raises SiteUnknown, or FaultInvalid where the tensor at its site has another shape now."""
+        """Return the fault. Raises SiteUnknown, or FaultInvalid where its site is another one now."""
         site, injection = site_named(sites, self.injection.site), self.injection
         target = site.operands.get(injection.operand)
+        what = ""
         if target is None or (target.shape, target.dtype) != (injection.shape, injection.dtype):
+            what = f"{injection.operand} of {injection.dtype}{list(injection.shape)}"
+        elif injection.index not in (None, target.index):
+            what = f"{injection.operand} at place {injection.index} of its tensors"
+        elif injection.worker >= site.replicas:
+            what = f"replica {injection.worker}"
+        elif outside := set(injection.array("limited").tolist()) - set(range(site.operands["output"].elements)):
+            what = f"output {min(outside)}"
+        if what:
             raise FaultInvalid(
-                f"{site.name!r} has no {injection.operand} of {injection.dtype}{list(injection.shape)}, where the fault is",
-                "the record is of another program, or of other arguments",
+                f"{site.name!r} has no {what}, where the fault is", "the record is of another program, or of other arguments"
             )
         return injection
 

@@ -7,6 +7,7 @@ in a tensor, and the value that each gets. Positions and values are taken as the
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -185,7 +186,9 @@ def _index(cell: str) -> int:
 def _number(cell: str) -> float:
     if not _NUMBER.fullmatch(cell):
         raise ValueError(f"{cell!r} is not a number")
-    return float(cell)
+    if math.isinf(number := float(cell)) and "inf" not in cell.lower():
+        raise ValueError(f"{cell!r} is larger than any number of 64 bits")
+    return number
 
 
 def _position(cell: str) -> Shape:

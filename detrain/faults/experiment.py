@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from math import prod
 from typing import Final
 
 import msgspec
@@ -59,7 +60,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def elements(self) -> int:
         """Elements of the operand."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return prod(self.shape)
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -68,8 +69,11 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise FaultInvalid unless the arrays of a fault from a file go together, and with the tensor."""
-        if self.dtype not in BITS or min(self.shape, default=0) < 0 or self.worker < 0:
+        is_shape = min(self.shape, default=0) >= 0 and self.elements < 1 << 63
+        if self.dtype not in BITS or not is_shape or self.worker < 0:
             raise FaultInvalid(f"a fault in {self.dtype}{list(self.shape)} of replica {self.worker}", "the record was altered")
+        if self.operand not in ("input", "weight", "output"):
+            raise FaultInvalid(f"a fault in the {self.operand!r} of an op", "the record was altered")
         try:
             arrays = {name: self.array(name) for name in ("positions", "sources", "keep", "flip", "limited")}
         except ValueError as error:

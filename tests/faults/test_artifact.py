@@ -185,6 +185,7 @@ def test_a_position_outside_of_the_tensor_is_refused(position: str) -> None:
         ({"inj_pos": "0/0/0/0,0/0/0/1"}, "2 positions in inj_pos and 1 values in inj_values"),
         ({"inj_values": "1,2"}, "1 positions in inj_pos and 2 values in inj_values"),
         ({"inj_pos": "0/0/0/7,0/0/0/7", "inj_values": "1,2"}, "position 0/0/0/7 is in inj_pos twice"),
+        ({"inj_values": "1e400"}, "inj_values: '1e400' is larger than any number"),
         ({"inj_values": "0x10"}, "inj_values: '0x10' is not a number"),
         ({"inj_values": "1_0"}, "inj_values: '1_0' is not a number"),
         ({"inj_values": "1,,2", "inj_pos": "1,2,3"}, "inj_values: '' is not a number"),
