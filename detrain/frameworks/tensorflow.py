@@ -393,8 +393,8 @@ class TensorFlow:
 
     def on_import(self, module: str) -> None:
         """Name Keras's objects from the moment Keras is there."""
-        if module == "tf_keras" and self._probes is not None:
-            refuse_fit(self._probes)
+        if module == "tf_keras":
+            self._on_keras_2()
         if module != "keras":
             return
         import keras
@@ -428,6 +428,15 @@ class TensorFlow:
         self._fit.watch()
         if self._instruments is not None:
             self._instruments.on_keras()
+
+    def _on_keras_2(self) -> None:
+        import tf_keras
+
+        if self._probes is not None:
+            refuse_fit(self._probes)
+        for cls in (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
+            self._watch_class(cls)
+        self._builder.watch_keras_2()
 
     def _watch_writers(self) -> None:
         """See each summary writer, and each queue, whose elements lie in TensorFlow."""

@@ -35,6 +35,8 @@ class Builder:
         self._building = building
         self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._keras_types: tuple[type[Any], ...] = ()  # known once Keras is imported
+        self._optimizer_types: tuple[type[Any], ...] = ()
+        self._layer_2_types: tuple[type[Any], ...] = ()
         self._watch_functions()
 
     def build_ahead(self, units: list[Unit]) -> None:
@@ -48,9 +50,8 @@ class Builder:
             try:
                 self._build(owner, json.loads(unit.call))
             except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
-                report.warn(
-                    f"cannot build {unit.owner!r} ahead ({type(error).__name__}: {str(error)[:120]}); it is built when needed"
-                )
+                why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+                report.warn(f"cannot build {unit.owner!r} ahead ({why}); it is built when needed")
 
     def watch_keras(self) -> None:
         """Watch Keras's layers and optimizers."""
@@ -62,7 +63,7 @@ class Builder:
         original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
         original_metrics = CompileMetrics.build
         original_initialize = Variable._initialize
-        self._keras_types = (Variable,)
+        self._keras_types, self._optimizer_types = (Variable,), (*self._optimizer_types, keras.optimizers.Optimizer)
 
         @functools.wraps(original_build)
         def built(layer: Any, call_spec: Any) -> Any:
@@ -98,6 +99,54 @@ class Builder:
         keras.Layer._maybe_build = built
         keras.optimizers.Optimizer.apply = applied
         Variable._initialize = initialized
+
+    def watch_keras_2(self) -> None:
+        """Watch the layers of Keras 2. Each is built by itself, when it is first called: the call stands on the stack."""
+        from tf_keras.layers import Layer
+        from tf_keras.optimizers import Optimizer, legacy
+
+        building, births, original = self._building, self._births, Layer._maybe_build
+        original_apply = Optimizer.apply_gradients
+        self._layer_2_types, self._optimizer_types = (Layer,), (*self._optimizer_types, Optimizer)
+
+        def describe(layer: Any, inputs: Any, call: dict[str, Any]) -> str | None:
+            scope = tf.get_current_name_scope().removesuffix(layer.name)
+            return self._describe_call((inputs, *call.get("args", ())), call.get("kwargs", {}), scope)
+
+        @functools.wraps(original)
+        def built(layer: Any, inputs: Any) -> Any:
+            if layer.built:
+                return original(layer, inputs)
+            call = sys._getframe(1).f_locals
+            with building.unit(births.key(layer) or "", lambda: describe(layer, inputs, call)):
+                return original(layer, inputs)
+
+        @functools.wraps(original_apply)
+        def applied(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(optimizer, "_built", False):
+                return original_apply(optimizer, grads_and_vars, *args, **kwargs)
+            pairs = list(grads_and_vars)
+            variables = [variable for gradient, variable in pairs if gradient is not None]
+            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((variables,), {})):
+                return original_apply(optimizer, pairs, *args, **kwargs)
+
+        Layer._maybe_build = built
+        Optimizer.apply_gradients = applied
+        for optimizer, method in ((Optimizer, "add_variable_from_reference"), (legacy.Optimizer, "add_slot")):
+            self._watch_slots(optimizer, method)
+
+    def _watch_slots(self, cls: Any, method: str) -> None:
+        """Name the slots of an optimizer of Keras 2 after their variables: it makes them where a gradient comes, in any order."""
+        births, original = self._births, getattr(cls, method)
+
+        @functools.wraps(original)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            optimizer, variable, name, *_ = [*args, *kwargs.values()]  # its callers give all in this order
+            owner, of = births.key(optimizer), self.variable_key(variable)
+            with births.naming(f"{owner}/{name} of {of}") if owner and of else contextlib.nullcontext():
+                return original(*args, **kwargs)
+
+        setattr(cls, method, made)
 
     def variable_key(self, value: Any) -> str | None:
         """Return the key of a variable, TensorFlow's or Keras's."""
@@ -234,18 +283,24 @@ class Builder:
             with contextlib.suppress(lift_to_graph.UnliftableError):
                 owner.get_concrete_function(*args, **kwargs)
             return
-        import keras
-
-        if isinstance(owner, keras.optimizers.Optimizer):
+        if isinstance(owner, self._optimizer_types):
             with self._building.unit(self._births.key(owner) or "", lambda: None):
                 owner.build(*args)
             return
+        if isinstance(owner, self._layer_2_types):
+            self._call_on_placeholders(owner, owner, args, kwargs, call["scope"])
+            return
+        import keras
+
         if isinstance(owner, keras.Layer) and owner._parent_path is None:
             owner._parent_path = call.get("scope")  # its variables are named after it, and slots after these
-        with func_graph.FuncGraph(BUILDING_GRAPH).as_default():
+        self._call_on_placeholders(owner, owner.build if isinstance(owner, keras.Metric) else owner, args, kwargs)
+
+    def _call_on_placeholders(self, owner: Any, what: Any, args: list[Any], kwargs: dict[str, Any], scope: str = "") -> None:
+        with func_graph.FuncGraph(BUILDING_GRAPH).as_default(), tf.name_scope(scope):
             placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
             with self._building.unit(self._births.key(owner) or "", lambda: None):
-                (owner.build if isinstance(owner, keras.Metric) else owner)(*placeholders[0], **placeholders[1])
+                what(*placeholders[0], **placeholders[1])
 
 
 class _NoDataError(Exception):

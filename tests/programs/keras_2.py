@@ -1,4 +1,5 @@
-# Layers, a metric and an optimizer of Keras 2 (tf_keras), as published programs of some years ago have them, in a loop of one's own.
+# Layers, a metric and optimizers of Keras 2 (tf_keras), as published programs of some years ago have them, in a loop of one's own:
+# a compiled step, and one without a compiled function, where layers and slots are made when they are first needed.
 import hashlib
 
 import numpy as np
@@ -14,6 +15,25 @@ optimizer = keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.
 mean = keras.metrics.Mean()
 
 
+class Scale(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight("scale", shape=shape[-1:], initializer="random_normal")
+
+    def call(self, a):
+        return a * self.scale
+
+
+class Eager(keras.Model):
+    def __init__(self, kind):
+        super().__init__()
+        self.inner = keras.Sequential([Scale(), keras.layers.Dropout(0.2), Scale()])
+        self.outer = keras.layers.Dense(1)
+        self.adam = kind(0.05)
+
+    def call(self, a, training=None):
+        return self.outer(self.inner(a, training=training))
+
+
 @tf.function
 def train_step(a, b):
     with tf.GradientTape() as tape:
@@ -22,9 +42,19 @@ def train_step(a, b):
     mean.update_state(loss)
 
 
+nets = [Eager(keras.optimizers.Adam), Eager(keras.optimizers.legacy.Adam)]
+names = []
 for epoch in range(4):  # <- epoch loop
     mean.reset_state()
     for a, b in data:  # <- batch loop
         train_step(a, b)  # <- update
-    print(f"epoch {epoch} loss {float(mean.result())!r} rate {float(optimizer.learning_rate)!r}", flush=True)
-print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in [*model.variables, *optimizer.variables])).hexdigest())
+        for net in nets:
+            if epoch:  # what is asked of the layers then is there, and an optimizer is given fewer variables than it was made for
+                net.inner.layers[0].trainable = epoch != 2
+                names = [v.name for v in net.trainable_variables]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((net(a, training=True) - b) ** 2)
+            net.adam.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    print(f"epoch {epoch} loss {float(mean.result())!r} {float(loss)!r} rate {float(optimizer.learning_rate)!r} {names}", flush=True)
+held = [*model.variables, *optimizer.variables, *nets[0].variables, *nets[0].adam.variables, *nets[1].variables, *nets[1].adam.weights]
+print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in held)).hexdigest())
