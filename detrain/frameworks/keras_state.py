@@ -29,6 +29,9 @@ _BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network",
 _PARTS: Final = ("_layers", "_optimizer", "optimizer")
 """Attributes that say what a model consists of."""
 
+_SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm")
+"""Private attributes of Keras 2 that lie behind public ones."""
+
 _MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
 
 
@@ -137,6 +140,36 @@ class KerasState:
         return found
 
 
+class Keras2State:
+    """Reads and sets the numbers, texts and truths among the public attributes of layers and optimizers of Keras 2."""
+
+    def __init__(self, births: Births) -> None:
+        from tf_keras.layers import Layer
+        from tf_keras.optimizers import Optimizer, legacy
+
+        self._births = births
+        self._types = (Layer, Optimizer, legacy.Optimizer)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state, as JSON can have it."""
+        return {key: _settings(value) for key, value in self._objects()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set the state."""
+        for key, value in self._objects():
+            now = _settings(value)
+            for name, content in state.get(key, {}).items():
+                if _is_same(now.get(name, ABSENT), content):
+                    continue
+                if name == "_trainable":  # of this layer alone: to set the property sets it of all in it
+                    vars(value)[name] = content
+                else:
+                    setattr(value, name.lstrip("_"), content)
+
+    def _objects(self) -> list[tuple[str, Any]]:
+        return [(key, value) for key, value in self._births.alive() if isinstance(value, self._types)]
+
+
 def watch_sets(note: Callable[[Any, str, object], None]) -> None:
     """Have `note` called with each object of Keras's whose number, text or truth is set, its attribute, and the value before."""
     import keras
@@ -164,6 +197,11 @@ def watch_sets(note: Callable[[Any, str, object], None]) -> None:
 
 def _scalars(value: Any) -> dict[str, Any]:
     return {name: item for name, item in list(vars(value).items()) if type(item) in _SCALARS and name not in _BUILDING}
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """Return what a program sets on an object of Keras 2; what else is private says how far it is built."""
+    return {name: item for name, item in _scalars(value).items() if name[0] != "_" or name in _SET_2}
 
 
 def _masks(value: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from detrain.frameworks import tensorflow_composites as composites
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
-from detrain.frameworks.keras_state import KerasState, watch_sets
+from detrain.frameworks.keras_state import Keras2State, KerasState, watch_sets
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
@@ -77,6 +77,7 @@ class TensorFlow:
         self._probes = settings.probes
         self._fit = Fit(settings.probes)
         self._keras: KerasState | None = None
+        self._keras_2: Keras2State | None = None
         self._weights: KerasWeights | None = None
         self._holder_types: tuple[type, ...] = (tf.train.CheckpointManager,)
         self._model_types: tuple[type, ...] = (tf.Module,)
@@ -170,6 +171,7 @@ class TensorFlow:
             **self._datasets.counters(),
             "fit": self._fit.state(),
             "keras": None if self._keras is None else self._keras.state(),
+            "keras 2": None if self._keras_2 is None else self._keras_2.state(),
             "draws": self._random.eager.state()[1],
             "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
@@ -198,6 +200,8 @@ class TensorFlow:
         self._births.set_top_counts(state["births"])
         if self._keras is not None and state.get("keras") is not None:
             self._keras.restore(state["keras"])
+        if self._keras_2 is not None and state.get("keras 2") is not None:
+            self._keras_2.restore(state["keras 2"])
         self._random.eager.restore(state.get("draws", {}))
         if state.get("step") is not None:
             summary_ops_v2.set_step(state["step"])
@@ -437,6 +441,7 @@ class TensorFlow:
         for cls in (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
             self._watch_class(cls)
         self._builder.watch_keras_2()
+        self._keras_2 = Keras2State(self._births)
 
     def _watch_writers(self) -> None:
         """See each summary writer, and each queue, whose elements lie in TensorFlow."""
