@@ -10,6 +10,7 @@ import collections.abc
 import contextvars
 import ctypes
 import functools
+import gc
 import io
 import itertools
 import logging
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.runtime.digest import digest_bytes
+from detrain.runtime.digest import digest_array, digest_bytes
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.library_state import is_library_object, scalars_of
 from detrain.runtime.tables import content, is_table
@@ -37,6 +38,8 @@ _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not say what they have taken in."""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
+_MOST: Final = 1000
+"""Objects that are looked at for the arrays of one."""
 _READERS: Final = ("tensorflow.python.lib.io",)
 """Where a framework has its own files, which have a position."""
 
@@ -80,7 +83,25 @@ def position(value: Any) -> object:
         return value.cache_info() if code is not None and is_user_file(code.co_filename) else None
     if is_table(value):
         return content(value)
-    return scalars_of(value) if is_library_object(value) else None
+    return scalars_of(value) if is_library_object(value) else _arrays_of(value)
+
+
+def _arrays_of(value: Any) -> object:
+    """Return digests of the arrays that an object of an extension keeps where no attribute shows them (a buffer of cpprb's)."""
+    package = type(value).__module__.partition(".")[0]
+    if hasattr(value, "__dict__") or package in _STILL or package in _BUILTIN or package == "numpy":
+        return None
+    seen, left, found = {id(value)}, [value], []
+    while left and len(seen) < _MOST:
+        for item in gc.get_referents(left.pop()):
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+            if type(item) is np.ndarray and not item.dtype.hasobject:
+                found.append(digest_array(item))
+            elif type(item) in (dict, list, tuple) or type(item).__module__.partition(".")[0] == package:
+                left.append(item)
+    return tuple(found) or None
 
 
 def _memory(value: Any) -> bytes | None:

@@ -7,12 +7,14 @@ import copy
 import ctypes
 import dataclasses
 import functools
+import gc
 import hashlib
 import io
 import logging
 import math
 import mmap
 import multiprocessing
+import operator
 import pathlib
 import random
 import re
@@ -763,6 +765,11 @@ def test_what_was_there_and_has_moved_on_is_named(name: str) -> None:
     assert [said.partition(" (")[0] for said in encode(world, baseline).not_captured] == ["value"]
 
 
+def _array_of(value: object) -> Any:
+    [array] = [item for held in gc.get_referents(value) if isinstance(held, tuple) for item in held if isinstance(item, np.ndarray)]
+    return array
+
+
 def _database() -> sqlite3.Connection:
     made = sqlite3.connect(":memory:")
     made.execute("create table t (x)")
@@ -792,6 +799,7 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "hash": (hashlib.sha256, lambda value: value.update(b"x")),
     "hash of any length": (hashlib.shake_128, lambda value: value.update(b"x")),
     "compressor": (zlib.compressobj, lambda value: value.compress(b"x")),
+    "array within an object of C": (lambda: operator.methodcaller("sum", np.ones(2)), lambda value: _array_of(value).fill(0)),
     "database": (_database, lambda value: value.execute("insert into t values (1)")),
 }
 """Objects that keep what they hold where no attribute shows it, and what changes them."""
