@@ -170,9 +170,12 @@ class Keras2State:
         return [(key, value) for key, value in self._births.alive() if isinstance(value, self._types)]
 
 
-def watch_sets(note: Callable[[Any, str, object], None]) -> None:
-    """Have `note` called with each object of Keras's whose number, text or truth is set, its attribute, and the value before."""
-    import keras
+Note = Callable[[Any, str, object], None]
+"""Is told of an object of Keras's, an attribute of it that has been set, and the value before."""
+
+
+def watch_sets(note: Note, classes: Iterable[type]) -> None:
+    """Have the numbers, texts and truths noted that are set on objects of these classes."""
 
     def noting(original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
         @functools.wraps(original)
@@ -184,8 +187,14 @@ def watch_sets(note: Callable[[Any, str, object], None]) -> None:
 
         return set_attribute
 
-    for cls in (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric):
-        cls.__setattr__ = noting(cls.__setattr__)
+    for cls in classes:
+        cls.__setattr__ = noting(cls.__setattr__)  # type: ignore[method-assign,assignment]
+
+
+def watch_frozen(note: Note) -> None:
+    """Have it noted where a variable of Keras is frozen, or no longer so."""
+    import keras
+
     trainable: Any = keras.Variable.trainable
 
     def set_trainable(variable: Any, value: Any) -> None:

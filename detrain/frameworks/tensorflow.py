@@ -29,7 +29,7 @@ from detrain.frameworks import tensorflow_composites as composites
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
-from detrain.frameworks.keras_state import Keras2State, KerasState, watch_sets
+from detrain.frameworks.keras_state import Keras2State, KerasState, watch_frozen, watch_sets
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
@@ -409,7 +409,8 @@ class TensorFlow:
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
         self._keras = KerasState(self._births, self._builder.keras_variables)
-        watch_sets(self._moments.note_set)
+        watch_sets(self._moments.note_set, (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric))
+        watch_frozen(self._moments.note_set)
         if self._gradients is not None:
             self._gradients.on_keras()
         self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar)
@@ -438,8 +439,10 @@ class TensorFlow:
 
         if self._probes is not None:
             refuse_fit(self._probes)
-        for cls in (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
+        classes = (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
+        for cls in classes:
             self._watch_class(cls)
+        watch_sets(self._moments.note_set, classes)
         self._builder.watch_keras_2()
         self._keras_2 = Keras2State(self._births)
 

@@ -236,10 +236,12 @@ def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(server: Server,
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
 
 
-def test_eager_random_ops_draw_the_same_again_and_layers_are_what_they_were(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, EAGER)
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_eager_random_ops_draw_the_same_again_and_layers_are_what_they_were(keras: str, server: Server, tmp_path: Path) -> None:
+    source = EAGER if keras == "keras" else f"import {keras} as keras\n{EAGER}"
+    expected = _bare(server, tmp_path, source)
 
-    lines, log, err, status = _run(server, tmp_path, EAGER, "--guard", "recover", FAULTS="9:gradient,16:nan")
+    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="9:gradient,16:nan")
 
     assert (status, lines) == (0, expected), err
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
