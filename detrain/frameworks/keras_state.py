@@ -174,7 +174,7 @@ Note = Callable[[Any, str, object], None]
 """Is told of an object of Keras's, an attribute of it that has been set, and the value before."""
 
 
-def watch_sets(note: Note, classes: Iterable[type]) -> None:
+def watch_sets(note: Note, classes: Iterable[Any]) -> None:
     """Have the numbers, texts and truths noted that are set on objects of these classes."""
 
     def noting(original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
@@ -188,7 +188,7 @@ def watch_sets(note: Note, classes: Iterable[type]) -> None:
         return set_attribute
 
     for cls in classes:
-        cls.__setattr__ = noting(cls.__setattr__)  # type: ignore[method-assign,assignment]
+        cls.__setattr__ = noting(cls.__setattr__)
 
 
 def watch_frozen(note: Note) -> None:
