@@ -316,8 +316,7 @@ def check_same(known: FaultRecord, subject: Subject, *, allows_environment: bool
         changed = sorted(name for name in {*now, *known.sources} if now.get(name) != known.sources.get(name))
         what = f"source {', '.join(changed)}" if changed else f"arguments {list(known.arguments)}, got {list(subject.arguments)}"
         raise AnotherProgram(f"the record is of another program: {what}", "give the program as it was, with the same arguments")
-    if known.experiment.injection is not None:
-        known.experiment.injection.check()
+    known.experiment.check()
     differences = environment_difference(known.environment, subject.environment())
     if differences and not allows_environment:
         raise EnvironmentChanged(

@@ -150,6 +150,18 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     digests_every: int = 1
     """But only after each so many steps from `at` on, and after the last."""
 
+    def check(self) -> None:
+        """Raise FaultInvalid unless an experiment from a file is a trial with a fault that can be."""
+        if self.injection is None or not self.is_armed or self.is_profile or self.digests_at is not None:
+            raise FaultInvalid("the record has no fault that is put in", "the record was altered")
+        self.injection.check()
+        if min(self.steps, self.occurrence, self.least, *self.at) < 0 or self.digests_every < 1:
+            raise FaultInvalid(
+                f"a fault in run {self.occurrence} of {self.steps} steps from {written(self.at)} on", "the record was altered"
+            )
+        if (self.until is not None and self.until < self.at) or (self.count is not None and self.count < 1):
+            raise FaultInvalid(f"a run that ends before its fault, which is at {written(self.at)}", "the record was altered")
+
     def may_hit(self, address: Cursor) -> bool:
         """Return whether a step is one of those from the fault on, and of its phase."""
         return self.injection is not None and self.is_armed and address[0] == self.at[0] and address >= self.at

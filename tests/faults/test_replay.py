@@ -70,6 +70,25 @@ def test_a_fault_in_what_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("injection", None, "no fault"),
+        ("is_armed", False, "no fault"),
+        ("is_profile", True, "no fault"),
+        ("steps", -1, "of -1 steps"),
+        ("occurrence", -1, "in run -1"),
+        ("at", (0, 0, -1), "from 0:-1 on"),
+        ("until", (0, 0, 0), "ends before its fault"),
+        ("count", 0, "ends before its fault"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_refused(name: str, value: Any, words: str) -> None:
+    RECORD.experiment.check()
+    with pytest.raises(FaultInvalid, match=words):
+        msgspec.structs.replace(RECORD.experiment, **{name: value}).check()
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({}, ""),
