@@ -126,8 +126,9 @@ class Builder:
             if getattr(optimizer, "_built", False):
                 return original_apply(optimizer, grads_and_vars, *args, **kwargs)
             pairs = list(grads_and_vars)
-            variables = [variable for gradient, variable in pairs if gradient is not None]
-            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((variables,), {})):
+            variables = [variable for _gradient, variable in pairs]
+            scope = f"{optimizer.name}/"  # its slots are named after it
+            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((variables,), {}, scope)):
                 return original_apply(optimizer, pairs, *args, **kwargs)
 
         Layer._maybe_build = built
@@ -284,7 +285,7 @@ class Builder:
                 owner.get_concrete_function(*args, **kwargs)
             return
         if isinstance(owner, self._optimizer_types):
-            with self._building.unit(self._births.key(owner) or "", lambda: None):
+            with self._building.unit(self._births.key(owner) or "", lambda: None), tf.name_scope(call["scope"] or ""):
                 owner.build(*args)
             return
         if isinstance(owner, self._layer_2_types):

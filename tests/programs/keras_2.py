@@ -59,4 +59,5 @@ for epoch in range(4):  # <- epoch loop
             net.adam.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
     print(f"epoch {epoch} loss {float(mean.result())!r} {float(loss)!r} rate {float(optimizer.learning_rate)!r} {names}", flush=True)
 held = [*model.variables, *optimizer.variables, *nets[0].variables, *nets[0].adam.variables, *nets[1].variables, *nets[1].adam.weights]
+print("slots", [v.name for v in nets[0].adam.variables][-2:])
 print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in held)).hexdigest())
