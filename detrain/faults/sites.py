@@ -142,9 +142,8 @@ def select(
     if not fitting:
         near = _nearest(pattern, sites)
         raise SiteUnknown(
-            f"no site is named {pattern!r}; "
-            + (f"the nearest are {', '.join(near)}" if near else f"values of other dtypes than {', '.join(BITS)} are none"),
-            "`detrain sites PROGRAM` lists the sites of the program's step",
+            f"no site is named {pattern!r}" + (f"; the nearest are {', '.join(near)}" if near else ""),
+            f"`detrain sites PROGRAM` lists the sites of the program's step: values of {', '.join(BITS)}, no others",
         )
     chosen = [
         site

@@ -141,7 +141,7 @@ def test_an_infinite_value_in_the_forward_pass_shows_in_the_same_step(folder: Pa
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--model", "RD", "--site", "conv2", "--at", "1:0"), 90, ("no site is named 'conv2'", "conv1")),
+        (("--model", "RD", "--site", "conv2", "--at", "1:0"), 90, ("no site is named 'conv2'", "conv1", "float32, float16")),
         (("--model", "RD", "--site", "conv1_grad_in", "--at", "1:0"), 90, ("dead",)),
         (("--model", "RD", "--site", "fc", "--at", "7:0"), 82, ("no step 7:0", "2:3")),
         (("--model", "RD", "--site", "fc", "--at", "early"), 82, ("'early' is not a step",)),
