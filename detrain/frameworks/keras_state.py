@@ -11,6 +11,7 @@ them. They are captured; those that building ahead has left are no tensors that 
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -32,6 +33,7 @@ _PARTS: Final = ("_layers", "_optimizer", "optimizer")
 _SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm")
 """Private attributes of Keras 2 that lie behind public ones."""
 
+_CONFIG: Final = ("floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch")
 _MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
 
 
@@ -54,12 +56,9 @@ class KerasState:
         """Return the state, as JSON can have it."""
         objects = self._objects()
         return {
-            "config": {
-                "floatx": self._config.floatx(),
-                "epsilon": self._config.epsilon(),
-                "image_data_format": self._config.image_data_format(),
-                "dtype_policy": self._config.dtype_policy().name,
-            },
+            "config": {name: getattr(self._config, name)() for name in _CONFIG},
+            "dtype_policy": self._config.dtype_policy().name,
+            "names": dict(_names()),
             "attributes": {key: _scalars(value) for key, value in objects.items()},
             "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
@@ -69,11 +68,14 @@ class KerasState:
     def restore(self, state: dict[str, Any]) -> None:
         """Set the state. Raises Diverged where a model consists of what this process does not have."""
         config, objects = state["config"], self._objects()
-        self._config.set_floatx(config["floatx"])
-        self._config.set_epsilon(config["epsilon"])
-        self._config.set_image_data_format(config["image_data_format"])
-        if self._config.dtype_policy().name != config["dtype_policy"]:
-            self._config.set_dtype_policy(config["dtype_policy"])
+        for name in _CONFIG:
+            if getattr(self._config, name)() != config[name]:
+                getattr(self._config, f"set_{name}")(config[name])
+        if self._config.dtype_policy().name != state["dtype_policy"]:
+            self._config.set_dtype_policy(state["dtype_policy"])
+        names = _names()
+        names.clear()
+        names.update(state["names"])
         for key, attributes in state["attributes"].items():
             now = _scalars(objects[key]) if key in objects else {}
             own = vars(objects[key]) if key in objects else {}
@@ -202,6 +204,14 @@ def watch_frozen(note: Note) -> None:
         trainable.fset(variable, value)
 
     keras.Variable.trainable = property(trainable.fget, set_trainable)
+
+
+def _names() -> dict[str, int]:
+    """Return how often Keras has given each name (`dense`, then `dense_1`); `keras.backend.get_uid` counts on."""
+    from keras.src.backend.common import global_state
+
+    found: dict[str, int] = global_state.get_global_attribute("object_name_uids", collections.defaultdict(int), set_to_default=True)
+    return found
 
 
 def _scalars(value: Any) -> dict[str, Any]:

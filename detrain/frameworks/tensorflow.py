@@ -11,7 +11,7 @@ import functools
 import json
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -52,6 +52,17 @@ from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
 _SUPPORTED: Final = ((2, 21), (2, 22))
+_FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
+    "jit": (tf.config.optimizer.get_jit, lambda value: tf.config.optimizer.set_jit(value or False)),
+    "options": (tf.config.optimizer.get_experimental_options, tf.config.optimizer.set_experimental_options),
+    "soft placement": (tf.config.get_soft_device_placement, tf.config.set_soft_device_placement),
+    "functions run eagerly": (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
+    "tensor float 32": (
+        tf.config.experimental.tensor_float_32_execution_enabled,
+        tf.config.experimental.enable_tensor_float_32_execution,
+    ),
+}
+"""What a program may set for all of TensorFlow, and its loop may change."""
 _NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
 
 
@@ -173,6 +184,7 @@ class TensorFlow:
             "keras": None if self._keras is None else self._keras.state(),
             "keras 2": None if self._keras_2 is None else self._keras_2.state(),
             "draws": self._random.eager.state()[1],
+            "flags": {name: get() for name, (get, _set) in _FLAGS.items()},
             "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
         return json.dumps(state, sort_keys=True).encode()
@@ -203,6 +215,10 @@ class TensorFlow:
         if self._keras_2 is not None and state.get("keras 2") is not None:
             self._keras_2.restore(state["keras 2"])
         self._random.eager.restore(state.get("draws", {}))
+        for name, value in state.get("flags", {}).items():
+            get, set_flag = _FLAGS[name]
+            if get() != value:
+                set_flag(value)
         if state.get("step") is not None:
             summary_ops_v2.set_step(state["step"])
 

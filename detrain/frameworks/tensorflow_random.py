@@ -21,8 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.client import session as sessions
 from tensorflow.python.eager import context
-from tensorflow.python.framework import func_graph, op_def_registry, ops
+from tensorflow.python.framework import func_graph, importer, op_def_registry, ops
 from tensorflow.python.ops import gen_candidate_sampling_ops, gen_image_ops, gen_nn_ops, gen_random_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.saved_model import function_deserialization
@@ -175,6 +176,7 @@ class RandomCounters:
                 self._name(module, name)
         self._watch_loaded()
         self._watch_saving()
+        self._watch_graphs()
 
     def not_captured(self) -> list[str]:
         """Return, in words, the random ops whose state nobody can read."""
@@ -203,7 +205,7 @@ class RandomCounters:
                 first = tf.constant((int(seed) * 0x9E3779B97F4A7C15 + int(seed2)) % (1 << 63), tf.int64)
                 return draw(*args, seed=tf.stack([first, tf.cast(turn, tf.int64)]), **kwargs)
 
-        setattr(gen_random_ops, name, lifted)
+        _replace(gen_random_ops, name, lifted)
         self.eager.watch(name, original)
 
     def _name(self, module: Any, name: str) -> None:
@@ -218,7 +220,7 @@ class RandomCounters:
                 self.eager.note(name, args, kwargs)
             return original(*args, **kwargs)
 
-        setattr(module, name, named)
+        _replace(module, name, named)
         self.eager.watch(name, original)
 
     def _watch_loaded(self) -> None:
@@ -234,6 +236,27 @@ class RandomCounters:
             return functions
 
         function_deserialization.load_function_def_library = loaded
+
+    def _watch_graphs(self) -> None:
+        """See sessions on graphs that draw, and graphs that draw which are imported into functions."""
+        original_run, original_import = sessions.BaseSession.run, importer.import_graph_def
+
+        @functools.wraps(original_run)
+        def run(session: Any, *args: Any, **kwargs: Any) -> Any:
+            if _draws_in(session.graph, session.graph.version):
+                self._not_lifted.add("the random ops of a session of TensorFlow 1")
+            return original_run(session, *args, **kwargs)
+
+        @functools.wraps(original_import)
+        def import_graph_def(graph_def: Any, *args: Any, **kwargs: Any) -> Any:
+            if ops.inside_function() and any(_is_random(node.op) for node in graph_def.node):
+                self._not_lifted.add("the random ops of a graph that is imported (import_graph_def)")
+            return original_import(graph_def, *args, **kwargs)
+
+        sessions.BaseSession.run = run
+        for module in (importer, tf, tf.graph_util, tf.compat.v1, tf.compat.v1.graph_util):
+            if hasattr(module, "import_graph_def"):
+                module.import_graph_def = import_graph_def
 
     def _watch_saving(self) -> None:
         """Have a SavedModel hold the counters, without which TensorFlow refuses to save functions that use them."""
@@ -267,6 +290,24 @@ class RandomCounters:
             with tf.init_scope(), self._births.naming(f"{key} random counter"):
                 self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random_counter_{turn}")
         return self._counters[key]
+
+
+def _replace(module: Any, name: str, op: Callable[..., Any]) -> None:
+    """Put an op in the place of a module's, and of the one of `tf.raw_ops` that is made from it."""
+    setattr(module, name, op)
+    for raw_name, raw in list(vars(tf.raw_ops).items()):
+        if getattr(raw, "__name__", "") == name:
+
+            @functools.wraps(raw)
+            def by_keywords(**kwargs: Any) -> Any:
+                return op(**kwargs)
+
+            setattr(tf.raw_ops, raw_name, by_keywords)
+
+
+@functools.lru_cache(maxsize=16)
+def _draws_in(graph: Any, _version: int) -> bool:
+    return any(_is_random(op.type) for op in graph.get_operations())
 
 
 def _drawing(library: Any) -> set[str]:

@@ -169,6 +169,13 @@ class _Rewriter:
                 f"{self._file}:{line}: the training loop is an `async for`",
                 f"no right rewriting is known for it; {_BY_HAND}",
             )
+        taken = _Taken()
+        loop.body.visit(taken)
+        if taken.is_found:
+            raise CannotRewrite(
+                f"{self._file}:{line}: the training loop takes something in by `yield`, from a caller that would run again",
+                f"load the batches in the loop itself; or {_BY_HAND}",
+            )
 
     def _load_statement(self, loop: AnyLoop, nest: Nest) -> cst.BaseStatement | None:
         """Return the statement of the body that holds the load line, if a probe can stand behind it."""
@@ -429,3 +436,22 @@ def _line_offsets(source: bytes) -> list[int]:
     for line in source.splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
     return offsets
+
+
+class _Taken(cst.CSTVisitor):
+    """Finds out if a generator takes in what its caller sends: the value of a `yield` is used."""
+
+    def __init__(self) -> None:
+        self.is_found = False
+
+    def visit_FunctionDef(self, _node: cst.FunctionDef) -> bool:
+        return False
+
+    def visit_Lambda(self, _node: cst.Lambda) -> bool:
+        return False
+
+    def visit_Expr(self, node: cst.Expr) -> bool:
+        return not isinstance(node.value, cst.Yield)
+
+    def visit_Yield(self, _node: cst.Yield) -> None:
+        self.is_found = True

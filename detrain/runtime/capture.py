@@ -112,7 +112,7 @@ class Capture:
         return self._bind(decoder, frame, loop)
 
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline) -> dict[str, Item]:
-        roots: dict[str, Item] = {"settings|changed": encoder.encode(self._settings.changed(), _SETTINGS)}
+        roots: dict[str, Item] = {}
         for root, values in _namespaces(frame):
             for name, value in values.items():
                 if any(framework.is_spent(value) for framework in self._frameworks):
@@ -125,6 +125,8 @@ class Capture:
                 key = f"{root}|{name}"
                 if key not in roots and baseline.is_bound(key, value):
                     roots[key] = encoder.encode(value, _path(root, name))
+        # Last: what handles a signal is an object of the program's, and found at its place.
+        roots["settings|changed"] = encoder.encode(self._settings.changed(), _SETTINGS)
         return roots
 
     def _called(self) -> dict[str, object]:

@@ -1,21 +1,41 @@
-"""Child processes that are alive: what they hold (their random streams, an environment that they simulate) is out of sight.
+"""Child processes and threads that are alive: what they hold (random streams, an environment that they simulate) is out of sight.
 
-Linux tells who they are; elsewhere they are not seen.
+Linux tells which processes there are; elsewhere they are not seen. A thread holds something if it is inside a function of the
+program's, one of a pool that waits for work does not.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from detrain.runtime.frames import user_frames
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 """Processes of Python's and joblib's own, which hold nothing of the program."""
 
 
 def living() -> list[str]:
-    """Return, in words, what the child processes that are alive hold; nothing if there is none."""
+    """Return, in words, what the child processes and threads that are alive hold; nothing if there is none."""
+    return [*_threads(), *_processes()]
+
+
+def _threads() -> list[str]:
+    frames = sys._current_frames()
+    names = set()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        is_foreign = isinstance(thread, threading._DummyThread)  # a thread of C++ that runs Python for a moment
+        if frame is not None and thread is not threading.current_thread() and not is_foreign and user_frames(frame):
+            names.add(f"what the thread {thread.name} holds")
+    return sorted(names)
+
+
+def _processes() -> list[str]:
     try:
         if hasattr(os, "waitid"):  # one call, where there are none
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

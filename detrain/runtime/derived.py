@@ -31,13 +31,24 @@ def stored_names(cls: type) -> frozenset[str]:
 
 @lru_cache(maxsize=512)
 def stored_outside(file: str) -> frozenset[str]:
-    """Return the names of the attributes that a source file stores on objects other than `self`: `model.counter += 1`."""
+    """Return the names of the attributes that a source file stores on objects but a method's `self`: `model.counter += 1`."""
     try:
         tree = parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return frozenset()
-    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    return frozenset(node.attr for node in attributes if ast.unparse(node.value) != "self") - _BUILT_LAZILY
+    nodes = list(ast.walk(tree))
+    in_classes = {id(node) for cls in nodes if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}
+    attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    stored = {node.attr for node in attributes if id(node) not in in_classes or ast.unparse(node.value) != "self"}
+    return frozenset(stored | {name for node in nodes if (name := _set_by_name(node)) is not None}) - _BUILT_LAZILY
+
+
+def _set_by_name(node: ast.AST) -> str | None:
+    """Return the name that a call `setattr(object, "name", value)` stores under."""
+    match node:
+        case ast.Call(ast.Name("setattr"), [_, ast.Constant(str(name)), _]):
+            return name
+    return None
 
 
 def is_of_framework(cls: type) -> bool:

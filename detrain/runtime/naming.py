@@ -119,6 +119,13 @@ def find_enum(name: str, current: object) -> type[enum.Enum] | None:
     return None
 
 
+def find_warning(name: str) -> type[Warning] | None:
+    """Return a class of warnings of any imported module."""
+    module_name, _, qualified = name.partition(":")
+    found = _walk(sys.modules.get(module_name), qualified)
+    return found if isinstance(found, type) and issubclass(found, Warning) else None
+
+
 def _walk(module: object, qualified: str) -> object:
     """Follow a qualified name through a module's and classes' own dictionaries, so that no `__getattr__` is run."""
     found = module

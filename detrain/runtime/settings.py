@@ -1,8 +1,9 @@
 """What is set for the whole process, and decides about numbers or what is printed: a loop may change it.
 
 NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's own limits, variables
-of the environment, levels of loggers. Code before the loop runs again in a resumed process; what the loop has changed since is
-state.
+of the environment, levels of loggers, filters of warnings, handlers of signals, the folder that the process is in, its umask, where
+Python looks for modules, and the stream of C's `rand`. Code before the loop runs again in a resumed process; what the loop has
+changed since is state.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ import decimal
 import locale
 import logging
 import os
+import re
+import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 import numpy as np
+
+from detrain.errors import Diverged
+from detrain.runtime import c_random
+from detrain.runtime.naming import class_name, find_warning
 
 _DECIMAL: Final = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
 _LOCALES: Final = ("LC_COLLATE", "LC_CTYPE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME")
@@ -30,22 +38,39 @@ class ProcessSettings:
 
     def __init__(self) -> None:
         self._before: dict[str, object] = {}
+        self._base = os.getcwd()
+        """The folder that the program was started in."""
 
     def begin(self) -> None:
         """The program enters a training loop: what is set from here on is state."""
-        self._before = _read()
+        self._before = self._read()
 
     def changed(self) -> dict[str, object]:
         """Return what the loop has set, by name; None for a variable of the environment that it has removed."""
-        now = _read()
+        now = self._read()
         return {name: now.get(name) for name in {**self._before, **now} if now.get(name) != self._before.get(name)}
 
     def set(self, changed: Mapping[str, object]) -> None:
         """Set what `changed` returned, and all else as it was when the loop was entered."""
-        wanted, now = {**self._before, **changed}, _read()
+        wanted, now = {**self._before, **changed}, self._read()
         for name in {**now, **wanted}:
             if now.get(name) != wanted.get(name):
-                _write(name, wanted.get(name))
+                self._write(name, wanted.get(name))
+
+    def _read(self) -> dict[str, object]:
+        return _read() | {"folder": os.path.relpath(os.getcwd(), self._base)}
+
+    def _write(self, name: str, value: Any) -> None:
+        if name != "folder":
+            _write(name, value)
+            return
+        try:
+            os.chdir(os.path.join(self._base, value))
+        except OSError as error:
+            raise Diverged(
+                f"the program was in the folder {value!r} at the checkpoint, which cannot be entered: {error.strerror}",
+                "put it back, or begin anew with --fresh",
+            ) from error
 
 
 def _read() -> dict[str, object]:
@@ -55,10 +80,46 @@ def _read() -> dict[str, object]:
         found[f"decimal.{kind}"] = tuple(sorted(signal.__name__ for signal, is_set in signals.items() if is_set))
     found |= {f"locale.{name}": locale.setlocale(getattr(locale, name)) for name in _LOCALES}
     found |= {f"numpy.errors.{name}": value for name, value in np.geterr().items()}
+    found |= {"numpy.call": np.geterrcall(), "sys.path": tuple(sys.path), "umask": _umask(), "warnings": _filters()}
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    found |= {f"signal.{number:d}": handler for number, handler in handlers.items() if _is_programs(handler)}
+    found |= {"libc.rand": c_random.state()}
     found |= {f"numpy.print.{name}": value for name, value in np.get_printoptions().items() if name != "override_repr"}
     found |= {"sys.recursionlimit": sys.getrecursionlimit(), "sys.int_max_str_digits": sys.get_int_max_str_digits()}
     found |= {f"logging.{name}": state for name, each in _loggers().items() if (state := _state_of(each)) != _LOGGER_AS_MADE}
     return found | {_ENVIRON + name: value for name, value in os.environ.items()}
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _is_programs(handler: object) -> bool:
+    return handler is not None and not getattr(handler, "__module__", "").startswith("detrain.")
+
+
+def _filters() -> tuple[object, ...]:
+    """Return the filters of warnings as data."""
+    return tuple(
+        (action, _pattern(message), class_name(cast("type", category)), _pattern(module), line)
+        for action, message, category, module, line in warnings.filters
+    )
+
+
+def _pattern(pattern: Any) -> object:
+    return (pattern.pattern, pattern.flags) if isinstance(pattern, re.Pattern) else pattern
+
+
+def _write_filters(filters: tuple[Any, ...]) -> None:
+    """Set the filters, but for those of warnings that this process does not know, and so cannot give."""
+    warnings.resetwarnings()
+    for action, message, name, module, line in filters:
+        category = find_warning(name)
+        if category is not None:
+            text, place = (re.compile(*each) if isinstance(each, tuple) else each for each in (message, module))
+            cast("list[Any]", warnings.filters).append((action, text, category, place, line))
 
 
 def _loggers() -> dict[str, logging.Logger]:
@@ -80,6 +141,18 @@ def _write(name: str, value: Any) -> None:
         _write_logger(logging.getLogger(key), _LOGGER_AS_MADE if value is None else value)
     elif owner == "decimal":
         _write_decimal(key, value)
+    elif owner == "warnings":
+        _write_filters(value)
+    elif owner == "signal" and value is not None:  # which could not be put back, and has been said
+        signal.signal(int(key), value)
+    elif owner == "umask":
+        os.umask(value)
+    elif owner == "libc":
+        c_random.set_state(value)
+    elif name == "sys.path":
+        sys.path[:] = value
+    elif name == "numpy.call":
+        np.seterrcall(value)
     elif owner == "locale":
         locale.setlocale(getattr(locale, key), value)
     elif owner == "numpy":

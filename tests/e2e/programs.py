@@ -210,8 +210,11 @@ if __name__ == "__main__":
 SETTINGS = (
     PRELUDE
     + """
-import decimal, locale, logging, warnings
+import ctypes, decimal, locale, logging, warnings
 optimizer = Optimizer(np.ones(3))
+libc, rings = ctypes.CDLL(None), [0]
+def ring(*_):
+    rings[0] += 1
 os.environ["KEPT"] = os.environ["TURNS"] = "0"
 os.environ["GONE"] = "yes"
 for epoch in range(3):
@@ -226,6 +229,16 @@ for epoch in range(3):
             sys.setrecursionlimit(sys.getrecursionlimit() + 17)
             del os.environ["GONE"]
             logging.getLogger("some").setLevel(logging.ERROR)
+            os.umask(0o27)
+            os.makedirs("folder", exist_ok=True)
+            os.chdir("folder")
+            warnings.filterwarnings("error", "never", UserWarning)
+            signal.signal(signal.SIGUSR1, ring)
+            np.seterrcall(ring)
+            sys.path.append("elsewhere")
+        if rings[0] or (epoch, step) > (0, 1):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        optimizer.weights += libc.rand() % 100
         die(f"{epoch}:{step}")
     try:
         np.ones(1) / np.zeros(1)
@@ -234,6 +247,7 @@ for epoch in range(3):
         how = "raised"
     third = decimal.Decimal(1) / 3
     print(epoch, third, how, optimizer.weights, locale.setlocale(locale.LC_NUMERIC), sys.getrecursionlimit(), flush=True)
+    print(oct(os.umask(0o27)), os.getcwd()[-6:], warnings.filters[0][:3], rings, np.geterrcall() is ring, sys.path[-1][-6:])
     print(os.environ["TURNS"], os.environ["KEPT"], os.environ.get("GONE"), logging.getLogger("some").level, flush=True)
 show(optimizer.weights)
 """

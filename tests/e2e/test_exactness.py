@@ -183,9 +183,16 @@ SET_IN_LOOP = {
     "dropout grows": ("", "model.layers[1].rate += 0.1 * (epoch > 0)", "model.layers[1].rate"),
     "the optimizer's clipping": ("", "optimizer.clipnorm = 0.5 ** epoch if epoch else None", "optimizer.clipnorm"),
     "settings of Keras and TensorFlow": (
-        "summary = tf.summary.experimental; summary.set_step(0)",
-        "keras.config.set_epsilon(keras.config.epsilon() / 2); summary.set_step(3 + summary.get_step())",
-        "keras.config.epsilon(), summary.get_step()",
+        "summary = tf.summary.experimental; summary.set_step(0); get_uid = keras.backend.get_uid",
+        "keras.config.set_epsilon(keras.config.epsilon() / 2); summary.set_step(3 + summary.get_step()); "
+        "tf.config.set_soft_device_placement(epoch == 0)",
+        "keras.config.epsilon(), summary.get_step(), get_uid('turn'), tf.config.get_soft_device_placement()",
+    ),
+    "attributes by functions that are no methods": (
+        "grow = lambda layer: setattr(layer, 'size', getattr(layer, 'size', 0) + 1)\n"
+        "def count(self):\n    self.turns = getattr(self, 'turns', 0) + 1",
+        "grow(model.layers[0]); count(optimizer)",
+        "model.layers[0].size, optimizer.turns",
     ),
     "a progress bar of Keras's": ("bar = keras.utils.Progbar(99, verbose=0)", "bar.add(1, [('x', epoch)])", "bar._values"),
 }

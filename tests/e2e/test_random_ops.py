@@ -252,6 +252,33 @@ def test_a_function_of_a_saved_model_that_draws_is_named(tmp_path: Path, server:
     assert "SavedModel" not in calm
 
 
+IMPORTED = """
+import sys
+import tensorflow as tf
+with tf.Graph().as_default() as graph:
+    drawn = tf.identity(tf.compat.v1.random_uniform([], seed=3), name="drawn")
+    session = tf.compat.v1.Session(graph=graph)
+imported = tf.function(lambda: tf.graph_util.import_graph_def(graph.as_graph_def(), return_elements=["drawn:0"])[0])
+weight = tf.Variable(1.0)
+for epoch in range(2):
+    for x in tf.ones([4]):
+        with tf.GradientTape() as tape:
+            loss = x * weight * (imported() if sys.argv[1] == "import" else session.run(drawn))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+"""
+
+
+@pytest.mark.parametrize(("kind", "named"), [("import", "(import_graph_def)"), ("session", "of a session of TensorFlow 1")])
+def test_graphs_that_draw_are_named(kind: str, named: str, tmp_path: Path, server: Server) -> None:
+    """They drew other numbers in a resumed run, in silence."""
+    (tmp_path / "program.py").write_text(IMPORTED)
+
+    run = server.detrain("run", "program.py", kind, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert named in run.err
+
+
 def test_a_lifted_function_can_be_saved_and_goes_on_exactly_when_loaded(tmp_path: Path, server: Server) -> None:
     """TensorFlow refused to save it: its counter was no part of the model. The functions need not have been called before."""
     (tmp_path / "save.py").write_text(SAVED)

@@ -508,7 +508,13 @@ def test_a_training_loop_in_the_body_of_a_class(tmp_path: Path, server: Server) 
 CHILDREN = (
     PRELUDE
     + """
-import multiprocessing, subprocess
+import multiprocessing, subprocess, threading, time
+
+def serve():
+    threading.Event().wait()
+
+def rest():
+    threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
 
 def noisy(gradient):
     return gradient + np.random.normal(size=3)
@@ -517,7 +523,9 @@ optimizer = Optimizer(np.ones(3))
 context = multiprocessing.get_context("fork")
 ended = subprocess.Popen(["true"])
 shared = multiprocessing.get_context("spawn").Semaphore()  # starts Python's resource tracker
-pool = {"pool": lambda: context.Pool(1), "popen": lambda: subprocess.Popen(["cat"], stdin=subprocess.PIPE)}.get(sys.argv[1], int)()
+thread = threading.Thread(target=serve, name="server", daemon=True)
+kinds = {"pool": lambda: context.Pool(1), "popen": lambda: subprocess.Popen(["cat"], stdin=subprocess.PIPE)}
+pool = {**kinds, "thread": thread.start, "none": rest}[sys.argv[1]]()
 for epoch in range(2):
     for batch in range(3):
         gradient = np.full(3, 0.1)
@@ -526,9 +534,13 @@ for epoch in range(2):
 )
 
 
-@pytest.mark.parametrize(("kind", "named"), [("pool", "child process python"), ("popen", "child process cat"), ("none", "")])
-def test_child_processes_are_named(kind: str, named: str, tmp_path: Path, detrain: Run) -> None:
-    """A worker's random streams began anew in a resumed run, in silence. What has ended, and Python's own helpers, hold nothing."""
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("pool", "child process python"), ("popen", "child process cat"), ("thread", "what the thread server holds"), ("none", "")],
+)
+def test_child_processes_and_threads_are_named(kind: str, named: str, tmp_path: Path, detrain: Run) -> None:
+    """A worker's random streams began anew in a resumed run, in silence. What has ended, and what is not in the program's own
+    code, hold nothing."""
     (tmp_path / "program.py").write_text(CHILDREN)
 
     run = detrain("run", "program.py", kind, cwd=tmp_path)

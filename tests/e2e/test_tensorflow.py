@@ -143,6 +143,7 @@ for epoch in range(4):
         a += 0.01 * tf.random.gamma([1], [1.0, 2.0, 0.3, 1.0, 4.0], seed=4) + 0.01 * tf.random.poisson([1], [0.5] * 5, seed=6)
         a += tf.cast(tf.reduce_sum(tf.random.categorical(tf.math.log([[0.1, 0.5, 0.4]]), 3 + step, seed=8)), tf.float32) / 99
         a += tf.cast(tf.reduce_sum(tf.random.log_uniform_candidate_sampler([[1, 2]], 2, 5, True, 100, seed=7)[0]), tf.float32) / 999
+        a += tf.raw_ops.RandomStandardNormal(shape=tf.constant([5]), dtype=tf.float32, seed=3, seed2=4)
         if step % 2:
             a = tf.nn.dropout(a, 0.1) + tf.random.normal([1])
         with tf.GradientTape() as tape:

@@ -444,6 +444,22 @@ def test_a_source_that_the_parser_does_not_know_is_refused_with_its_line() -> No
         instrument(source.encode(), [Nest(Loop(FILE, 1, 0, "for"))], FILE)
 
 
+@pytest.mark.parametrize(
+    ("body", "is_refused"),
+    [("x = yield step(x)", True), ("step((yield))", True), ("yield step(next(x))", False), ("f(lambda: (yield))", False)],
+)
+def test_a_loop_that_is_sent_its_batches_is_refused(body: str, is_refused: bool) -> None:
+    """Its caller's code ran again on the way to the cut, on another state: other weights, in silence."""
+    source = f"def train(x):\n    while True:\n        {body}\n".encode()
+    nests = [Nest(Loop(FILE, 2, 0, "while"))]
+
+    if is_refused:
+        with pytest.raises(CannotRewrite, match=r"train\.py:2: .*by `yield`"):
+            instrument(source, nests, FILE)
+    else:
+        assert instrument(source, nests, FILE)
+
+
 def test_an_async_for_is_refused() -> None:
     source = "async def train():\n    async for x in loader:\n        step(x)\n"
 
