@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 from typing import Final
 
 from detrain.parsing import parse
-from detrain.runtime.naming import is_own_class
+from detrain.runtime.naming import is_own_class, module_of
 
 _FRAMEWORKS: Final = frozenset({"keras", "tensorflow", "tf_keras"})
 _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
@@ -53,7 +53,7 @@ def _set_by_name(node: ast.AST) -> str | None:
 
 def is_of_framework(cls: type) -> bool:
     """Return whether a class is Keras's or TensorFlow's."""
-    return cls.__module__.partition(".")[0] in _FRAMEWORKS
+    return module_of(cls).partition(".")[0] in _FRAMEWORKS
 
 
 @lru_cache(maxsize=512)
@@ -63,7 +63,7 @@ def _stored_names(cls: Hashable) -> frozenset[str]:
     codes = [code for item in functions for function in _functions(item) for code in _codes(function.__code__)]
     stored = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
     by_name = {text for code in codes if _BY_NAME & set(code.co_names) for text in code.co_consts if isinstance(text, str)}
-    is_keras = any(base.__module__.partition(".")[0] == "keras" for base in cls.__mro__)
+    is_keras = any(module_of(base).partition(".")[0] == "keras" for base in cls.__mro__)
     return frozenset(stored | by_name) - (_BUILT_LAZILY if is_keras else frozenset())
 
 

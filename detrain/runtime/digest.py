@@ -129,7 +129,7 @@ def _feed_other(state: Any, value: object, to_array: ToArray, depth: int) -> Non
         state.update(f"{type(value).__qualname__};".encode())
         _feed_all(state, (getattr(value, each.name, None) for each in dataclasses.fields(value)), to_array, depth + 1)
     else:
-        state.update(f"opaque {type(value).__module__}.{type(value).__qualname__};".encode())
+        state.update(f"opaque {getattr(type(value), '__module__', '')}.{type(value).__qualname__};".encode())
 
 
 def _feed_all(state: Any, values: Iterable[object], to_array: ToArray, depth: int) -> None:

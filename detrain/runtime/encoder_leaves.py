@@ -26,6 +26,7 @@ from detrain.runtime.graph import (
     is_plain,
     shown,
 )
+from detrain.runtime.inside import Unreadable
 from detrain.runtime.kinds import TEXTS, Kinds
 from detrain.runtime.memory import address_of, axes_of, memory_of, owner_of
 from detrain.runtime.naming import (
@@ -205,6 +206,9 @@ class Leaves:
             self._moved.append(f"{shown(path)} ({type_name(value)})")
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
+        elif isinstance(now, Unreadable) and not self._is_loader:
+            self._unknown.append(f"{shown(path)} ({type_name(value)})")
+            self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
         elif not self._baseline.is_at(value, now):
             if self._are_loads_replayed:
                 self._moved.append(f"{shown(path)} ({type_name(value)})")

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.runtime.graph import CONTAINERS
-from detrain.runtime.naming import is_own_class, own_attributes
+from detrain.runtime.naming import is_own_class, module_of, own_attributes
 from detrain.runtime.tables import is_table
 
 FRAMEWORKS: Final = frozenset(
@@ -47,39 +47,29 @@ _KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.Modul
 _verdicts: dict[type, bool] = {}
 
 
-def _is_library_class(cls: type) -> bool:
+def is_library_class(cls: type) -> bool:
+    """Return whether a class is of a library that is neither Python's own nor a framework."""
     if cls not in _verdicts:
         _verdicts[cls] = _is_of_library(cls)
     return _verdicts[cls]
 
 
 def _is_of_library(cls: type) -> bool:
-    is_data = cls is np.poly1d or cls.__module__.startswith("numpy.polynomial.")
-    top = "" if is_data else cls.__module__.partition(".")[0]
+    module = module_of(cls)
+    is_data = cls is np.poly1d or module.startswith("numpy.polynomial.")
+    top = "" if is_data else module.partition(".")[0]
     is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
-    return is_known and top not in FRAMEWORKS and not cls.__module__.startswith(_COMPILED) and not is_own_class(cls)
+    return is_known and top not in FRAMEWORKS and not module.startswith(_COMPILED) and not is_own_class(cls)
 
 
 def is_library_object(value: object) -> bool:
-    """Return whether an object's class is of a library that is neither Python's own nor a framework, and has attributes."""
-    return _is_library_class(type(value)) and own_attributes(value) is not None and not is_table(value)
+    """Return whether an object is of such a class, and has attributes."""
+    return is_library_class(type(value)) and own_attributes(value) is not None and not is_table(value)
 
 
 def is_data_object(value: object, is_state: Any) -> bool:
     """Return whether an object of a library is data through and through. `is_state` says so of what is no such object."""
     return is_library_object(value) and _is_whole(value, is_state, set(), 0)
-
-
-def scalars_of(value: object) -> tuple[tuple[str, object], ...]:
-    """Return the attributes of an object that can be compared at once: numbers and texts, and the sizes of containers."""
-    own = own_attributes(value) or {}
-    found: list[tuple[str, object]] = []
-    for name, item in list(own.items()):
-        if type(item) in _SCALARS:
-            found.append((name, repr(item)))
-        elif type(item) in CONTAINERS.values():
-            found.append((name, len(item)))  # type: ignore[arg-type]
-    return tuple(found)
 
 
 def _is_whole(value: object, is_state: Any, seen: set[int], depth: int) -> bool:

@@ -50,14 +50,19 @@ _DATA_TYPES: Final = (
 )
 
 
+def module_of(cls: type) -> str:
+    """Return the name of a class's module. Some classes of extensions (SWIG's) have none."""
+    return str(getattr(cls, "__module__", ""))
+
+
 def class_name(cls: type) -> str:
     """Return a class's name in a graph, `module:qualified.name`."""
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return f"{module_of(cls)}:{cls.__qualname__}"
 
 
 def type_name(value: object) -> str:
     """Return the name of an object's class as messages show it."""
-    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return f"{module_of(type(value))}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
 def static_name(value: Any) -> str:
@@ -143,7 +148,7 @@ def is_user_module(module: types.ModuleType | None) -> bool:
 
 def is_own_class(cls: type) -> bool:
     """Return whether a class is defined in the program, whatever it derives from."""
-    return is_user_module(sys.modules.get(cls.__module__))
+    return is_user_module(sys.modules.get(module_of(cls)))
 
 
 def is_user_class(cls: type) -> bool:
@@ -153,7 +158,7 @@ def is_user_class(cls: type) -> bool:
     """
     allowed = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
     return (cls in allowed or is_own_class(cls)) and all(
-        base in (*allowed, type) or base.__module__ in _TRANSPARENT_MODULES or is_own_class(base) for base in cls.__mro__
+        base in (*allowed, type) or module_of(base) in _TRANSPARENT_MODULES or is_own_class(base) for base in cls.__mro__
     )
 
 

@@ -5,16 +5,12 @@ They stay as the process has them; where one has moved since the loop was entere
 
 from __future__ import annotations
 
-import array
 import collections.abc
 import contextvars
-import ctypes
 import functools
-import gc
 import io
 import itertools
 import logging
-import mmap
 import sys
 import threading
 import weakref
@@ -23,9 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.runtime.digest import digest_array, digest_bytes
+from detrain.runtime.digest import digest_bytes
 from detrain.runtime.frames import is_user_file
-from detrain.runtime.library_state import is_library_object, scalars_of
+from detrain.runtime.inside import Unreadable, inside, memory
+from detrain.runtime.naming import module_of
 from detrain.runtime.tables import content, is_table
 
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -34,18 +31,15 @@ _BUILTIN: Final = ("builtins", "itertools")
 _STILL: Final = frozenset(
     {"tensorflow", "keras", "tf_keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
 )
-_HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not say what they have taken in."""
-_OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
-_MOST: Final = 1000
-"""Objects that are looked at for the arrays of one."""
 _READERS: Final = ("tensorflow.python.lib.io",)
 """Where a framework has its own files, which have a position."""
 
 
 def position(value: Any) -> object:
     """Return what tells where an object is, to be compared for equality, or None if it has no position. Reads nothing from it."""
+    module = module_of(type(value))
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in frame.f_locals.items())))
@@ -53,19 +47,19 @@ def position(value: Any) -> object:
         return repr(value)
     if isinstance(value, io.TextIOBase | io.BufferedReader | io.BufferedRandom | io.FileIO):
         return _place(value)
-    if isinstance(value, collections.abc.Iterator) and type(value).__module__ in _BUILTIN:
+    if isinstance(value, collections.abc.Iterator) and module in _BUILTIN:
         hint = getattr(value, "__length_hint__", None)
         return hint() if hint is not None else object()  # it does not say: it may have moved
-    memory = _memory(value)
-    if memory is not None:
-        return digest_bytes(memory)
+    held = memory(value)
+    if held is not None:
+        return digest_bytes(held)
     if isinstance(value, contextvars.ContextVar):
         now = value.get(None)
         return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
     if isinstance(value, logging.Filterer):
-        held = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None))
+        parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None))
         own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
-        return own_level, tuple(map(id, held))
+        return own_level, tuple(map(id, parts))
     if isinstance(value, threading.Semaphore):
         return value._value
     if isinstance(value, np.flatiter | np.broadcast):
@@ -74,63 +68,22 @@ def position(value: Any) -> object:
         return None if value.finished else value.iterindex
     if isinstance(value, weakref.WeakSet):
         return tuple(sorted(map(id, value)))
-    if type(value).__module__ in _STREAMS:
+    if module in _STREAMS:
         return object()
-    if type(value).__name__ == "reader" and type(value).__module__ == "_csv":
+    if type(value).__name__ == "reader" and module == "_csv":
         return value.line_num
     if isinstance(value, functools._lru_cache_wrapper):
         code = getattr(value.__wrapped__, "__code__", None)
         return value.cache_info() if code is not None and is_user_file(code.co_filename) else None
     if is_table(value):
         return content(value)
-    return scalars_of(value) if is_library_object(value) else _arrays_of(value)
-
-
-def _arrays_of(value: Any) -> object:
-    """Return digests of the arrays that an object of an extension keeps where no attribute shows them (a buffer of cpprb's)."""
-    package = type(value).__module__.partition(".")[0]
-    if hasattr(value, "__dict__") or package in _STILL or package in _BUILTIN or package == "numpy":
-        return None
-    seen, left, found = {id(value)}, [value], []
-    while left and len(seen) < _MOST:
-        for item in gc.get_referents(left.pop()):
-            if id(item) in seen:
-                continue
-            seen.add(id(item))
-            if type(item) is np.ndarray and not item.dtype.hasobject:
-                found.append(digest_array(item))
-            elif type(item) in (dict, list, tuple) or type(item).__module__.partition(".")[0] == package:
-                left.append(item)
-    return tuple(found) or None
-
-
-def _memory(value: Any) -> bytes | None:
-    """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a database."""
-    cls = type(value)
-    module = cls.__module__.partition(".")[0]
-    if isinstance(value, np.ma.MaskedArray):
-        return value.tobytes() + np.ma.getmaskarray(value).tobytes()
-    if isinstance(value, array.array | np.ndarray | memoryview):
-        return value.tobytes()
-    if isinstance(value, mmap.mmap):
-        return b"" if value.closed else value[:]
-    if isinstance(value, threading.local):
-        return repr(sorted(vars(value).items())).encode()
-    if cls.__module__ == "multiprocessing.sharedctypes":
-        return bytes(memoryview(value.get_obj()))
-    if module in _HASHES and callable(getattr(value, "hexdigest", None)):
-        return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
-    if module == "sqlite3" and hasattr(value, "total_changes"):
-        return str(value.total_changes).encode()
-    if module == "PIL" and hasattr(value, "tobytes"):
-        return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
-    return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
+    return None if module.partition(".")[0] in _STILL else inside(value)
 
 
 def place_of(value: Any) -> str | None:
     """Return the position of an object as text that is the same in another process, or None if it has none such."""
     now = position(value)
-    is_stable = not isinstance(value, GeneratorType) and type(now) is not object
+    is_stable = not isinstance(value, GeneratorType) and type(now) not in (object, Unreadable)
     return repr(now) if is_stable and now is not None else None
 
 
@@ -150,6 +103,6 @@ def is_open_for_writing(value: Any) -> bool:
 
 def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
-    module = type(value).__module__
+    module = module_of(type(value))
     is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super)
     return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)

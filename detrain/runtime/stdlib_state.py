@@ -23,6 +23,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from detrain.runtime.naming import module_of
+
 _Tee: Final[Any] = type(itertools.tee(())[0])
 _TeeData: Final[Any] = getattr(itertools, "_tee_dataobject", None)
 """What the iterators of one `tee` share; up to Python 3.13."""
@@ -62,6 +64,7 @@ def is_described(value: object) -> bool:
 def parts(value: Any) -> tuple[str, list[object]] | None:
     """Return the kind of an object and what it is made of, or None if it is of no kind that is known here."""
     cls = type(value)
+    module = module_of(cls)
     if cls is _Writer:
         file = _file_behind(value)
         return None if file is None else ("csv.writer", [file, *[getattr(value.dialect, name) for name in _DIALECT]])
@@ -86,9 +89,9 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
     if cls in _WEAK:
         entries = list(value.items())
         return f"weakref.{cls.__name__}", [[key for key, _ in entries], [item for _, item in entries]]
-    if cls.__module__ == "_io" and cls.__name__ in _FILES and value.closed:
+    if module == "_io" and cls.__name__ in _FILES and value.closed:
         return _closed(value)
-    is_iterator = cls.__module__ in ("builtins", "itertools") and (isinstance(value, Iterator) or cls is _TeeData)
+    is_iterator = module in ("builtins", "itertools") and (isinstance(value, Iterator) or cls is _TeeData)
     return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) else None
 
 

@@ -835,6 +835,37 @@ def test_what_holds_its_content_out_of_sight_is_named_when_that_changes(name: st
     assert "value" in [said.partition(" (")[0] for said in after]
 
 
+def _of_a_library(**attributes: Any) -> Any:
+    """Return an object of a library that is not data through and through: it holds a lock."""
+    made = type("Wrapper", (), {"__module__": "gymnasium.wrappers"})()
+    vars(made).update(attributes, lock=threading.Lock())
+    return made
+
+
+def test_what_changes_deep_inside_of_an_object_of_a_library_is_named() -> None:
+    """Only its own numbers were compared: an environment in wrappers began anew in a resumed run, in silence."""
+    inner = _of_a_library(turns=0, board=np.zeros(3), rng=np.random.default_rng(0))
+    world: World = {"value": _of_a_library(env=[_of_a_library(env=inner)]), "other": _of_a_library(env=_of_a_library(turns=0))}
+    baseline = baseline_of(world)
+    assert encode(world, baseline).not_captured == []
+    for change in (lambda: setattr(inner, "turns", 1), lambda: inner.board.fill(2), inner.rng.random):
+        change()
+        assert [said.partition(" (")[0] for said in encode(world, baseline).not_captured] == ["value"]
+        baseline = baseline_of(world)
+
+
+def test_what_leads_to_an_object_of_an_extension_that_shows_nothing_is_named() -> None:
+    """The game behind an environment (ale_py) is in an object of C++, and began anew in a resumed run, in silence."""
+    cv2 = pytest.importorskip("cv2")
+    game = cv2.createBackgroundSubtractorMOG2()
+    world: World = {"env": _of_a_library(env=_of_a_library(game=game)), "game": game, "other": _of_a_library(turns=0)}
+
+    said = encode(world, baseline_of(world)).not_captured
+
+    assert [loss.partition(" (")[0] for loss in said] == ["env", "game"]
+    assert all("what an extension keeps in it cannot be read" in loss for loss in said)
+
+
 class Lines(logging.Handler):
     """A handler of the program's that nothing but its logger leads to, with a filter that nothing else leads to."""
 

@@ -1,0 +1,130 @@
+"""What an object of a library or an extension leads to, as far as it can be read: where that changes, the object has moved on.
+
+An object of an extension keeps what it likes where Python does not see it (the game behind an environment, a physics engine). One
+that shows nothing at all is unreadable, and so is what leads to it: whether it has moved, nobody knows.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import mmap
+import random
+import sys
+import threading
+import types
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from detrain.runtime.digest import digest_array
+from detrain.runtime.graph import CONTAINERS
+from detrain.runtime.library_state import FRAMEWORKS, is_library_class
+from detrain.runtime.naming import module_of, own_attributes
+from detrain.runtime.tables import content, is_table
+
+_MOST: Final = 100_000
+"""Objects that are read for one."""
+_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, np.generic)
+_LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_OF_FUNCTIONS: Final = ("_cython", "nanobind")
+"""Where tools that make extensions have their own kinds of functions."""
+_STILL: Final = frozenset({"grpc", "lxml", "matplotlib", "pandas", "PIL", "pyarrow", "scipy", "sklearn", "tokenizers", "yaml"})
+"""Packages whose extensions keep what was put there: fonts, tables, trees."""
+_HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
+_OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
+
+
+class Unreadable:
+    """Stands for where an object is that cannot be read: equal to nothing but itself."""
+
+
+def inside(value: object) -> object:
+    """Return a digest of the numbers, texts and arrays that an object leads to, `Unreadable`, or None if it is not looked into.
+
+    Objects of the program and of frameworks are captured by themselves, or named: what leads to them does not answer for them.
+    """
+    top = module_of(type(value)).partition(".")[0]
+    if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_library_class(type(value))):
+        return None
+    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _parts(value), 0
+    if not left and _is_of_extension(value):
+        return Unreadable()
+    while left and read < _MOST:
+        item = left.pop()
+        read += 1
+        if isinstance(item, _SCALARS):
+            state.update(repr(item).encode("utf-8", "surrogatepass"))
+        elif id(item) not in seen:
+            seen.add(id(item))
+            parts = _parts(item) if _is_looked_into(item) else ()
+            if not parts and _is_of_extension(item):
+                return Unreadable()
+            state.update(f"{type(item).__name__};".encode())
+            left += parts
+    return str(state.hexdigest()) if read else None
+
+
+def memory(value: Any) -> bytes | None:
+    """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a database."""
+    cls = type(value)
+    module = module_of(cls).partition(".")[0]
+    if isinstance(value, np.ma.MaskedArray):
+        return value.tobytes() + np.ma.getmaskarray(value).tobytes()
+    if isinstance(value, array.array | np.ndarray | memoryview):
+        return value.tobytes()
+    if isinstance(value, mmap.mmap):
+        return b"" if value.closed else value[:]
+    if isinstance(value, threading.local):
+        return repr(sorted(vars(value).items())).encode()
+    if module_of(cls) == "multiprocessing.sharedctypes":
+        return bytes(memoryview(value.get_obj()))
+    if module in _HASHES and callable(getattr(value, "hexdigest", None)):
+        return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
+    if module == "sqlite3" and hasattr(value, "total_changes"):
+        return str(value.total_changes).encode()
+    if module == "PIL" and hasattr(value, "tobytes"):
+        return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
+    return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
+
+
+def _is_looked_into(item: Any) -> bool:
+    known = (np.ndarray, random.Random, np.random.BitGenerator, np.random.Generator, np.random.RandomState)
+    return type(item) in CONTAINERS.values() or isinstance(item, known) or is_table(item) or is_library_class(type(item))
+
+
+def _parts(item: Any) -> list[Any]:
+    """Return what an object consists of."""
+    cls = type(item)
+    if cls in CONTAINERS.values():
+        if isinstance(item, set | frozenset):
+            return [len(item)]
+        return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
+    if cls is np.ndarray:
+        return item.reshape(-1).tolist() if item.dtype.hasobject else [digest_array(item)]
+    if isinstance(item, random.Random):
+        return [repr(item.getstate())]
+    if isinstance(item, np.random.BitGenerator):
+        return [repr(item.state)]
+    if isinstance(item, np.random.Generator | np.random.RandomState):
+        return [getattr(item, "_bit_generator", None)]
+    if is_table(item):
+        return [repr(content(item))]
+    held, own = memory(item), own_attributes(item)
+    if held is not None:
+        return [held]
+    # Objects with slots, and of extensions, tell the garbage collector what they lead to.
+    found = gc.get_referents(item) if own is None else [*own, *own.values()]
+    return [each for each in found if not isinstance(each, _LEFT_OUT)]
+
+
+def _is_of_extension(item: Any) -> bool:
+    """Return whether an object is of an extension, and may change without a trace."""
+    cls = type(item)
+    module = module_of(cls)
+    top = module.partition(".")[0]
+    has_no_attributes = own_attributes(item) is None and not any("__slots__" in vars(base) for base in cls.__mro__)
+    is_foreign = is_library_class(cls) and top not in sys.stdlib_module_names and top not in _STILL
+    return has_no_attributes and is_foreign and not module.startswith(_OF_FUNCTIONS)
