@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from detrain.errors import Diverged
 from detrain.runtime.rng import Streams
 
 
@@ -27,6 +28,8 @@ class Unit(msgspec.Struct, frozen=True):
     call: str | None = None
     streams: dict[str, str] = {}
     """Packed states, in base64, of the streams that building drew from, as they were before."""
+    forms: tuple[str, ...] = ()
+    """Digests of what was traced, in order: the kinds of operations, and the constants."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -43,6 +46,7 @@ class Building:
         self._earlier: dict[tuple[str, int], Unit] = {}
         self._turns: dict[str, int] = {}
         self._is_inside = False
+        self._forms: list[str] = []
         self.is_again = False
         """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 
@@ -59,6 +63,10 @@ class Building:
         """Return whether this process has built a unit."""
         return unit.key in self._built
 
+    def note_form(self, form: str) -> None:
+        """Note what has been traced, as a part of what is being built."""
+        self._forms.append(form)
+
     @contextlib.contextmanager
     def not_noted(self) -> Iterator[None]:
         """Build something that is not the program's."""
@@ -70,7 +78,10 @@ class Building:
 
     @contextlib.contextmanager
     def unit(self, owner: str, describe: Callable[[], str | None]) -> Iterator[None]:
-        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON."""
+        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON.
+
+        Raises Diverged where an earlier process had built something else: Python values that it read there are constants in it.
+        """
         if self._is_inside or not owner:
             yield
             return
@@ -82,6 +93,7 @@ class Building:
         if earlier is not None:
             self._streams.write({name: base64.b64decode(text) for name, text in earlier.streams.items()})
         self._is_inside, self.is_again = True, earlier is not None
+        self._forms = []
         try:
             yield
         finally:
@@ -92,5 +104,11 @@ class Building:
             else:
                 after = self._streams.read()
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
-                unit = Unit(owner, turn, call, drawn)
+                unit = Unit(owner, turn, call, drawn, tuple(self._forms))
                 self._built[unit.key] = unit
+        # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
+        if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):
+            raise Diverged(
+                f"{owner!r} was traced with other Python values than it finds now: they are constants in it",
+                "does it read what the loop sets? Call it once before the loop, or hand it tensors; and start anew with --fresh",
+            )

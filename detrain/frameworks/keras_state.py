@@ -33,7 +33,7 @@ _PARTS: Final = ("_layers", "_optimizer", "optimizer")
 _SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm")
 """Private attributes of Keras 2 that lie behind public ones."""
 
-_CONFIG: Final = ("floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch")
+_CONFIG: Final = frozenset({"floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch"})
 _MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
 
 
@@ -68,14 +68,16 @@ class KerasState:
     def restore(self, state: dict[str, Any]) -> None:
         """Set the state. Raises Diverged where a model consists of what this process does not have."""
         config, objects = state["config"], self._objects()
-        for name in _CONFIG:
+        for name in _CONFIG & config.keys():  # earlier versions kept less
             if getattr(self._config, name)() != config[name]:
                 getattr(self._config, f"set_{name}")(config[name])
-        if self._config.dtype_policy().name != state["dtype_policy"]:
-            self._config.set_dtype_policy(state["dtype_policy"])
-        names = _names()
-        names.clear()
-        names.update(state["names"])
+        policy = state["dtype_policy"] if "dtype_policy" in state else config["dtype_policy"]
+        if self._config.dtype_policy().name != policy:
+            self._config.set_dtype_policy(policy)
+        if "names" in state:
+            names = _names()
+            names.clear()
+            names.update(state["names"])
         for key, attributes in state["attributes"].items():
             now = _scalars(objects[key]) if key in objects else {}
             own = vars(objects[key]) if key in objects else {}

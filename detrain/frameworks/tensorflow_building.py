@@ -17,10 +17,13 @@ from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
+from tensorflow.python.framework.ops import EagerTensor
 
+from detrain.errors import DetrainError
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.runtime import report
+from detrain.runtime.digest import digest_array, digest_bytes
 
 BUILDING_GRAPH: Final = "detrain_build"
 """The graph in which layers are built ahead, which nothing runs."""
@@ -49,6 +52,8 @@ class Builder:
                 continue
             try:
                 self._build(owner, json.loads(unit.call))
+            except DetrainError:
+                raise
             except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
                 why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
                 report.warn(f"cannot build {unit.owner!r} ahead ({why}); it is built when needed")
@@ -183,7 +188,10 @@ class Builder:
             frame = sys._getframe(1)
             owner = births.owner(frame, polymorphic_function.Function)
             with building.unit(owner, lambda: self._describe_trace(frame, owner)):
-                return original_trace(*args, **kwargs)
+                graph = original_trace(*args, **kwargs)
+                if owner:
+                    building.note_form(_form(graph))
+                return graph
 
         polymorphic_function.Function.__init__ = function_made
         func_graph.FuncGraph.__init__ = graph_made
@@ -302,6 +310,23 @@ class Builder:
             placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
             with self._building.unit(self._births.key(owner) or "", lambda: None):
                 what(*placeholders[0], **placeholders[1])
+
+
+def _form(graph: Any) -> str:
+    """Return a digest of the kinds of a graph's operations and of its constants: they are what tracing takes from Python.
+
+    Texts are left out: what they say (the handle of an iterator) is of one process.
+    """
+    operations = graph.get_operations()
+    found = [each.type.encode() for each in operations]
+    constants = [each for each in operations if each.type == "Const" and each.outputs[0].dtype != tf.string]
+    found += [each.get_attr("value").SerializeToString() for each in constants]
+    found += [digest_array(outer.numpy()).encode() for outer, _inner in graph.captures if _is_constant(outer)]
+    return digest_bytes(b"".join(sorted(found)))
+
+
+def _is_constant(tensor: Any) -> bool:
+    return isinstance(tensor, EagerTensor) and tensor.dtype not in (tf.string, tf.resource, tf.variant)
 
 
 class _NoDataError(Exception):

@@ -787,3 +787,32 @@ def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server
 
     assert run.status == 0, run.err
     assert ("(a tf.queue with elements)" in run.err) == is_named
+
+
+TRACED = """
+import os, signal
+import keras, numpy as np, tensorflow as tf
+weight, optimizer, scale = tf.Variable(tf.zeros([4])), keras.optimizers.SGD(0.1), 1.0
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((weight - scale) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+for epoch in range(3):
+    for turn in range(4):
+        scale = float(np.random.rand())
+        step()
+    if os.environ.get("DIE_AT") == str(epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_function_that_is_traced_with_other_values_of_python_is_refused(server: Server, tmp_path: Path) -> None:
+    """They are constants in it. Traced ahead, it had those from before the loop, in silence."""
+    (tmp_path / "program.py").write_text(TRACED)
+    assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
+
+    run = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert run.status == Diverged.exit_code
+    assert "'step' was traced with other Python values" in run.err
