@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import json
 import sys
 import weakref
@@ -23,6 +24,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import data_flow_ops, gen_resource_variable_ops, resource_variable_ops, summary_ops_v2, variables
 from tensorflow.python.trackable import data_structures
 
+import detrain
 from detrain.errors import Diverged, FrameworkUnsupported
 from detrain.frameworks import Settings, Watched
 from detrain.frameworks import tensorflow_composites as composites
@@ -179,6 +181,7 @@ class TensorFlow:
         state = {
             "births": self._births.top_counts(),
             "built": msgspec.to_builtins(self._building.units()),
+            "traced by": self._traced_by(),
             **self._datasets.counters(),
             "fit": self._fit.state(),
             "keras": None if self._keras is None else self._keras.state(),
@@ -188,6 +191,13 @@ class TensorFlow:
             "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
         return json.dumps(state, sort_keys=True).encode()
+
+    def _traced_by(self) -> list[str]:
+        """Return what decides, besides the program, what is in a trace; nothing if sites of faults are put into it."""
+        if self._instruments is not None:
+            return []
+        gradients = "with norms of gradients" if self._gradients is not None else "plain"
+        return [detrain.__version__, tf.__version__, importlib.metadata.version("keras"), gradients]
 
     def weights_files(self) -> dict[str, WeightsFile]:
         """Return what Keras's weights file of each model alive would hold, by the model's key."""
@@ -206,6 +216,9 @@ class TensorFlow:
         """Set the counts, and the seeds that shuffled sets give next; bring the iterators that live on to their positions."""
         state = json.loads(counters)
         units = msgspec.convert(state["built"], list[Unit])
+        traced_by = self._traced_by()
+        if not traced_by or state.get("traced by") != traced_by:
+            units = [msgspec.structs.replace(unit, forms=()) for unit in units]
         self._builder.build_ahead(self._building.begin_restore(units))
         self._fit.restore(state["fit"], self._datasets.set_seeds, None if mode == "forward" else positions.get(FIT))
         self._datasets.restore(state, positions, mode, self._fit.source())
