@@ -26,11 +26,12 @@ def living() -> list[str]:
 
 def _threads() -> list[str]:
     frames = sys._current_frames()
+    del frames[threading.get_ident()]  # it leads to itself here: whatever it holds would live on
     names = set()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
         is_foreign = isinstance(thread, threading._DummyThread)  # a thread of C++ that runs Python for a moment
-        if frame is not None and thread is not threading.current_thread() and not is_foreign and user_frames(frame):
+        if frame is not None and not is_foreign and user_frames(frame):
             names.add(f"what the thread {thread.name} holds")
     return sorted(names)
 

@@ -1,5 +1,4 @@
-# Layers, a metric and optimizers of Keras 2 (tf_keras), as published programs of some years ago have them, in a loop of one's own:
-# a compiled step, and one without a compiled function, where layers and slots are made when they are first needed.
+# Keras 2 (tf_keras) in a loop of one's own: a compiled step, and one that is not, whose layers and slots are made when first needed.
 import hashlib
 
 import numpy as np
@@ -11,8 +10,7 @@ data = tf.data.Dataset.from_tensor_slices((x, x[:, :1] - x[:, 1:2])).shuffle(64)
 model = keras.Sequential(
     [keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.2), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
 )
-optimizer = keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.05, 4, 0.9))
-mean = keras.metrics.Mean()
+optimizer, mean = keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)), keras.metrics.Mean()
 
 
 class Scale(keras.layers.Layer):
@@ -42,8 +40,7 @@ def train_step(a, b):
     mean.update_state(loss)
 
 
-nets = [Eager(keras.optimizers.Adam), Eager(keras.optimizers.legacy.Adam)]
-names = []
+nets, names = [Eager(keras.optimizers.Adam), Eager(keras.optimizers.legacy.Adam)], []
 for epoch in range(4):  # <- epoch loop
     mean.reset_state()
     if epoch == 1:
