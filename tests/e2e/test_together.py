@@ -73,7 +73,7 @@ def _records(folder: Path, name: str, *command: object) -> tuple[list[dict[str, 
     ("text", "arguments", "count"),
     [
         pytest.param(COUNTS, (), 3, id="python state"),
-        pytest.param(EAGER, (), 2, id="eager"),
+        pytest.param(EAGER, (), 2, id="eager", marks=pytest.mark.slow),
         pytest.param(PROGRAM, PLAIN, 5, id="loop", marks=pytest.mark.slow),
         pytest.param(PROGRAM, FIT, 5, id="fit", marks=pytest.mark.slow),
         pytest.param(PROGRAM, XLA, 4, id="XLA", marks=pytest.mark.slow),

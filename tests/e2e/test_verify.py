@@ -156,7 +156,11 @@ def test_a_program_that_asks_the_clock_in_its_loop_is_told_apart(tmp_path: Path)
     assert "NOT DETERMINISTIC" in str(said["verdict"])
 
 
-@pytest.mark.parametrize("name", ALL)
+QUICK = ("for_loops", "phases")
+"""What is verified in each run; test_resume kills all of them."""
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ALL])
 def test_programs_are_exact(name: str, tmp_path: Path) -> None:
     status, said = verified(tmp_path, ALL[name], "--kills", 3)
 
