@@ -207,7 +207,6 @@ class Leaves:
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
         elif isinstance(now, Unreadable) and not self._is_loader:
-            self._unknown.append(f"{shown(path)} ({type_name(value)})")
             self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
         elif not self._baseline.is_at(value, now):
             if self._are_loads_replayed:

@@ -7,9 +7,12 @@ that shows nothing at all is unreadable, and so is what leads to it: whether it 
 from __future__ import annotations
 
 import array
+import collections.abc
 import ctypes
 import gc
+import itertools
 import mmap
+import operator
 import random
 import sys
 import threading
@@ -50,7 +53,7 @@ def inside(value: object) -> object:
     if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_library_class(type(value))):
         return None
     state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _parts(value), 0
-    if not left and _is_of_extension(value):
+    if (not left and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
     while left and read < _MOST:
         item = left.pop()
@@ -60,7 +63,7 @@ def inside(value: object) -> object:
         elif id(item) not in seen:
             seen.add(id(item))
             parts = _parts(item) if _is_looked_into(item) else ()
-            if not parts and _is_of_extension(item):
+            if (not parts and _is_of_extension(item)) or (_is_looked_into(item) and _hides_where_it_is(item)):
                 return Unreadable()
             state.update(f"{type(item).__name__};".encode())
             left += parts
@@ -92,7 +95,8 @@ def memory(value: Any) -> bytes | None:
 
 def _is_looked_into(item: Any) -> bool:
     known = (np.ndarray, random.Random, np.random.BitGenerator, np.random.Generator, np.random.RandomState)
-    return type(item) in CONTAINERS.values() or isinstance(item, known) or is_table(item) or is_library_class(type(item))
+    is_known = type(item) in CONTAINERS.values() or isinstance(item, known) or is_table(item) or _is_iterator_of_python(item)
+    return is_known or is_library_class(type(item))
 
 
 def _parts(item: Any) -> list[Any]:
@@ -112,6 +116,8 @@ def _parts(item: Any) -> list[Any]:
         return [getattr(item, "_bit_generator", None)]
     if is_table(item):
         return [repr(content(item))]
+    if _is_iterator_of_python(item):
+        return _parts_of_iterator(item)
     held, own = memory(item), own_attributes(item)
     if held is not None:
         return [held]
@@ -120,11 +126,36 @@ def _parts(item: Any) -> list[Any]:
     return [each for each in found if not isinstance(each, _LEFT_OUT)]
 
 
+def _is_iterator_of_python(item: Any) -> bool:
+    return isinstance(item, collections.abc.Iterator) and module_of(type(item)) in ("builtins", "itertools")
+
+
+def _parts_of_iterator(item: Any) -> list[Any]:
+    if isinstance(item, types.GeneratorType):
+        return ["ended"] if item.gi_frame is None else [item.gi_frame.f_lasti, *item.gi_frame.f_locals.values()]
+    if isinstance(item, itertools.count | itertools.repeat):
+        return [repr(item)]
+    return [operator.length_hint(item, -1), *gc.get_referents(item)]
+
+
+def _hides_where_it_is(item: Any) -> bool:
+    """Return whether an object is an iterator (a database's cursor) that does not show how far it is."""
+    if isinstance(item, itertools.cycle):
+        return True
+    module = module_of(type(item))
+    is_iterator = isinstance(item, collections.abc.Iterator) and not _is_iterator_of_python(item)
+    return is_iterator and own_attributes(item) is None and not _has_slots(type(item)) and not module.startswith(_OF_FUNCTIONS)
+
+
+def _has_slots(cls: type) -> bool:
+    return any("__slots__" in vars(base) for base in cls.__mro__)
+
+
 def _is_of_extension(item: Any) -> bool:
     """Return whether an object is of an extension, and may change without a trace."""
     cls = type(item)
     module = module_of(cls)
     top = module.partition(".")[0]
-    has_no_attributes = own_attributes(item) is None and not any("__slots__" in vars(base) for base in cls.__mro__)
+    has_no_attributes = own_attributes(item) is None and not _has_slots(cls)
     is_foreign = is_library_class(cls) and top not in sys.stdlib_module_names and top not in _STILL
     return has_no_attributes and is_foreign and not module.startswith(_OF_FUNCTIONS)

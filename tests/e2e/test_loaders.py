@@ -109,7 +109,7 @@ FORWARDED = {
             "import sqlite3\ncursor = sqlite3.connect(':memory:').execute("
             "'with recursive n(i) as (select 1 union all select i + 1 from n) select i from n')\noptimizer, stream",
         ),
-        "cursor (sqlite3.Cursor): whether loading moves it is unknown",
+        "cursor (sqlite3.Cursor: what an extension keeps in it cannot be read",
     ),
 }
 

@@ -73,7 +73,7 @@ def test_a_pattern_names_the_contractions_of_its_layers_first(pattern: str, stag
     ("pattern", "operand", "words"),
     [
         ("conv2", "output", "nearest are conv1"),
-        ("xyz", "output", "other dtypes than float32, float16"),
+        ("xyz", "output", "values of float32, float16"),
         ("dead", "output", "is dead"),
         ("step*BiasAdd", "weight", "with 'weight'"),
     ],
