@@ -14,6 +14,7 @@ import numpy as np
 
 from detrain.runtime.answers import Answers
 from detrain.runtime.config import Mode
+from detrain.runtime.contents import Contents
 from detrain.runtime.digest import Array
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.rng import Stream, Streams
@@ -34,6 +35,8 @@ class Settings:
     """Called when a trainable variable is set outside of updates."""
     answers: Answers | None = None
     """What the file system has told the program; None: it is asked each time."""
+    contents: Contents | None = None
+    """Hears which files the program reads and writes, beside `answers`."""
     experiment: ExperimentRun | None = None
     """The experiment that this run is, if it is one."""
 

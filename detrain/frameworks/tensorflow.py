@@ -35,6 +35,7 @@ from detrain.frameworks.keras_state import Keras2State, KerasState, watch_frozen
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
+from detrain.frameworks.tensorflow_contents import watch_contents
 from detrain.frameworks.tensorflow_datasets import Datasets
 from detrain.frameworks.tensorflow_files import watch_files
 from detrain.frameworks.tensorflow_gradients import Gradients
@@ -361,6 +362,8 @@ class TensorFlow:
         settle_order()
         if settings.answers is not None:
             watch_files(settings.answers)
+        if settings.contents is not None:
+            watch_contents(settings.contents)
         if settings.probes is not None:
             refuse_unseen(settings.probes)
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)

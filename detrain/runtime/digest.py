@@ -117,9 +117,9 @@ def _feed_other(state: Any, value: object, to_array: ToArray, depth: int) -> Non
     elif depth < _MAX_DEPTH and isinstance(value, list | tuple | collections.deque):
         state.update(f"{type(value).__name__} {len(value)};".encode())
         _feed_all(state, value, to_array, depth + 1)
-    elif depth < _MAX_DEPTH and isinstance(value, Mapping):
-        state.update(f"dict {len(value)};".encode())
-        for pair in value.items():
+    elif depth < _MAX_DEPTH and isinstance(value, Mapping) and (pairs := _pairs(value)) is not None:
+        state.update(f"dict {len(pairs)};".encode())
+        for pair in pairs:
             _feed_all(state, pair, to_array, depth + 1)
     elif depth < _MAX_DEPTH and isinstance(value, set | frozenset):
         state.update(f"{type(value).__name__} {len(value)};".encode())
@@ -130,6 +130,14 @@ def _feed_other(state: Any, value: object, to_array: ToArray, depth: int) -> Non
         _feed_all(state, (getattr(value, each.name, None) for each in dataclasses.fields(value)), to_array, depth + 1)
     else:
         state.update(f"opaque {getattr(type(value), '__module__', '')}.{type(value).__qualname__};".encode())
+
+
+def _pairs(value: Mapping[Any, Any]) -> list[tuple[Any, Any]] | None:
+    """Return what a mapping holds, or None where it does not say (a file of HDF5 that is closed by now)."""
+    try:
+        return list(value.items())
+    except Exception:
+        return None
 
 
 def _feed_all(state: Any, values: Iterable[object], to_array: ToArray, depth: int) -> None:

@@ -103,7 +103,7 @@ class Files:
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
         if is_new and path not in self._written and path not in self._said and is_user_file(path):
             self._said.add(path)
-            shown = self._shown(path)
+            shown = self.shown(path)
             report.warn(f"{shown} is read, which was written after the checkpoint: it holds what a later moment put there")
 
     def opened(self, path: str, mode: str, file: Any, size: int) -> None:
@@ -134,16 +134,16 @@ class Files:
                 with contextlib.suppress(OSError, ValueError):
                     file.flush()
             if (live or path in self._appended) and os.path.isfile(path):
-                found[self._shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
+                found[self.shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
         return found
 
     def untouched(self) -> dict[str, FileState]:
         """Return the files that this process appends to, as they were before."""
-        return {self._shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
+        return {self.shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
 
     def folders(self) -> tuple[str, ...]:
         """Return the folders that the program has made and that are there."""
-        return tuple(sorted(self._shown(path) for path in self._made if os.path.isdir(path)))
+        return tuple(sorted(self.shown(path) for path in self._made if os.path.isdir(path)))
 
     def resume(self, checkpoint: Path) -> None:
         """The state of a checkpoint has been set: what was written since it was taken is of a later moment."""
@@ -166,10 +166,10 @@ class Files:
             if self._changes is not None:
                 self._changes.arrive()
                 for path, size in self._changes.appended.items():
-                    if self._shown(path) not in files:
+                    if self.shown(path) not in files:
                         _set_back(path, size, kept_in, "at the checkpoint")
 
-    def _shown(self, path: str) -> str:
+    def shown(self, path: str) -> str:
         """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started in."""
         relative = os.path.relpath(path, self._base)
         return path if relative.startswith(os.pardir) else relative
@@ -210,6 +210,10 @@ class _Open:
         return made
 
 
+OPEN_CODE: Final = _Open.__call__.__code__
+"""Where files are opened for the program."""
+
+
 def _is_at(path: str, file: Any) -> bool:
     """Return whether a path leads to an open file: not if it was deleted, replaced, or never had a name (`TemporaryFile`)."""
     try:
@@ -231,10 +235,10 @@ def _set_back(path: str, size: int, kept_in: Path, when: str) -> None:
         now = os.path.getsize(path)
         if now > size:
             kept = kept_in / f"{os.path.basename(path)}.tail"
-            with io.FileIO(path, "r+") as file:
+            with io.FileIO(path) as file:
                 file.seek(size)
                 kept.write_bytes(file.read())
-                file.truncate(size)
+            os.truncate(path, size)
             report.say(f"{path}: set back from {now} to {size} bytes, as {when}; the rest is in {kept}")
         elif now < size:
             report.warn(f"{path} has {now} bytes; it had {size} {when}")

@@ -14,6 +14,7 @@ import itertools
 import mmap
 import operator
 import random
+import sqlite3
 import sys
 import threading
 import types
@@ -72,6 +73,13 @@ def inside(value: object) -> object:
 
 def memory(value: Any) -> bytes | None:
     """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a database."""
+    try:
+        return _memory(value)
+    except (ValueError, sqlite3.Error):  # closed, released
+        return b""
+
+
+def _memory(value: Any) -> bytes | None:
     cls = type(value)
     module = module_of(cls).partition(".")[0]
     if isinstance(value, np.ma.MaskedArray):

@@ -183,8 +183,9 @@ class _Finder:
             loops = probes if self._session is not None else None
             experiment = self._session.experiment if self._session is not None else None
             answers = self._session.answers if self._session is not None else None
+            contents = self._session.contents if self._session is not None else None
             seed, threads = self._config.seed, self._config.threads
-            settings = Settings(seed, threads, loops, self._on_update, self._on_assign, answers, experiment)
+            settings = Settings(seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

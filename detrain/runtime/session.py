@@ -32,6 +32,7 @@ from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.changes import Changes
 from detrain.runtime.codec import Baseline, Encoded
 from detrain.runtime.config import Config, Mode
+from detrain.runtime.contents import Contents
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_value
 from detrain.runtime.experiment import ExperimentRun
@@ -119,6 +120,8 @@ class Session:
         self._outside.watch()
         self.answers = Answers(self._outside, self._files, self._changes)
         self.answers.watch()
+        self.contents = Contents(self._files, self._place, str(self._catalogue.folder))
+        self.contents.watch()
         self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
         self._identity = Identity(config.environment, self.frameworks, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
@@ -525,6 +528,7 @@ class Session:
             *encoded.not_captured,
             *foreign.check_training(has_updates=self._has_updates),
             *children.living(),
+            *self.contents.not_captured(),
             *(f"the generator of {name}" for name, count in self.streams.drawn.items() if count != self._drawn.get(name, 0)),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
             *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),

@@ -1,0 +1,82 @@
+"""Files that the program reads and writes through TensorFlow: `tf.io.gfile`, and checkpoints of TensorFlow's own.
+
+What it appends to is set back like any other log; what it writes and reads again is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint
+from tensorflow.python.lib.io import file_io
+from tensorflow.python.training import py_checkpoint_reader
+
+from detrain.runtime.contents import Contents
+
+_native: Any = file_io._pywrap_file_io
+
+
+class _Writable(_native.WritableFile):  # type: ignore[misc]
+    """TensorFlow's file, as detrain.runtime.files looks at one: it is always at its end."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+    def seek(self, _position: int) -> None:
+        """Stay at the end."""
+
+
+def watch_contents(contents: Contents) -> None:
+    """Hear of the files that are opened from here on."""
+    _watch_gfile(contents)
+    _watch_checkpoints(contents)
+
+
+def _watch_gfile(contents: Contents) -> None:
+    real_input = _native.BufferedInputStream
+
+    def open_writable(path: Any, mode: Any, *arguments: Any) -> Any:
+        name, letters = os.path.abspath(os.fsdecode(path)), tf.compat.as_str(mode).replace("b", "")
+        if letters in ("w", "a"):
+            return contents.opens_to_write(name, letters, lambda wanted: _Writable(path, wanted.encode(), *arguments))
+        contents.changes(name)
+        return _Writable(path, mode, *arguments)
+
+    @functools.wraps(real_input)
+    def open_input(path: Any, *arguments: Any) -> Any:
+        contents.reads(os.path.abspath(os.fsdecode(path)))
+        return real_input(path, *arguments)
+
+    _native.WritableFile, _native.BufferedInputStream = open_writable, open_input
+
+
+def _watch_checkpoints(contents: Contents) -> None:
+    real_save, real_reader = checkpoint.TrackableSaver.save, py_checkpoint_reader.NewCheckpointReader
+
+    @functools.wraps(real_save)
+    def save(self: Any, file_prefix: Any, *arguments: Any, **keywords: Any) -> Any:
+        prefix = tf.get_static_value(file_prefix) if tf.is_tensor(file_prefix) else file_prefix
+        if prefix is not None:
+            contents.writes(_index(prefix))
+        return real_save(self, file_prefix, *arguments, **keywords)
+
+    @functools.wraps(real_reader)
+    def read(filepattern: Any) -> Any:
+        contents.reads(_index(filepattern))
+        return real_reader(filepattern)
+
+    checkpoint.TrackableSaver.save = save
+    for module in (py_checkpoint_reader, tf.train, tf.compat.v1.train):
+        if hasattr(module, "NewCheckpointReader"):
+            module.NewCheckpointReader = read
+
+
+def _index(prefix: Any) -> str:
+    """Return the file that is there, and new, wherever a checkpoint has been written."""
+    return os.path.abspath(f"{tf.compat.as_str_any(prefix)}.index")

@@ -1,0 +1,153 @@
+"""Files that the loop keeps its state in: what they hold at a cut does not come back, and so they are named.
+
+A log that is appended to is set back (detrain.runtime.files). A file that the loop changes in place (a memory map opened anew in
+each batch, a database), or writes and reads again in a later body (a table of results, best weights that are gone back to), would
+hold what a later moment has put there. Heard of are Python's `open` and `os.open`, SQLite, h5py, and what frameworks tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from detrain.runtime.cursor import Cursor
+from detrain.runtime.files import OPEN_CODE, Files
+from detrain.runtime.frames import is_user_file
+
+_IN_PLACE: Final = "the loop changes it in place"
+_READ_AGAIN: Final = "the loop reads again what it has written there"
+_OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
+
+
+class Contents:
+    """The files whose contents are state. Paths are absolute."""
+
+    def __init__(self, files: Files, place: Callable[[], Cursor | None], home: str) -> None:
+        """`place` returns where in its loops the program is; files in the folder `home` are detrain's own."""
+        self._files, self._place, self._home = files, place, home
+        self._thread = threading.get_ident()
+        self._written: dict[str, Cursor] = {}
+        """Files that the loop has written as a whole, and in which body it last did."""
+        self._databases: dict[str, bytes] = {}
+        """Databases that the loop opens, and what they looked like when it first did."""
+        self._kept: dict[str, str] = {}
+
+    def watch(self) -> None:
+        """Hear of all files that are opened from here on."""
+        sys.addaudithook(self._hear)
+        _watch_h5py(self)
+
+    def not_captured(self) -> list[str]:
+        """Name the files that the loop keeps its state in, as far as it has been seen."""
+        for path, before in self._databases.items():
+            if path not in self._kept and _looks(path) != before:
+                self._kept[path] = _IN_PLACE
+        return [f"{self._files.shown(path)} (file: {why})" for path, why in self._kept.items()]
+
+    def writes(self, path: str) -> None:
+        """The program writes a file as a whole."""
+        at = self._at(path)
+        if at is not None:
+            self._written[path] = at
+
+    def changes(self, path: str) -> None:
+        """The program opens a file to change something in it, or to make it if it is not there."""
+        at = self._at(path)
+        if at is None or self._written.get(path) == at:
+            return
+        if os.path.isfile(path) and os.path.getsize(path) > 0:
+            self._kept.setdefault(path, _IN_PLACE)
+        else:
+            self._written[path] = at
+
+    def opens_to_write(self, path: str, mode: str, open_file: Callable[[str], Any]) -> Any:
+        """Return what `open_file` opens, by other means than Python's `open`, in a mode (of `w` and `a`) that loses nothing."""
+        wanted = "a" if mode == "w" and self._files.counts_on(path) else mode
+        if mode == "w":
+            self.writes(path)
+        size = os.path.getsize(path) if mode == "a" and os.path.isfile(path) else 0
+        made = open_file(wanted)
+        self._files.opened(path, mode, made, size)
+        return made
+
+    def reads(self, path: str) -> None:
+        """The program reads a file by other means than Python's `open`."""
+        self._files.reads(path)
+        self._reads(path)
+
+    def _reads(self, path: str) -> None:
+        at = self._at(path)
+        if at is not None and self._written.get(path, at) != at:
+            self._kept.setdefault(path, _READ_AGAIN)
+
+    def opens_database(self, path: str) -> None:
+        """The program opens a database: to read, or to change it."""
+        if self._at(path) is not None:
+            self._databases.setdefault(path, _looks(path))
+
+    def _at(self, path: str) -> Cursor | None:
+        """Return in which body the program is, or None if the file is none of its loop's."""
+        at = self._place() if threading.get_ident() == self._thread else None
+        is_its = at is not None and os.path.dirname(path) != self._home and not path.startswith(_OF_THE_SYSTEM)
+        return at if is_its and is_user_file(path) else None
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = arguments
+            if isinstance(path, str | bytes | os.PathLike) and self._place() is not None and not _is_own(sys._getframe(1)):
+                self._opened(os.path.abspath(os.fsdecode(path)), mode, flags)
+        elif event == "os.rename":
+            self.writes(os.path.abspath(os.fsdecode(arguments[1])))
+        elif event == "sqlite3.connect" and isinstance(arguments[0], str | bytes | os.PathLike):
+            name = os.fsdecode(arguments[0])
+            if name and not name.startswith((":", "file::memory:")):
+                self.opens_database(os.path.abspath(name.removeprefix("file:").partition("?")[0]))
+
+    def _opened(self, path: str, mode: str | None, flags: int) -> None:
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            self._reads(path)
+        elif flags & (os.O_TRUNC | os.O_EXCL):
+            self.writes(path)
+        elif mode is None or not flags & os.O_APPEND:
+            self.changes(path)
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether detrain opens a file for itself, and not in the place of Python's `open`."""
+    return frame.f_globals.get("__name__", "").startswith("detrain.") and frame.f_code is not OPEN_CODE
+
+
+def _watch_h5py(contents: Contents) -> None:
+    with contextlib.suppress(ImportError, AttributeError):
+        from h5py import h5f  # slow to import, and there anyway where checkpoints are
+
+        real_open, real_create = h5f.open, h5f.create
+
+        @functools.wraps(real_open)
+        def open_file(name: bytes, flags: int = h5f.ACC_RDWR, *arguments: Any, **keywords: Any) -> Any:
+            path = os.path.abspath(os.fsdecode(name))
+            (contents.reads if flags & h5f.ACC_RDWR == 0 else contents.changes)(path)
+            return real_open(name, flags, *arguments, **keywords)
+
+        @functools.wraps(real_create)
+        def create_file(name: bytes, *arguments: Any, **keywords: Any) -> Any:
+            contents.writes(os.path.abspath(os.fsdecode(name)))
+            return real_create(name, *arguments, **keywords)
+
+        h5f.open, h5f.create = open_file, create_file
+
+
+def _looks(path: str) -> bytes:
+    """Return what tells one state of a database from another, as the system sees it: of its file, and of the log beside it."""
+    found = []
+    for name in (path, f"{path}-wal"):
+        with contextlib.suppress(OSError):
+            now = os.stat(name)
+            found.append((name, now.st_size, now.st_mtime_ns))
+    return repr(found).encode()
