@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from tests.e2e.forkserver import Server
 from tests.e2e.runs import EXAMPLES, Result, bare, detrain, killed
 
 DIGITS = EXAMPLES / "digits" / "train.py"
@@ -36,9 +37,8 @@ def assert_continues(resumed: Result, whole: Result) -> None:
     assert resumed.last_line() == whole.last_line()
 
 
-@pytest.mark.parametrize("every", ["1", "7b"])
-def test_an_uninterrupted_run_prints_what_the_bare_program_prints(every: str, digits: Result, tmp_path: Path) -> None:
-    run = detrain("run", "--ckpt", tmp_path, "--every", every, DIGITS, "--epochs", DIGITS_EPOCHS)
+def test_an_uninterrupted_run_prints_what_the_bare_program_prints(digits: Result, tmp_path: Path) -> None:
+    run = detrain("run", "--ckpt", tmp_path, "--every", "7b", DIGITS, "--epochs", DIGITS_EPOCHS)
 
     assert run.status == 0, run.err
     assert run.out == digits.out
@@ -57,26 +57,28 @@ KILLS = [
     pytest.param("1", [1], marks=pytest.mark.slow),
     ("1", [DIGITS_BATCHES + 1]),
     ("1", [LAST_OF_EPOCH]),
-    ("5b", [RNG.randrange(DIGITS_BATCHES, LAST_OF_EPOCH)]),
+    pytest.param("5b", [RNG.randrange(DIGITS_BATCHES, LAST_OF_EPOCH)], marks=pytest.mark.slow),
     ("5b", [RNG.randrange(6, DIGITS_BATCHES), RNG.randrange(5, LAST_OF_EPOCH)]),
 ]
 
 
 @pytest.mark.parametrize(("every", "batches"), KILLS)
-def test_digits_killed_at_a_batch_resumes_to_the_bit(every: str, batches: list[int], digits: Result, tmp_path: Path) -> None:
+def test_digits_killed_at_a_batch_resumes_to_the_bit(
+    every: str, batches: list[int], digits: Result, tmp_path: Path, server: Server
+) -> None:
     for batch in batches:
         killed(tmp_path, "--every", every, DIGITS, "--epochs", DIGITS_EPOCHS, at_batch=batch)
 
-    resumed = detrain("run", "--ckpt", tmp_path, "--every", every, DIGITS, "--epochs", DIGITS_EPOCHS)
+    resumed = server.detrain("run", "--ckpt", tmp_path, "--every", every, DIGITS, "--epochs", DIGITS_EPOCHS)
 
     assert_continues(resumed, digits)
 
 
 @pytest.mark.parametrize("save", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_digits_killed_during_a_save_resumes_to_the_bit(save: int, digits: Result, tmp_path: Path) -> None:
+def test_digits_killed_during_a_save_resumes_to_the_bit(save: int, digits: Result, tmp_path: Path, server: Server) -> None:
     assert killed(tmp_path, "--every", "9b", DIGITS, "--epochs", DIGITS_EPOCHS, in_save=save)
 
-    resumed = detrain("run", "--ckpt", tmp_path, "--every", "9b", DIGITS, "--epochs", DIGITS_EPOCHS)
+    resumed = server.detrain("run", "--ckpt", tmp_path, "--every", "9b", DIGITS, "--epochs", DIGITS_EPOCHS)
 
     assert_continues(resumed, digits)
     assert not list(tmp_path.glob(".*.tmp"))
@@ -111,10 +113,10 @@ def summaries(folder: Path) -> set[tuple[str, str, int, bytes]]:
     return found
 
 
-def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: Path) -> None:
+def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: Path, server: Server) -> None:
     first = detrain("run", "--ckpt", tmp_path, DIGITS, "--epochs", DIGITS_EPOCHS)
 
-    again = detrain("run", "--ckpt", tmp_path, DIGITS, "--epochs", DIGITS_EPOCHS)
+    again = server.detrain("run", "--ckpt", tmp_path, DIGITS, "--epochs", DIGITS_EPOCHS)
 
     assert first.out == digits.out
     assert again.out.splitlines() == digits.out.splitlines()[-2:]
@@ -122,9 +124,9 @@ def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: 
 
 
 @pytest.mark.parametrize(("every", "at_batch"), [pytest.param("1", 130, marks=pytest.mark.slow), ("20b", 75)])
-def test_the_fit_example_killed_resumes_to_the_bit(every: str, at_batch: int, tmp_path: Path) -> None:
+def test_the_fit_example_killed_resumes_to_the_bit(every: str, at_batch: int, tmp_path: Path, server: Server) -> None:
     command = ("--every", every, EXAMPLES / "digits" / "fit.py", "--epochs", 4)
     whole = bare(EXAMPLES / "digits" / "fit.py", "--epochs", 4)
     assert killed(tmp_path, *command, at_batch=at_batch)
 
-    assert_continues(detrain("run", "--ckpt", tmp_path, *command), whole)
+    assert_continues(server.detrain("run", "--ckpt", tmp_path, *command), whole)

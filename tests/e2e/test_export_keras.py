@@ -215,7 +215,7 @@ def test_one_model_has_the_given_name(trained: tuple[Path, list[str]]) -> None:
     assert content(folder / "only.weights.h5") == content(folder / "own-conv.weights.h5")
 
 
-@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_killed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_places_are_those_of_the_moment(is_killed: bool, trained: tuple[Path, list[str]], tmp_path: Path) -> None:
     """In a resumed run; and where a model comes to have a second name for a layer, with no variable made."""
     for name in ("models.py", "program.py"):

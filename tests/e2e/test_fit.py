@@ -238,7 +238,13 @@ show(model, rate, memory)
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+SLOW = {"steps of a repeated set, several a call", "a GAN on a filtered set of unknown length", "two replicas"}
+"""What `tests/programs` have a like of."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [], id=name) for name in PROGRAMS]
+)
 def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + PROGRAMS[name])

@@ -553,6 +553,7 @@ def test_a_step_in_a_step_reads_its_variables_before_it_writes_them(tmp_path: Pa
     assert run.out == "{'compiled': {129.28125}, 'nested': {105.78125}, 'nested and compiled': {105.78125}}\n", run.err
 
 
+@pytest.mark.slow
 def test_bare_runs_of_a_linear_adversary_are_equal(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + PROGRAMS["a linear adversary and a moving average"])

@@ -50,7 +50,13 @@ def place(base: str, loop: dict[str, Any] | None, root: Path) -> tuple[str, int]
     return None if loop is None else (os.path.relpath(os.path.join(base, loop["file"]), root), loop["line"])
 
 
-@pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.name)
+SLOW = {"eight_replicas.py"}
+"""Run by `test_exactness.py`, too."""
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(each, marks=[pytest.mark.slow] if each.name in SLOW else [], id=each.name) for each in TRAINING]
+)
 def test_the_loops_the_load_and_the_update_are_found(path: Path, server: Server, tmp_path: Path) -> None:
     words = ("--epochs", "1000", *command(path))
     run = trace(tmp_path, *words) if path.name in FRESH else trace_forked(server, tmp_path, *words)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, detrain, plain
+from tests.e2e.runs import Result, Run, plain
 
 BODY = """
 optimizer = Optimizer(np.ones(3))
@@ -73,7 +73,7 @@ def whole(folder: Path, name: str) -> Result:
 
 @pytest.mark.parametrize("every", ["1", "2b"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: str, tmp_path: Path) -> None:
+def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: str, tmp_path: Path, detrain: Run) -> None:
     expected = whole(tmp_path / "whole", name)
     for where in ("2:4", "3:1", ""):
         last = detrain("run", "--every", every, program(tmp_path, name), cwd=tmp_path, DIE_AT=where)
@@ -83,7 +83,7 @@ def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: s
     assert "not captured" not in last.err
 
 
-def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
+def test_what_is_cut_off_is_kept(tmp_path: Path, detrain: Run) -> None:
     name = "open for appending"
     detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")
     lines = (tmp_path / "log.txt").read_text().splitlines()
@@ -94,7 +94,7 @@ def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
     assert "set back from" in resumed.err
 
 
-def test_a_run_that_starts_anew_empties_its_files(tmp_path: Path) -> None:
+def test_a_run_that_starts_anew_empties_its_files(tmp_path: Path, detrain: Run) -> None:
     name = "open for writing"
     expected = whole(tmp_path / "whole", name)
     detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")
@@ -103,7 +103,7 @@ def test_a_run_that_starts_anew_empties_its_files(tmp_path: Path) -> None:
     assert anew.out == expected.out
 
 
-def test_a_file_that_has_gone_is_said(tmp_path: Path) -> None:
+def test_a_file_that_has_gone_is_said(tmp_path: Path, detrain: Run) -> None:
     name = "opened for each line"
     detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")
     os.truncate(tmp_path / "log.txt", 3)
@@ -133,7 +133,7 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("places", [["1 0:1"], ["1 2:1", "2 0:2"], ["2 2:3"]])
-def test_a_log_of_an_earlier_training_is_not_emptied_on_the_way(places: list[str], tmp_path: Path) -> None:
+def test_a_log_of_an_earlier_training_is_not_emptied_on_the_way(places: list[str], tmp_path: Path, detrain: Run) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + IN_PHASES)
     (tmp_path / "whole").mkdir()
@@ -163,7 +163,7 @@ show(optimizer.weights)
 """
 
 
-def test_a_file_of_a_later_moment_that_is_read_is_said(tmp_path: Path) -> None:
+def test_a_file_of_a_later_moment_that_is_read_is_said(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + REWRITTEN)
     assert detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1").status == -9
     (checkpoint,) = sorted((tmp_path / "ckpt").glob("*e00002*.h5"))
@@ -179,7 +179,7 @@ def test_a_file_of_a_later_moment_that_is_read_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", ["tempfile.TemporaryFile('w+')", "gone()"])
-def test_a_file_without_a_path_is_named(made: str, tmp_path: Path) -> None:
+def test_a_file_without_a_path_is_named(made: str, tmp_path: Path, detrain: Run) -> None:
     gone = "import os, tempfile\ndef gone():\n    file = open('gone.txt', 'w+')\n    os.unlink('gone.txt')\n    return file\n"
     body = BODY.format(write="scratch.write('x')", write_epoch="scratch.seek(0); print(len(scratch.read()))")
     body = body.replace('print(open("log.txt").read())\n', "")
