@@ -1,7 +1,8 @@
 """Tensors of several parts: what they are made of, and how they are made again of that.
 
 Sparse and ragged tensors and indexed slices cannot be changed: one that is still of its parts stays the object that it is. A
-`TensorArray` of eager mode holds a Python list that its methods change; what they return is a wrapper around the same array.
+`TensorArray` of eager mode holds a Python list that its methods change; what they return is a wrapper around the same array. A
+`ref()` stands for a variable or tensor as a key.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.ops.tensor_array_ops import _EagerTensorArray
 from tensorflow.python.util import tf_should_use
+from tensorflow.python.util.object_identity import Reference
 
 _WRAPPER: Final = tf_should_use.ShouldUseWrapper.__name__
 
@@ -30,6 +32,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         shape = own._element_shape.as_list() if own._element_shape.rank is not None else None
         options = [own._dtype.name, own._dynamic_size, own._clear_after_read, own._infer_shape]
         return "tensorflow.TensorArray", [*options, shape, own._tensor_array, own._previously_read_indices]
+    if cls is Reference:
+        return "tensorflow.Reference", [value.deref()]
     if cls.__name__ == _WRAPPER and cls.__module__ == tf_should_use.__name__:
         wrapped = object.__getattribute__(value, "_tf_should_use_wrapped_value")
         return None if parts(wrapped) is None else ("tensorflow.wrapper", [wrapped])
@@ -58,6 +62,7 @@ _MAKERS: Final[dict[str, Callable[..., Any]]] = {
     "tensorflow.SparseTensor": tf.SparseTensor,
     "tensorflow.IndexedSlices": tf.IndexedSlices,
     "tensorflow.RaggedTensor": _ragged,
+    "tensorflow.Reference": Reference,
     "tensorflow.wrapper": lambda wrapped: wrapped,
 }
 

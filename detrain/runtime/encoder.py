@@ -49,6 +49,8 @@ from detrain.runtime.stdlib_state import parts
 from detrain.runtime.tables import is_large, is_table, table_parts
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
+"""Where a process of 64 bits may have its objects."""
 
 
 class Encoder(Leaves):
@@ -59,6 +61,9 @@ class Encoder(Leaves):
         for number, view, path in self._far_views:
             is_near = id(owner_of(view)) in self._numbers
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
+        for number, holder, keys, path in self._addresses:
+            if not self._numbers.keys().isdisjoint(keys):
+                self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
         roots = {**roots, **self._classes}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
@@ -118,7 +123,7 @@ class Encoder(Leaves):
         if cls in (set, frozenset):
             return self._encode_set(number, value, path)
         if cls.__name__ in CONTAINERS and CONTAINERS[cls.__name__] is cls:
-            return self._encode_container(cls, value, path)
+            return self._encode_container(number, cls, value, path)
         if cls is np.ndarray:
             return self._encode_ndarray(number, value, path)
         kinds = np.generic | np.dtype | np.random.SeedSequence | np.random.BitGenerator | random.Random
@@ -132,20 +137,28 @@ class Encoder(Leaves):
         """Encode attributes; names are items too, since a name need not be valid UTF-8."""
         return [[self.encode(name, path), self.encode(item, f"{path}.{name}")] for name, item in list(values.items())]
 
-    def _encode_container(self, cls: Any, value: Any, path: str) -> list[Item]:
+    def _encode_container(self, number: int, cls: Any, value: Any, path: str) -> list[Item]:
         """Encode what a container holds; read past the methods of a class that derives from it."""
         if issubclass(cls, dict):
             entries = list((cls if cls is collections.OrderedDict else dict).items(value))
+            self._note_addresses(number, cls, [key for key, _ in entries], path)
             pairs = [[self.encode(k, f"{path} key"), self.encode(v, key_path(path, k))] for k, v in entries]
             factory = self.encode(value.default_factory, f"{path}.default_factory") if cls is collections.defaultdict else None
             return [cls.__name__, pairs, factory]
         items = self._encode_all(list(cls.__iter__(value)), path)
         return [cls.__name__, items, value.maxlen] if cls is collections.deque else [cls.__name__, items]
 
+    def _note_addresses(self, number: int, cls: type, keys: list[object], path: str) -> None:
+        """Note keys that may be addresses of objects: whether one is, shows when all objects are known."""
+        found = set() if self._collects else {key for key in keys if type(key) is int and key in _ADDRESSES}
+        if found:
+            self._addresses.append((number, cls.__name__, found, path))
+
     def _encode_set(self, number: int, value: Any, path: str) -> list[Item]:
         """Encode a set with what its order takes; one that no process can order alike is named, unless it is as it was."""
         base = set if isinstance(value, set) else frozenset
         name, content = base.__name__, list(base.__iter__(value))
+        self._note_addresses(number, base, content, path)
         has_order = len(content) < 2 or all(map(has_value_hash, content))
         before, self._is_unordered = self._is_unordered, self._is_unordered or not has_order
         items = self._encode_all(content, path)
@@ -244,7 +257,7 @@ class Encoder(Leaves):
         if base is set:
             content: list[Item] | None = self._encode_set(number, value, path)
         else:
-            content = None if base is None else self._encode_container(base, value, path)
+            content = None if base is None else self._encode_container(number, base, value, path)
         return ["object", class_name(cls), attributes, self._encode_pairs({n: i[0] for n, i in slots.items()}, path), content]
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:

@@ -59,6 +59,7 @@ class Leaves:
         self._classes: dict[str, Item] = {}
         """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any more."""
         self._noted: set[type] = set()
+        self._addresses: list[tuple[int, str, set[Any], str]] = []
         self._far_views: list[tuple[int, Array, str]] = []
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""

@@ -77,6 +77,9 @@ class LiveEncoder(Encoder):
             return self._encode_opaque(number, value, path)
         return super()._encode_special(number, value, path)
 
+    def _note_addresses(self, *_: object) -> None:
+        """In this process objects stay where they are."""
+
     def _encode_set(self, number: int, value: Any, path: str) -> list[Item]:
         base = set if isinstance(value, set) else frozenset
         content = list(base.__iter__(value))

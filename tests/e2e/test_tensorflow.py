@@ -389,7 +389,7 @@ model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)
 model.rows = tf.ragged.constant([[1.0], [2.0, 3.0]])
 even = tf.RaggedTensor.from_uniform_row_length(model.rows, 2)
-sparse, slices, text = tf.sparse.from_dense([0.0, 1.0]), [], tf.constant(b"a")
+sparse, slices, text, seen = tf.sparse.from_dense([0.0, 1.0]), [], tf.constant(b"a"), {}
 kept = tf.TensorArray(tf.float32, 1, dynamic_size=True, clear_after_read=False)
 for epoch in range(4):
     for step, (a, b) in enumerate(data):
@@ -400,10 +400,11 @@ for epoch in range(4):
         model.rows, even, sparse, text = model.rows * 1.5, even * 0.5, sparse * 2.0, text + b"\\0"
         slices.append(tf.IndexedSlices(loss, tf.constant([step]), tf.constant([8])))
         kept = kept.write(kept.size(), loss)
+        seen |= {each.ref(): 0.5 * seen.get(each.ref(), 0.0) + step for each in model.variables}
         die(f"{epoch}:{step}")
     words = tf.constant([["ab", ""], ["c", "d"]]) + text
     print(model.rows, even, even.shape, tf.sparse.to_dense(sparse), kept.stack())
-    print(slices[-1].values, slices[0], text, words, flush=True)
+    print(slices[-1].values, slices[0], text, words, [seen[each.ref()] for each in model.variables], flush=True)
 show(*model.variables)
 """,
     "an iterator that lives on": """

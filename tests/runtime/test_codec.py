@@ -23,6 +23,7 @@ import sqlite3
 import struct
 import sys
 import threading
+import time
 import types
 import typing
 import weakref
@@ -234,6 +235,19 @@ def test_nan_is_found_again_as_the_key_that_it_was() -> None:
     assert before["table"][np.nan] == 4
     assert before["table"][before["key"]] == 2
     assert len(before["table"]) == 3
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("make", [lambda key: {key: 1.0}, lambda key: {key}, lambda key: {"a": [{key: 1.0, 7: 2.0}]}])
+def test_what_is_keyed_by_addresses_is_named(make: Callable[[int], Any], is_first: bool) -> None:
+    item = [0.0]
+    world: World = {"table": make(id(item)), "item": item, "times": {time.time_ns() // 1000 // 8 * 8: 1}}
+    world = world if is_first else dict(reversed(world.items()))
+
+    [said] = encode(world, baseline_of(world)).not_captured
+
+    assert said.startswith("table")
+    assert "it has addresses (`id`), others in each process" in said
 
 
 def test_a_set_in_the_order_of_addresses_is_named_unless_it_is_as_it_was() -> None:
