@@ -15,7 +15,7 @@ from typing import Final, cast
 from detrain.frameworks import Framework
 from detrain.runtime import report
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
-from detrain.runtime.derived import stored_outside
+from detrain.runtime.derived import stored_on_names, stored_outside
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
@@ -270,7 +270,9 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
             running[id(each.f_globals)] = each
         else:
             yield _frame_root(depth, each), dict(each.f_locals) if is_everything else live_locals(each)
-    for name, module in _modules(frame).items():
+    modules = _modules(frame)
+    yield from _set_on_libraries(modules.values())
+    for name, module in modules.items():
         module_frame = running.get(id(vars(module)))
         is_whole = is_everything or module_frame is None
         values = dict(vars(module)) if is_whole or module_frame is None else live_locals(module_frame)
@@ -282,6 +284,22 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
                 if not (key.startswith("__") and key.endswith("__")) and not isinstance(value, _SKIPPED_TYPES)
             },
         )
+
+
+def _set_on_libraries(modules: Iterable[ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (root, names) of what the user's modules store on modules of libraries (`np.step = 3`)."""
+    modules, found = list(modules), dict[str, dict[str, object]]()
+    for module in modules:
+        for dotted, attribute in stored_on_names(module.__file__ or "") if hasattr(module, "__file__") else ():
+            target: object = module
+            for name in dotted.split("."):
+                target = vars(target).get(name) if isinstance(target, ModuleType) else None
+            if isinstance(target, ModuleType) and target not in modules and attribute in vars(target):
+                value = vars(target)[attribute]
+                if not isinstance(value, _SKIPPED_TYPES) and sys.modules.get(target.__name__) is target:
+                    found.setdefault(target.__name__, {})[attribute] = value
+    for name, values in found.items():
+        yield f"module|{name}", values
 
 
 def _modules(frame: FrameType) -> dict[str, ModuleType]:

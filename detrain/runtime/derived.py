@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import re
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from detrain.parsing import parse
 from detrain.runtime.naming import is_own_class, module_of
 
 _FRAMEWORKS: Final = frozenset({"keras", "tensorflow", "tf_keras"})
+_DOTTED: Final = re.compile(r"\w+(\.\w+)*")
 _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
 """Ways to store attributes under names that are texts."""
 _BUILT_LAZILY: Final = frozenset({"built"})
@@ -41,6 +43,17 @@ def stored_outside(file: str) -> frozenset[str]:
     attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     stored = {node.attr for node in attributes if id(node) not in in_classes or ast.unparse(node.value) != "self"}
     return frozenset(stored | {name for node in nodes if (name := _set_by_name(node)) is not None}) - _BUILT_LAZILY
+
+
+@lru_cache(maxsize=512)
+def stored_on_names(file: str) -> frozenset[tuple[str, str]]:
+    """Return what a source file stores attributes on, with their names: (`np`, `step`) for `np.step += 1`, dotted names whole."""
+    try:
+        nodes = list(ast.walk(parse(Path(file).read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return frozenset((name, node.attr) for node in stored if _DOTTED.fullmatch(name := ast.unparse(node.value)))
 
 
 def _set_by_name(node: ast.AST) -> str | None:

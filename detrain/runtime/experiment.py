@@ -15,6 +15,7 @@ import xxhash
 from detrain.errors import FaultInvalid, FaultNotFired
 from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, Injection, written
 from detrain.faults.sites import Site
+from detrain.runtime import report
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.metric import is_accuracy
 
@@ -264,9 +265,7 @@ class ExperimentRun:
 
     def _exit(self) -> NoReturn:
         self._drain()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
+        report.flush_output()
         os._exit(0)
 
 

@@ -6,6 +6,7 @@ They stay as the process has them; where one has moved since the loop was entere
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import contextvars
 import functools
 import io
@@ -27,6 +28,7 @@ from detrain.runtime.tables import content, is_table
 
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+_STDERR: Final = 2
 _BUILTIN: Final = ("builtins", "itertools")
 _STILL: Final = frozenset(
     {"tensorflow", "keras", "tf_keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
@@ -66,6 +68,8 @@ def position(value: Any) -> object:
         return value.index
     if isinstance(value, np.nditer):
         return None if value.finished else value.iterindex
+    if isinstance(value, contextlib.ExitStack | contextlib.AsyncExitStack):
+        return len(value._exit_callbacks)  # type: ignore[union-attr]
     if isinstance(value, weakref.WeakSet):
         return tuple(sorted(map(id, value)))
     if module in _STREAMS:
@@ -89,14 +93,22 @@ def place_of(value: Any) -> str | None:
 
 def _place(file: Any) -> object:
     try:
-        return None if file.closed or file in _STANDARD else file.tell()
+        return None if file.closed or _is_standard(file) else file.tell()
     except (OSError, ValueError):
         return None
 
 
+def _is_standard(file: Any) -> bool:
+    """Return whether a file is a standard stream of the process, be it wrapped anew."""
+    try:
+        return file in _STANDARD or file.fileno() <= _STDERR
+    except (OSError, ValueError):
+        return False
+
+
 def is_open_for_writing(value: Any) -> bool:
     """Return whether an object is a file that is open for writing, the standard streams aside."""
-    if not isinstance(value, _FILES) or value in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+    if not isinstance(value, _FILES) or _is_standard(value):
         return False
     return not value.closed and value.writable()
 

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from detrain.errors import DetrainError, Diverged, UsageError
+from detrain.runtime import report
 from detrain.runtime.cursor import FETCHED_IN_BODY, NOTHING
 
 if TYPE_CHECKING:
@@ -105,9 +106,7 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
 
 def fail(error: DetrainError) -> NoReturn:
     """Print an error and end the process at once; `finally` blocks of the program do not run on a state that is wrong."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    report.flush_output()
     print(f"detrain: error: {error}", file=sys.__stderr__, flush=True)
     os._exit(error.exit_code)
 

@@ -22,6 +22,13 @@ def warn(text: str) -> None:
 _status: list[Any] = []
 
 
+def flush_output() -> None:
+    """Have what the program has printed written; its own stand-ins for the streams may not know how, or be closed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+
+
 def start_forwarding(to: object) -> None:
     """Show, on a terminal, that batches are being passed over, until `stop_forwarding`."""
     stream = sys.__stderr__

@@ -517,9 +517,7 @@ class Session:
     def _take(self, cut: Cut, frame: FrameType, loop: Loop | None) -> None:
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
         self._batches.settle()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
+        report.flush_output()
         for framework in self.frameworks:
             framework.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
@@ -699,9 +697,7 @@ class Session:
         """End as SIGTERM ends a process, with everything written."""
         self.finish()
         report.say(f"ended by SIGTERM {how}; run it again to go on")
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
+        report.flush_output()
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _tensors(self) -> dict[str, Array]:

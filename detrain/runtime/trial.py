@@ -6,12 +6,12 @@ import io
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from detrain.runtime import report
 from detrain.runtime.digest import Array, digest_array
 
 VARIABLE: Final = "DETRAIN_TRIAL"
@@ -40,8 +40,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     def at_cut(self, what: str, cursor: str) -> None:
         """A checkpoint has been taken, or the state of one set: note how much has been printed, if that goes to a file."""
-        if sys.stdout is not None and not sys.stdout.closed:
-            sys.stdout.flush()
+        report.flush_output()
         self._note(f"{what} {cursor}", os.fstat(1).st_size)
 
     def at_end(self, of: str, tensors: Mapping[str, Array]) -> None:

@@ -190,3 +190,45 @@ def test_a_file_without_a_path_is_named(made: str, tmp_path: Path, detrain: Run)
     assert run.status == 0, run.err
     assert "not captured" in run.err
     assert "scratch (" in run.err
+
+
+STREAMS = {
+    "a class that writes twice": """
+class Tee:
+    def __init__(self):
+        self.file, self.out, self.written = open("out.txt", "w"), sys.stdout, 0
+    def write(self, text):
+        self.written += self.file.write(text)
+        self.out.write(text)
+    def flush(self):
+        self.file.flush()
+        self.out.flush()
+sys.stdout = Tee()
+""",
+    "a file": 'sys.stdout = open("out.txt", "w")',
+    "a wrapper": 'import io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", line_buffering=True)',
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_what_a_program_has_in_the_place_of_its_output_goes_on(name: str, tmp_path: Path, detrain: Run) -> None:
+    text = """
+optimizer = Optimizer(np.ones(3))
+np.steps = 0.0
+for epoch in range(2):
+    for step in range(4):
+        np.steps += 1
+        optimizer.apply_gradients(np.full(3, np.steps))
+        print(epoch, step, optimizer.weights.tolist(), getattr(sys.stdout, "written", ""))
+        die(f"{epoch}:{step}")
+"""
+    (tmp_path / "program.py").write_text(PRELUDE + STREAMS[name] + text)
+    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    written = (tmp_path / "out.txt").read_text() if (tmp_path / "out.txt").exists() else ""
+    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:2")
+    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert (whole.status, died.status, again.status) == (0, -9, 0), died.err + again.err
+    assert "not captured" not in died.err + again.err
+    assert again.out == whole.out[-len(again.out) or len(whole.out) :]
+    assert (tmp_path / "out.txt").read_text() == written if written else again.out

@@ -400,11 +400,11 @@ for epoch in range(4):
         model.rows, even, sparse, text = model.rows * 1.5, even * 0.5, sparse * 2.0, text + b"\\0"
         slices.append(tf.IndexedSlices(loss, tf.constant([step]), tf.constant([8])))
         kept = kept.write(kept.size(), loss)
-        seen |= {each.ref(): 0.5 * seen.get(each.ref(), 0.0) + step for each in model.variables}
+        seen |= {each.value.ref(): 0.5 * seen.get(each.value.ref(), 0.0) + step for each in model.variables}
         die(f"{epoch}:{step}")
     words = tf.constant([["ab", ""], ["c", "d"]]) + text
     print(model.rows, even, even.shape, tf.sparse.to_dense(sparse), kept.stack())
-    print(slices[-1].values, slices[0], text, words, [seen[each.ref()] for each in model.variables], flush=True)
+    print(slices[-1].values, slices[0], text, words, [seen[each.value.ref()] for each in model.variables], flush=True)
 show(*model.variables)
 """,
     "an iterator that lives on": """
