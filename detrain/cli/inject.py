@@ -11,9 +11,10 @@ import numpy as np
 import xxhash
 
 from detrain.cli.outcomes import outcome_of
+from detrain.cli.pictures import check_plot
 from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
-from detrain.cli.trial_plot import check_plot, plot_trial
+from detrain.cli.trial_plot import plot_trial
 from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
 from detrain.cli.wanted import RecordedFault, Wanted, drawn_fault, read_wanted
 from detrain.errors import AnotherProgram, EnvironmentChanged, FaultNotFired, SiteUnknown, UsageError

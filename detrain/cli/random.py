@@ -11,9 +11,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from detrain.cli.campaign_plot import plot_campaign
 from detrain.cli.inject import LEAST_WITH_GUARD, Trial, record_of, run_trial
+from detrain.cli.pictures import check_plot
 from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.shares import wilson
 from detrain.cli.together import run_together
 from detrain.cli.trials import Done, Subject
 from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
@@ -53,6 +56,7 @@ _DRAWS = 100
     help="auto: many trials in one process where it can go back exactly; process: each in one of its own.",
 )
 @click.option("--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="S", help="A longer trial hangs [3600].")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the outcomes and losses: a .png, .svg or .html.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the records [in the folder of the checkpoints].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
@@ -70,6 +74,7 @@ def command(
     guard: bool,
     engine: str,
     time_limit: float,
+    plot: Path | None,
     out: Path | None,
     as_json: bool,
     is_module: bool,
@@ -85,6 +90,7 @@ def command(
     Example:
       detrain random -n 50 --seed 1 --after 100 train.py
     """
+    check_plot(plot)
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, has_guard=guard)
     models = [model_named(name) for name in names.split(",")] if names else list(PUBLISHED.values())
     first, last = _epochs(epochs)
@@ -113,6 +119,8 @@ def command(
         if not as_json:
             report.say(f"trial {number}: {_described(record)}")
     in_order = [record for _, record in sorted(records.items())]
+    if plot is not None and in_order:
+        plot_campaign(plot, in_order)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(in_order), indent=1).decode())
     else:
@@ -246,15 +254,6 @@ def _described(record: FaultRecord) -> str:
     injection = record.experiment.injection
     assert injection is not None
     return f"{record.model} in {injection.site} at {written(record.experiment.at)}: {record.outcome}"
-
-
-def wilson(count: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Return the Wilson score interval (95 %) of a share, from 0 to 1 (Wilson 1927, eq. in the text; Brown et al. 2001, eq. 4)."""
-    share = count / total
-    middle = share + z * z / (2 * total)
-    spread = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    scale = 1 + z * z / total
-    return max((middle - spread) / scale, 0.0), min((middle + spread) / scale, 1.0)
 
 
 def _show(records: Sequence[FaultRecord], unfired: int, folder: Path, *, has_guard: bool) -> None:

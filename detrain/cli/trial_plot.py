@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import html
-import io
 import math
 from pathlib import Path
 from typing import Any, Final
 
 from detrain.cli.outcomes import accuracy_of, loss_of
+from detrain.cli.pictures import BLUE, GREY, RED, write_picture
 from detrain.cli.trials import Done
-from detrain.errors import UsageError
 from detrain.faults.experiment import Cursor, written
 from detrain.faults.record import FaultRecord
 
-SUFFIXES: Final = (".png", ".svg", ".html")
-_GOLDEN, _FAULTY, _FAULT = "#4477aa", "#ee6677", "#888888"
-"""Of Paul Tol's bright scheme, told apart by colour-blind readers too."""
-
-
-def check_plot(path: Path | None) -> None:
-    """Raise UsageError for a file that no picture can be written to, before anything runs."""
-    if path is None:
-        return
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"--plot {str(path)!r} is no picture", f"end it with one of {', '.join(SUFFIXES)}")
-    try:
-        import matplotlib  # noqa: F401 - asked for here so that its absence is said before the run
-    except ImportError as error:
-        raise UsageError("--plot needs matplotlib", "install detrain[plot]") from error
+_MOST_ELEMENTS: Final = 64
 
 
 def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> None:
@@ -41,21 +25,28 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
     figure = Figure(figsize=(9, 5.5 if has_accuracy else 3.4), layout="constrained")
     axes = figure.subplots(2 if has_accuracy else 1, 1, sharex=True, squeeze=False)[:, 0]
     for axis, value, name in zip(axes, (loss_of, accuracy_of), ("loss", "accuracy"), strict=False):
-        for done, color, label, width in ((golden, _GOLDEN, "golden", 2.4), (faulty, _FAULTY, "with the fault", 1.2)):
+        for done, color, label, width in ((golden, BLUE, "golden", 2.4), (faulty, RED, "with the fault", 1.2)):
             known = done.by_cursor()
             points = [value(known[cursor]) if cursor in known else math.nan for cursor in cursors]
             axis.plot(range(len(points)), [p if math.isfinite(p) else math.nan for p in points], color=color, lw=width, label=label)
             _mark_not_finite(axis, points, color)
-        axis.axvline(cursors.index(at), color=_FAULT, ls="--", lw=1, label=f"fault at {written(at)}")
+        axis.axvline(cursors.index(at), color=GREY, ls="--", lw=1, label=f"fault at {written(at)}")
         axis.set_ylabel(name)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=9)
     _label_epochs(axes[-1], cursors)
     figure.suptitle(f"{record.model} in {_where(record)}: {record.outcome}", fontsize=11)
-    if path.suffix == ".html":
-        path.write_text(_page(record, figure), encoding="utf-8")
-    else:
-        figure.savefig(path, dpi=150)
+    rest = (
+        f"; {len(record.elements)} elements, of which {_MOST_ELEMENTS} are below" if len(record.elements) > _MOST_ELEMENTS else ""
+    )
+    write_picture(
+        path,
+        figure,
+        f"{record.model} in {_where(record)} at {written(at)}",
+        f"Outcome: {record.outcome}; program {' '.join((record.program, *record.arguments))}{rest}",
+        ("position", "golden", "injected"),
+        ((str(list(each.position)), each.golden, each.injected) for each in record.elements[:_MOST_ELEMENTS]),
+    )
 
 
 def _mark_not_finite(axis: Any, points: list[float], color: str) -> None:
@@ -75,23 +66,3 @@ def _label_epochs(axis: Any, cursors: list[Cursor]) -> None:
 def _where(record: FaultRecord) -> str:
     injection = record.experiment.injection
     return "" if injection is None else f"the {injection.operand} of {injection.site}"
-
-
-def _page(record: FaultRecord, figure: Any) -> str:
-    picture = io.StringIO()
-    figure.savefig(picture, format="svg")
-    svg = picture.getvalue()
-    rows = "".join(
-        f"<tr><td>{html.escape(str(list(element.position)))}</td><td>{element.golden}</td><td>{element.injected}</td></tr>"
-        for element in record.elements[:64]
-    )
-    rest = f"<p>and {len(record.elements) - 64} more elements</p>" if len(record.elements) > 64 else ""
-    title = html.escape(f"{record.model} in {_where(record)} at {written(record.experiment.at)}")
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
-        "svg{width:100%;height:auto}td,th{padding:.1em 1em .1em 0;text-align:left;font-variant-numeric:tabular-nums}</style>"
-        f"<h1>{title}</h1><p>Outcome: <b>{html.escape(record.outcome)}</b>; program {html.escape(record.program)} "
-        f"{html.escape(' '.join(record.arguments))}</p>{svg[svg.index('<svg') :]}"
-        f"<h2>Elements</h2><table><tr><th>position</th><th>golden</th><th>injected</th></tr>{rows}</table>{rest}</html>\n"
-    )

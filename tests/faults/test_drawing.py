@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from detrain.cli.outcomes import UNKNOWN, outcome_of
-from detrain.cli.random import Drawing, wilson
+from detrain.cli.random import Drawing
+from detrain.cli.shares import wilson
 from detrain.cli.trials import HANG, Done, same_before, same_from
 from detrain.errors import FaultInvalid, SiteUnknown
 from detrain.faults.bits import dtype_named

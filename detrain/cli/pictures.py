@@ -1,0 +1,50 @@
+"""Files of pictures: PNG, SVG, or a page of HTML with the picture and what belongs to it."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from detrain.errors import UsageError
+
+SUFFIXES: Final = (".png", ".svg", ".html")
+BLUE, RED, GREY = "#4477aa", "#ee6677", "#888888"
+"""Of Paul Tol's bright scheme, told apart by colour-blind readers too."""
+
+
+def check_plot(path: Path | None) -> None:
+    """Raise UsageError for a file that no picture can be written to, before anything runs."""
+    if path is None:
+        return
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"--plot {str(path)!r} is no picture", f"end it with one of {', '.join(SUFFIXES)}")
+    try:
+        import matplotlib  # noqa: F401 - asked for here so that its absence is said before the run
+    except ImportError as error:
+        raise UsageError("--plot needs matplotlib", "install detrain[plot]") from error
+
+
+def write_picture(path: Path, figure: Any, title: str, said: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a figure; a page has a title, what is `said` above the picture, and a table below it."""
+    if path.suffix != ".html":
+        figure.savefig(path, dpi=150)
+        return
+    picture = io.StringIO()
+    figure.savefig(picture, format="svg")
+    svg = picture.getvalue()
+    lines = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
+    path.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+        "svg{width:100%;height:auto}td,th{padding:.1em 1em .1em 0;text-align:left;font-variant-numeric:tabular-nums}</style>"
+        f"<h1>{html.escape(title)}</h1><p>{html.escape(said)}</p>{svg[svg.index('<svg') :]}"
+        f"<table><tr>{_cells('th', heads)}</tr>{lines}</table></html>\n",
+        encoding="utf-8",
+    )
+
+
+def _cells(kind: str, texts: Iterable[str]) -> str:
+    return "".join(f"<{kind}>{html.escape(text)}</{kind}>" for text in texts)
