@@ -23,9 +23,10 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
+from detrain.runtime.derived import stored_names
 from detrain.runtime.digest import digest_array
 from detrain.runtime.graph import CONTAINERS
-from detrain.runtime.library_state import FRAMEWORKS, is_library_class
+from detrain.runtime.library_state import FRAMEWORKS, extends_library, is_library_class
 from detrain.runtime.naming import module_of, own_attributes
 from detrain.runtime.tables import content, is_table
 
@@ -50,10 +51,12 @@ def inside(value: object) -> object:
 
     Objects of the program and of frameworks are captured by themselves, or named: what leads to them does not answer for them.
     """
-    top = module_of(type(value)).partition(".")[0]
-    if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_library_class(type(value))):
+    cls = type(value)
+    top, is_own = module_of(cls).partition(".")[0], extends_library(cls)
+    is_foreign = is_own or is_library_class(cls)
+    if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_foreign):
         return None
-    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _parts(value), 0
+    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _of_library(value) if is_own else _parts(value), 0
     if (not left and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
     while left and read < _MOST:
@@ -104,7 +107,13 @@ def _memory(value: Any) -> bytes | None:
 def _is_looked_into(item: Any) -> bool:
     known = (np.ndarray, random.Random, np.random.BitGenerator, np.random.Generator, np.random.RandomState)
     is_known = type(item) in CONTAINERS.values() or isinstance(item, known) or is_table(item) or _is_iterator_of_python(item)
-    return is_known or is_library_class(type(item))
+    return is_known or is_library_class(type(item)) or extends_library(type(item))
+
+
+def _of_library(value: object) -> list[Any]:
+    """Return what an object of the program's consists of but for what its own methods store there: that is captured."""
+    own, stored = own_attributes(value) or {}, stored_names(type(value))
+    return [each for name, item in own.items() if name not in stored for each in (name, item)]
 
 
 def _parts(item: Any) -> list[Any]:

@@ -1,7 +1,8 @@
 """Objects of libraries that hold nothing but data: an environment of gymnasium, a scaler of scikit-learn, a meter.
 
 They are captured as objects of the program are, but only as a whole: where one attribute is no data, none is set, because a part
-of a stranger's state may not fit the rest. What then changes is named (detrain.runtime.positions).
+of a stranger's state may not fit the rest. What then changes is named (detrain.runtime.positions). The same holds for what a
+library keeps in objects of the program's classes that derive from its own.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.Modul
 
 
 _verdicts: dict[type, bool] = {}
+_extending: dict[type, bool] = {}
 
 
 def is_library_class(cls: type) -> bool:
@@ -62,9 +64,18 @@ def _is_of_library(cls: type) -> bool:
     return is_known and top not in FRAMEWORKS and not module.startswith(_COMPILED) and not is_own_class(cls)
 
 
+def extends_library(cls: type) -> bool:
+    """Return whether a class of the program derives from such a class, and from none of a framework."""
+    if cls not in _extending:
+        tops = {module_of(base).partition(".")[0] for base in cls.__mro__}
+        _extending[cls] = is_own_class(cls) and any(map(is_library_class, cls.__mro__)) and tops.isdisjoint(FRAMEWORKS)
+    return _extending[cls]
+
+
 def is_library_object(value: object) -> bool:
-    """Return whether an object is of such a class, and has attributes."""
-    return is_library_class(type(value)) and own_attributes(value) is not None and not is_table(value)
+    """Return whether an object is of such a class, or of one that derives from it, and has attributes."""
+    cls = type(value)
+    return (is_library_class(cls) or extends_library(cls)) and own_attributes(value) is not None and not is_table(value)
 
 
 def is_data_object(value: object, is_state: Any) -> bool:

@@ -879,6 +879,41 @@ def test_what_changes_deep_inside_of_an_object_of_a_library_is_named() -> None:
         baseline = baseline_of(world)
 
 
+class Env(type("Env", (), {"__module__": "gymnasium.core"})):  # type: ignore[misc]
+    """A class of the program that derives from a library's, which keeps state of its own in it."""
+
+    def __init__(self, **of_the_library: Any) -> None:
+        vars(self).update(of_the_library, rng=np.random.default_rng(0), lives=[3])
+        self.steps = 0
+
+    def step(self) -> float:
+        self.steps += 1
+        self.lives[0] -= 1
+        return float(self.rng.random())
+
+
+def test_what_a_library_keeps_in_an_object_of_the_programs_comes_back() -> None:
+    """A wrapper of an environment began anew in a resumed run, in silence: only what its own methods store was captured."""
+    after, before = ({"env": Env(env=Env())} for _ in range(2))
+    baseline = baseline_of(after)
+    after["env"].step(), after["env"].env.step()
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert before["env"].env.steps == 1
+    assert (before["env"].step(), before["env"].env.step()) == (after["env"].step(), after["env"].env.step())
+    assert before["env"].lives == before["env"].env.lives == [1]
+
+
+def test_what_a_library_keeps_in_an_object_of_the_programs_is_named_where_it_is_not_all_data() -> None:
+    world: World = {"env": Env(env=Env(), lock=threading.Lock())}
+    baseline = baseline_of(world)
+    world["env"].steps += 1
+    assert encode(world, baseline).not_captured == []
+    world["env"].env.step()
+    assert [said.partition(" (")[0] for said in encode(world, baseline).not_captured] == ["env"]
+
+
 def test_what_leads_to_an_object_of_an_extension_that_shows_nothing_is_named() -> None:
     """The game behind an environment (ale_py) is in an object of C++, and began anew in a resumed run, in silence."""
     cv2 = pytest.importorskip("cv2")
