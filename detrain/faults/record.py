@@ -65,8 +65,9 @@ def read_record(path: Path) -> FaultRecord:
         record = msgspec.json.decode(path.read_bytes(), type=FaultRecord)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FaultInvalid(f"{str(path)!r} is no fault record: {error}", "give one that `detrain inject` has written") from error
-    if record.format > FORMAT:
-        raise FaultInvalid(f"{str(path)!r} has format {record.format}, this detrain reads {FORMAT}", "install a newer detrain")
+    if record.format != FORMAT:
+        todo = "install a newer detrain" if record.format > FORMAT else "give one that `detrain inject` has written"
+        raise FaultInvalid(f"{str(path)!r} has format {record.format}, this detrain reads {FORMAT}", todo)
     return record
 
 

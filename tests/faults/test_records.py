@@ -1,4 +1,4 @@
-"""Pictures of campaigns: they say of the records what a count of them says."""
+"""Records, and pictures of campaigns: these say of the records what a count of them says."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from detrain.cli.campaign_plot import plot_campaign
 from detrain.cli.inject import command as inject
 from detrain.cli.random import command as random
-from detrain.errors import UsageError
+from detrain.errors import FaultInvalid, UsageError
 from detrain.faults.experiment import Alarm, Experiment, Injection
-from detrain.faults.record import FaultRecord, Step
+from detrain.faults.record import FaultRecord, Step, read_record, write_record
 
 
 def record(model: str, outcome: str, losses: list[float | str], alarm: Alarm | None = None) -> FaultRecord:
@@ -65,6 +66,19 @@ def test_a_campaign_of_one_kind_is_drawn(records: list[FaultRecord], tmp_path: P
     plot_campaign(tmp_path / "one.png", records)
 
     assert (tmp_path / "one.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(("number", "todo"), [(0, "has written"), (2, "newer detrain")])
+def test_a_record_of_another_format_is_refused(number: int, todo: str, tmp_path: Path) -> None:
+    path = tmp_path / "trial.json"
+    write_record(path, RECORDS[0])
+    assert read_record(path) == RECORDS[0]
+    write_record(path, msgspec.structs.replace(RECORDS[0], format=number))
+
+    with pytest.raises(FaultInvalid, match=f"format {number}, this detrain reads 1") as refused:
+        read_record(path)
+
+    assert todo in refused.value.todo
 
 
 @pytest.mark.parametrize("command", [random, inject])
