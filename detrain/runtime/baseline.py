@@ -9,8 +9,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from detrain.runtime.graph import ABSENT
+from detrain.runtime.naming import static_name
 
 
 @dataclass(slots=True)
@@ -53,6 +55,16 @@ class Baseline:
     def is_bound(self, name: str, value: object) -> bool:
         """Return whether a name was bound to this object, and `bind` was told so."""
         return name in self._bound and self._bound[name]() is value
+
+    def bind_static(self, value: object) -> None:
+        """Note a module, or a function or class that a name in one leads to."""
+        self.bind(static_name(value), value)
+
+    def is_of_loop(self, value: Any) -> bool:
+        """Return whether the loop has defined a function or class, which its name leads to, in a module that was there."""
+        name = static_name(value)
+        module, _, qualified = name.partition(":")
+        return f"{module}:" in self._bound and qualified.isidentifier() and not self.is_bound(name, value)
 
     def has(self, value: object) -> bool:
         """Return whether an object was there."""

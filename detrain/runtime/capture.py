@@ -69,6 +69,10 @@ class Capture:
                 encoder.encode(value, _path(root, name))
                 if _may_be_held_elsewhere(value) and not (left is not None and left.is_bound(_place(root, name), value)):
                     found.bind(f"{root}|{name}", value)
+                if root.startswith("module|") and isinstance(value, type | FunctionType):
+                    found.bind_static(value)
+        for module in _modules(frame).values():
+            found.bind_static(module)
         for name, value in self._called().items():
             encoder.encode(value, f"{_CALLED}, {name}")
         if loop is not None and not loop.is_fetched_in_body:

@@ -292,6 +292,8 @@ class Encoder(Leaves):
     def _address(self, number: int, value: object, path: str) -> str | None:
         """Return the address of a function or class whose name does not lead to it; name it if it has none."""
         if is_findable(value):
+            if self._baseline.is_of_loop(value):
+                self._lose(number, path, type_name(value))
             return None
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)

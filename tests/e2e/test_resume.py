@@ -592,3 +592,27 @@ def test_an_epoch_loop_goes_on_after_another_one_inside_it(place: str, every: st
     assert (whole.status, killed.status, again.status) == (0, 0 if place == "end" else -9, 0), again.err
     assert again.out == whole.out
     assert "resuming" in again.err
+
+
+def test_a_function_that_a_body_defines_is_named(tmp_path: Path, detrain: Run) -> None:
+    """Its name in the module leads to none in a resumed run, which was refused, or to another, in silence."""
+    program = """
+def scale(x):
+    return x
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for batch in range(4):
+        die(f"{epoch}:{batch}")
+        def shifted(x): return scale(x) + batch
+        step = lambda x: shifted(x)
+        if epoch == batch == 0:
+            def scale(x): return 2 * x
+        optimizer.apply_gradients(step(np.full(3, random.random())))
+"""
+    (tmp_path / "program.py").write_text(PRELUDE + program)
+
+    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
+    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert (died.status, again.status) == (-9, 0), died.err + again.err
+    assert "will not have them as they are now: scale (function), shifted (function)\n" in died.err
