@@ -59,9 +59,12 @@ def position(value: Any) -> object:
         now = value.get(None)
         return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
     if isinstance(value, logging.Filterer):
-        parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None))
+        # `buffer`: what a handler writes later.
+        parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
         own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
         return own_level, tuple(map(id, parts))
+    if isinstance(value, contextlib.ExitStack):
+        return len(value._exit_callbacks)  # type: ignore[attr-defined]
     if isinstance(value, threading.Semaphore):
         return value._value
     if isinstance(value, np.flatiter | np.broadcast):

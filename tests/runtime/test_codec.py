@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import ctypes
 import dataclasses
@@ -12,6 +13,7 @@ import hashlib
 import io
 import itertools
 import logging
+import logging.handlers
 import math
 import mmap
 import multiprocessing
@@ -822,6 +824,11 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "weak set": (weakref.WeakSet, lambda value: value.add(_KEPT_ALIVE)),
     "handler": (logging.NullHandler, lambda value: value.setLevel(logging.ERROR)),
     "logger": (lambda: logging.Logger("some"), lambda value: value.addHandler(logging.NullHandler())),
+    "handler that writes later": (
+        lambda: logging.handlers.MemoryHandler(9),
+        lambda value: value.emit(logging.makeLogRecord({"levelno": logging.INFO})),
+    ),
+    "what is left behind": (contextlib.ExitStack, lambda value: value.callback(print)),
     "hash": (hashlib.sha256, lambda value: value.update(b"x")),
     "hash of any length": (hashlib.shake_128, lambda value: value.update(b"x")),
     "compressor": (zlib.compressobj, lambda value: value.compress(b"x")),
