@@ -13,6 +13,7 @@ import decimal
 import enum
 import fractions
 import pathlib
+import subprocess
 import sys
 import types
 import uuid
@@ -38,7 +39,10 @@ STATIC: Final = (
 METHODS: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 """Kinds of methods that are bound to an object, or a built-in function to its module."""
 
-_PLAIN: Final = (argparse.Namespace, types.SimpleNamespace, collections.UserDict, collections.UserList, collections.UserString)
+_PLAIN: Final = (
+    *(argparse.Namespace, types.SimpleNamespace, subprocess.CompletedProcess),
+    *(collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
+)
 """Classes of the standard library whose instances are their attributes."""
 _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")

@@ -118,7 +118,7 @@ def test_a_class_inside_a_function_is_that_of_the_live_object() -> None:
 
 
 @pytest.mark.parametrize(
-    "cls", [Batch, Child, Config, Slotted, Point, Table, Groups, Outer.Inner, types.SimpleNamespace, collections.UserDict]
+    "cls", [Batch, Child, Config, Slotted, Point, Table, Groups, Outer.Inner, types.SimpleNamespace, collections.ChainMap]
 )
 def test_objects_of_the_program_are_data(cls: type) -> None:
     assert naming.is_user_class(cls)
