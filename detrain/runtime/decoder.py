@@ -32,7 +32,7 @@ from detrain.runtime.naming import (
 from detrain.runtime.positions import place_of
 from detrain.runtime.set_order import can_become, fill, freeze
 from detrain.runtime.stdlib_state import parts, remake
-from detrain.runtime.tables import KINDS, become, make_table
+from detrain.runtime.tables import KINDS, MOMENTS, become, make_moment, make_table
 
 
 class Decoder(Leaves):
@@ -283,8 +283,8 @@ class Decoder(Leaves):
     def _decode_made(self, node: list[Item], current: Any, path: str) -> Any:
         """Decode an iterator, a writer of CSV, a file in memory or a table from its parts."""
         _kind, kind, items = node
-        if kind in KINDS:
-            return self._decode_table(kind, items, current, path)
+        if kind in KINDS or kind in MOMENTS:
+            return self._decode_of_pandas(kind, items, current, path)
         now = None if current is ABSENT else parts(current) or self._hooks.parts(current)
         old = now[1] if now is not None and now[0] == kind else []
         values = [
@@ -297,14 +297,14 @@ class Decoder(Leaves):
             self._miss(path, f"this Python cannot make {kind}")
         return ABSENT if made is None else made
 
-    def _decode_table(self, kind: str, items: list[Item], current: Any, path: str) -> Any:
+    def _decode_of_pandas(self, kind: str, items: list[Item], current: Any, path: str) -> Any:
         values = [self._required(item, ABSENT, f"{path}[{index}]") for index, item in enumerate(items)]
         try:
-            made = make_table(kind, values)
+            made = make_moment(kind, values) if kind in MOMENTS else make_table(kind, values)
         except Exception as error:  # an edge: another version of pandas, or none
             self._miss(path, f"{kind} cannot be made again ({type(error).__name__})")
             return ABSENT
-        if not self._claim(current, type(made)):
+        if kind in MOMENTS or not self._claim(current, type(made)):
             return made
         become(current, made)
         return current

@@ -46,7 +46,7 @@ from detrain.runtime.naming import (
 from detrain.runtime.positions import place_of, position
 from detrain.runtime.set_order import frozen_recipe, set_recipe
 from detrain.runtime.stdlib_state import parts
-from detrain.runtime.tables import is_large, is_table, table_parts
+from detrain.runtime.tables import is_large, is_table, moment_parts, table_parts
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
@@ -196,7 +196,7 @@ class Encoder(Leaves):
             return ["partial", *[self.encode(getattr(value, name), f"{path}.{name}") for name in names]]
         if is_table(value):
             return self._encode_table(number, value, path)
-        described = parts(value)
+        described = parts(value) or moment_parts(value)
         if described is not None:
             return ["made", described[0], self._encode_all(described[1], path)]
         variable = self._hooks.variable(value)

@@ -26,6 +26,7 @@ from detrain.runtime.naming import own_attributes, stream_base, type_name
 from detrain.runtime.positions import is_open_for_writing
 from detrain.runtime.set_order import frozen_recipe, set_recipe
 from detrain.runtime.stdlib_state import parts
+from detrain.runtime.tables import moment_parts
 
 _LARGE_BYTES: Final = 1 << 20
 """Arrays above this size that were there before the loop are held by their digest."""
@@ -75,7 +76,7 @@ class LiveEncoder(Encoder):
     def _encode_special(self, number: int, value: Any, path: str) -> list[Item]:
         if isinstance(value, Iterator) and parts(value) is not None:
             return self._encode_opaque(number, value, path)
-        return super()._encode_special(number, value, path)
+        return ["constant"] if moment_parts(value) is not None else super()._encode_special(number, value, path)
 
     def _note_addresses(self, *_: object) -> None:
         """In this process objects stay where they are."""

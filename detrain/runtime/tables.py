@@ -1,4 +1,5 @@
 """Tables of pandas: the frames and series into which programs write what they measure. No attribute shows what they hold.
+So are its points in time and durations.
 
 One that is as it was when the loop was entered stays as the process has it; one that has changed is captured by its blocks of
 memory, so that sums go over the same numbers in the same order. What pandas before 3 or an unusual index does not let one make
@@ -17,6 +18,7 @@ from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.graph import LARGE_BYTES
 
 KINDS: Final = ("pandas.DataFrame", "pandas.Series")
+MOMENTS: Final = ("pandas.Timestamp", "pandas.Timedelta", "pandas.NaT")
 _CELLS: Final = (type(None), bool, int, float, complex, str, bytes)
 """Kinds of objects in a table that its digest tells apart."""
 
@@ -78,6 +80,30 @@ def become(current: Any, made: Any) -> None:
         current.name = made.name
     current.attrs.clear()
     current.attrs.update(made.attrs)
+
+
+def moment_parts(value: Any) -> tuple[str, list[Any]] | None:
+    """Return the kind of a point in time or a duration and what it is made of, or None for anything else."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or type(value) not in [getattr(pandas, name, None) for name in ("Timestamp", "Timedelta")]:
+        return None if pandas is None or value is not getattr(pandas, "NaT", None) else ("pandas.NaT", [])
+    unit = np.datetime_data(value.asm8.dtype)[0]
+    kind, parts = f"pandas.{type(value).__name__}", [int(value.asm8.view(np.int64)), unit, getattr(value, "tz", None)]
+    made = make_moment(kind, parts)
+    return (kind, parts) if getattr(made, "fold", 0) == getattr(value, "fold", 0) else None
+
+
+def make_moment(kind: str, parts: list[Any]) -> Any:
+    """Return the point in time or the duration with these parts: how many units it is (from 1970, UTC), of what, its time zone."""
+    import pandas as pd
+
+    if kind == "pandas.NaT":
+        return pd.NaT
+    number, unit, zone = parts
+    if kind == "pandas.Timedelta":
+        return pd.Timedelta(np.timedelta64(number, unit))
+    made = pd.Timestamp(np.datetime64(number, unit))
+    return made if zone is None else made.tz_localize("UTC").tz_convert(zone)
 
 
 def _describe(value: Any) -> list[Any] | None:

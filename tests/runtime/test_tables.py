@@ -98,3 +98,16 @@ def test_what_is_in_cells_counts_for_whether_a_table_has_changed() -> None:
     assert content(one) != content(other)
     assert content(one) == content(one.copy())
     assert content(pd.Series([0.0])) != content(pd.Series([-0.0]))
+
+
+def test_points_in_time_and_durations_come_back() -> None:
+    day = pd.Timestamp("2020-10-25 00:30", tz="Europe/Berlin")
+    made = [day + pd.Timedelta(hours=2), day.tz_localize(None).as_unit("s"), pd.Timedelta(3, "ns"), pd.NaT, pd.Timestamp.max]
+    encoded = encode({"value": made}, baseline_of({"value": []}))
+    before: World = {"value": []}
+
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert list(map(repr, before["value"])) == list(map(repr, made))
+    assert [each.asm8.dtype for each in before["value"]] == [each.asm8.dtype for each in made]
+    assert before["value"][3] is pd.NaT
