@@ -63,8 +63,6 @@ def position(value: Any) -> object:
         parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
         own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
         return own_level, tuple(map(id, parts))
-    if isinstance(value, contextlib.ExitStack):
-        return len(value._exit_callbacks)  # type: ignore[attr-defined]
     if isinstance(value, threading.Semaphore):
         return value._value
     if isinstance(value, np.flatiter | np.broadcast):
