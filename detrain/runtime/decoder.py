@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from detrain.runtime.decoder_leaves import Leaves
@@ -115,7 +115,10 @@ class Decoder(Leaves):
         if found is ABSENT and kind == "opaque" and type_name(current) == name:
             found = current
         if place and found is not ABSENT and place_of(found) != place[0]:
-            self.astray.append(f"{address} ({name})")
+            if isinstance(found, Iterator):  # what it hands on next would be another thing
+                self._miss(address, f"{name} is not where the first run had it, though the same batches were loaded again")
+            else:
+                self.astray.append(f"{address} ({name})")
         return found
 
     def _decode_loader(self, node: list[Item], current: object, path: str) -> object:

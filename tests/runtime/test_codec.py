@@ -691,6 +691,23 @@ def test_what_loading_moves_is_looked_for_behind_the_loading_though_its_class_is
     assert decoder.astray == ["grid (tests.runtime.test_codec.Grid)"]
 
 
+def test_an_iterator_that_the_body_moved_on_is_missed_behind_the_loading() -> None:
+    """A loader of a library for validation went on from where the resumed process had it, with no more than a warning."""
+    world: World = {"checks": _loader_of_a_library()}
+    there: World = {"checks": _loader_of_a_library()}
+    baseline = baseline_of(world)
+    next(world["checks"].rows)
+    encoder = Encoder(kinds.NO_FRAMEWORK, baseline, are_loads_replayed=True)
+    encoded = encoder.finish({"checks": encoder.encode(world["checks"], "checks")})
+    assert (encoded.not_captured, len(encoded.moved)) == ([], 1)
+
+    decoder = Decoder(encoded.graph, encoded.arrays, kinds.NO_FRAMEWORK, baseline_of(there))
+    decoder.decode(decoder.roots["checks"], there["checks"], "checks")
+
+    [said] = decoder.missing
+    assert said.startswith("checks: gymnasium.wrappers.Wrapper is not where the first run had it")
+
+
 # What is not data.
 
 
@@ -801,6 +818,13 @@ def _of_a_library(**attributes: Any) -> Any:
     """Return an object of a library that is not data through and through: it holds a lock."""
     made = type("Wrapper", (), {"__module__": "gymnasium.wrappers"})()
     vars(made).update(attributes, lock=threading.Lock())
+    return made
+
+
+def _loader_of_a_library() -> Any:
+    made = _of_a_library(rows=(n for n in [1, 2]))
+    type(made).__iter__ = lambda self: self
+    type(made).__next__ = lambda self: next(self.rows)
     return made
 
 
