@@ -24,7 +24,7 @@ from detrain.faults.experiment import of_environment
 from detrain.frameworks import Framework, foreign
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
-from detrain.runtime import children, figures, report
+from detrain.runtime import children, figures, later, report
 from detrain.runtime.answers import Answers
 from detrain.runtime.batches import Batches
 from detrain.runtime.campaign import Campaign, Rewind
@@ -73,6 +73,8 @@ class Session:
         self.streams = Streams()
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
+        self._later: dict[str, int] = {}
+        """What was to be called later when the loop was entered."""
         self._figures: dict[int, tuple[int, ...]] = {}
         """What was in the open figures when the loop was entered."""
         self._drawn: dict[str, int] = {}
@@ -122,6 +124,7 @@ class Session:
         self.answers.watch()
         self.contents = Contents(self._files, self._place, str(self._catalogue.folder))
         self.contents.watch()
+        later.watch()
         self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
         self._identity = Identity(config.environment, self.frameworks, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
@@ -193,7 +196,7 @@ class Session:
             )
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit, self._has_updates = True, False, False
-        self._figures, self._drawn = figures.drawn(), dict(self.streams.drawn)
+        self._figures, self._drawn, self._later = figures.drawn(), dict(self.streams.drawn), later.asked()
         self._epoch_at = time.monotonic()
         for framework in self.frameworks:
             framework.begin_phase()
@@ -527,6 +530,7 @@ class Session:
             *foreign.check_training(has_updates=self._has_updates),
             *children.living(),
             *self.contents.not_captured(),
+            *(what for what, count in later.asked().items() if count > self._later.get(what, 0)),
             *(f"the generator of {name}" for name, count in self.streams.drawn.items() if count != self._drawn.get(name, 0)),
             *(loss for framework in self.frameworks for loss in framework.not_captured()),
             *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),
