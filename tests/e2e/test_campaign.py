@@ -95,6 +95,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_fault_that_changes_nothing_is_masked_to_the_programs_end(tmp_path: Path) -> None:
     """The loops are found by the golden run alone; there is no accuracy; the program ends where no digest would be due."""
     (tmp_path / "program.py").write_text(OVERLOOKED)

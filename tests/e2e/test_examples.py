@@ -84,7 +84,13 @@ def test_digits_killed_during_a_save_resumes_to_the_bit(save: int, digits: Resul
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-@pytest.mark.parametrize(("every", "batches"), [("1", [9]), ("2b", [RNG.randrange(4, 8), RNG.randrange(2, 6)])])
+MUSIC_KILLS = [
+    pytest.param("1", [9], marks=pytest.mark.slow),
+    ("2b", [RNG.randrange(4, 8), RNG.randrange(2, 6)]),
+]
+
+
+@pytest.mark.parametrize(("every", "batches"), MUSIC_KILLS)
 def test_music_killed_at_a_batch_resumes_to_the_bit(
     every: str, batches: list[int], music: tuple[Result, Path], tmp_path: Path
 ) -> None:

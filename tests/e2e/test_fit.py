@@ -238,7 +238,12 @@ show(model, rate, memory)
 }
 
 
-SLOW = {"steps of a repeated set, several a call", "a GAN on a filtered set of unknown length", "two replicas"}
+SLOW = {
+    "steps of a repeated set, several a call",
+    "a GAN on a filtered set of unknown length",
+    "two replicas",
+    "mixed precision, a fit as a step of a loop",
+}
 """What `tests/programs` have a like of."""
 
 

@@ -424,7 +424,13 @@ show(*model.variables)
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+SLOW = {"two optimizers and a moving average"}
+"""What another program here has, too."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [], id=name) for name in PROGRAMS]
+)
 def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + PROGRAMS[name])

@@ -72,7 +72,7 @@ def _records(folder: Path, name: str, *command: object) -> tuple[list[dict[str, 
 @pytest.mark.parametrize(
     ("text", "arguments", "count"),
     [
-        pytest.param(COUNTS, (), 3, id="python state"),
+        pytest.param(COUNTS, (), 2, id="python state"),
         pytest.param(EAGER, (), 2, id="eager", marks=pytest.mark.slow),
         pytest.param(PROGRAM, PLAIN, 5, id="loop", marks=pytest.mark.slow),
         pytest.param(PROGRAM, FIT, 5, id="fit", marks=pytest.mark.slow),
