@@ -67,7 +67,7 @@ def inside(value: object) -> object:
         elif id(item) not in seen:
             seen.add(id(item))
             parts = _parts(item) if _is_looked_into(item) else ()
-            if (not parts and _is_of_extension(item)) or (_is_looked_into(item) and _hides_where_it_is(item)):
+            if (not parts and _is_of_extension(item)) or _hides_where_it_is(item):
                 return Unreadable()
             state.update(f"{type(item).__name__};".encode())
             left += parts

@@ -50,4 +50,5 @@ def asked() -> dict[str, int]:
 
 
 def _is_programs(function: object) -> bool:
+    function = function.func if isinstance(function, functools.partial) else function
     return has_user_code(getattr(function, "__func__", function))

@@ -858,13 +858,14 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "compressor": (zlib.compressobj, lambda value: value.compress(b"x")),
     "array within an object of C": (lambda: operator.methodcaller("sum", np.ones(2)), lambda value: _array_of(value).fill(0)),
     "cursor of a database": (_numbers, next),
+    "cursor within an object of a library": (lambda: _of_a_library(rows=_numbers()), lambda value: next(value.rows)),
     "iterator within an object of a library": (lambda: _of_a_library(rows=zip(iter([1, 2]))), lambda value: next(value.rows)),
     "generator within an object of a library": (lambda: _of_a_library(rows=(n for n in [1, 2])), lambda value: next(value.rows)),
     "cycle within an object of a library": (lambda: _of_a_library(rows=itertools.cycle([1, 2])), lambda value: next(value.rows)),
     "database": (_database, lambda value: value.execute("insert into t values (1)")),
 }
 """Objects that keep what they hold where no attribute shows it, and what changes them."""
-NEVER_SAY = {"compressor", "cursor of a database", "cycle within an object of a library"}
+NEVER_SAY = {"compressor", "cursor of a database", "cursor within an object of a library", "cycle within an object of a library"}
 """Those that do not say whether they have moved."""
 
 

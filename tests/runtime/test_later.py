@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import signal
 import tempfile
 import weakref
@@ -36,10 +37,13 @@ def test_functions_for_the_end_are_counted() -> None:
     before, own = later.asked(), Own()
     assert atexit.register(at_end) is at_end
     atexit.register(own.at_end)
+    partial = functools.partial(at_end)
+    atexit.register(partial)
     atexit.register(tempfile.gettempdir)
 
-    assert later.asked() == before | {ATEXIT: before[ATEXIT] + 2}
+    assert later.asked() == before | {ATEXIT: before[ATEXIT] + 3}
 
+    atexit.unregister(partial)
     atexit.unregister(at_end)
     atexit.unregister(own.at_end)
     atexit.unregister(tempfile.gettempdir)
