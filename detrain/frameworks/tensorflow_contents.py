@@ -39,7 +39,13 @@ def watch_contents(contents: Contents) -> None:
 
 
 def _watch_gfile(contents: Contents) -> None:
-    real_input = _native.BufferedInputStream
+    real_input, real_init = _native.BufferedInputStream, file_io.FileIO.__init__
+
+    @functools.wraps(real_init)
+    def init(self: Any, name: Any, mode: str, *arguments: Any, **keywords: Any) -> None:
+        real_init(self, name, mode, *arguments, **keywords)
+        if mode in ("w", "wb") and contents.counts_on(name):
+            self._prewrite_check()  # it opens the file at its first write, which is only behind the cut: that would empty it
 
     def open_writable(path: Any, mode: Any, *arguments: Any) -> Any:
         name, letters = os.path.abspath(os.fsdecode(path)), tf.compat.as_str(mode).replace("b", "")
@@ -53,6 +59,7 @@ def _watch_gfile(contents: Contents) -> None:
         contents.reads(os.path.abspath(os.fsdecode(path)))
         return real_input(path, *arguments)
 
+    file_io.FileIO.__init__ = init
     _native.WritableFile, _native.BufferedInputStream = open_writable, open_input
 
 

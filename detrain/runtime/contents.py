@@ -68,13 +68,17 @@ class Contents:
 
     def opens_to_write(self, path: str, mode: str, open_file: Callable[[str], Any]) -> Any:
         """Return what `open_file` opens, by other means than Python's `open`, in a mode (of `w` and `a`) that loses nothing."""
-        wanted = "a" if mode == "w" and self._files.counts_on(path) else mode
+        wanted = "a" if mode == "w" and self.counts_on(path) else mode
         if mode == "w":
             self.writes(path)
         size = os.path.getsize(path) if mode == "a" and os.path.isfile(path) else 0
         made = open_file(wanted)
         self._files.opened(path, mode, made, size)
         return made
+
+    def counts_on(self, path: Any) -> bool:
+        """Return whether the checkpoint that the run is on the way to counts on a file."""
+        return self._files.counts_on(path)
 
     def reads(self, path: str) -> None:
         """The program reads a file by other means than Python's `open`."""

@@ -4,7 +4,9 @@ import collections
 import copy
 import dataclasses
 import struct
+from pathlib import Path
 
+import h5py
 import ml_dtypes
 import numpy as np
 import pytest
@@ -152,3 +154,10 @@ def test_comments_and_blank_lines_of_a_source_do_not_count(same):
 @pytest.mark.parametrize("other", [b"x = 2\n", b"y = 1\n", b"x = 1; x\n", b"x = (\n", b"\0"])
 def test_what_python_sees_of_a_source_counts(other):
     assert digest_source(other) != digest_source(b"x = 1\n")
+
+
+def test_a_mapping_that_does_not_say_what_it_holds_has_a_digest(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"] = [1.0]
+
+    assert digest_value([file], lambda _: None) == digest_value([file], lambda _: None) != digest_value([], lambda _: None)
