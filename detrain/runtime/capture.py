@@ -6,9 +6,10 @@ modules. Framework tensors are captured by the adapters, not here.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, FunctionType, ModuleType
 from typing import Final, cast
 
@@ -155,6 +156,14 @@ class Capture:
                     decoder.missing.append(f"module {rest!r} is not imported")
                     continue
                 vars(module).update(_decode_names(decoder, items, vars(module), root))
+            elif kind == "attributes":
+                name, _, dotted = rest.partition("|")
+                target = _follow(modules[name], dotted) if name in modules else None
+                if target is None:
+                    decoder.missing.append(f"{dotted!r} is not there")
+                    continue
+                for attribute, value in _decode_names(decoder, items, dict(vars(target)), root).items():
+                    setattr(target, attribute, value)
             elif kind == "settings":
                 self._settings.set(cast("dict[str, object]", decoder.decode(items["changed"], ABSENT, _SETTINGS)))
             elif kind == "loader":
@@ -275,7 +284,7 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
         else:
             yield _frame_root(depth, each), dict(each.f_locals) if is_everything else live_locals(each)
     modules = _modules(frame)
-    yield from _set_on_libraries(modules.values())
+    yield from _set_on_libraries(modules)
     for name, module in modules.items():
         module_frame = running.get(id(vars(module)))
         is_whole = is_everything or module_frame is None
@@ -290,20 +299,26 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
         )
 
 
-def _set_on_libraries(modules: Iterable[ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (root, names) of what the user's modules store on modules of libraries (`np.step = 3`)."""
-    modules, found = list(modules), dict[str, dict[str, object]]()
-    for module in modules:
-        for dotted, attribute in stored_on_names(module.__file__ or "") if hasattr(module, "__file__") else ():
-            target: object = module
-            for name in dotted.split("."):
-                target = vars(target).get(name) if isinstance(target, ModuleType) else None
-            if isinstance(target, ModuleType) and target not in modules and attribute in vars(target):
+def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (root, names) of what the user's modules store on modules, classes and functions of libraries (`np.step = 3`)."""
+    own = {id(module) for module in modules.values()}
+    for name, module in modules.items():
+        for dotted, attribute in sorted(stored_on_names(getattr(module, "__file__", None) or "")):
+            target = _follow(module, dotted)
+            held_in = target if isinstance(target, ModuleType) else sys.modules.get(getattr(target, "__module__", ""))
+            if held_in is not None and id(held_in) not in own and attribute in vars(target):
                 value = vars(target)[attribute]
-                if not isinstance(value, _SKIPPED_TYPES) and sys.modules.get(target.__name__) is target:
-                    found.setdefault(target.__name__, {})[attribute] = value
-    for name, values in found.items():
-        yield f"module|{name}", values
+                if not isinstance(value, _SKIPPED_TYPES):
+                    yield f"attributes|{name}|{dotted}", {attribute: value}
+
+
+def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType | None:
+    """Return the module, class or function that a dotted name leads to in a module; None if it leads to something else."""
+    target: object = module
+    for name in dotted.split("."):
+        with contextlib.suppress(Exception):  # one that is loaded when it is first asked for, by code of the library's
+            target = getattr(target, name, None) if isinstance(target, ModuleType | type) else None
+    return target if isinstance(target, ModuleType | type | FunctionType) else None
 
 
 def _modules(frame: FrameType) -> dict[str, ModuleType]:
@@ -357,6 +372,8 @@ def _path(root: str, name: str) -> str:
     kind, _, rest = root.partition("|")
     if kind == "module":
         return name if rest == "__main__" else f"{rest}.{name}"
+    if kind == "attributes":
+        return f"{rest.partition('|')[2]}.{name}"
     return f"{name} in {rest.partition(' ')[2]}()"
 
 

@@ -213,12 +213,15 @@ sys.stdout = Tee()
 @pytest.mark.parametrize("name", STREAMS)
 def test_what_a_program_has_in_the_place_of_its_output_goes_on(name: str, tmp_path: Path, detrain: Run) -> None:
     text = """
+import json, logging
 optimizer = Optimizer(np.ones(3))
-np.steps = 0.0
+np.steps, logging.Logger.steps, json.dumps.steps = 0.0, [0.0], 0.0  # of a module, a class and a function of libraries
 for epoch in range(2):
     for step in range(4):
         np.steps += 1
-        optimizer.apply_gradients(np.full(3, np.steps))
+        logging.Logger.steps.append(np.steps)
+        json.dumps.steps += len(logging.Logger.steps)
+        optimizer.apply_gradients(np.full(3, json.dumps.steps))
         print(epoch, step, optimizer.weights.tolist(), getattr(sys.stdout, "written", ""))
         die(f"{epoch}:{step}")
 """
