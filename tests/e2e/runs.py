@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-TIMEOUT_S = 240
+TIMEOUT_S = 480
 
 ORACLE = """
 import os, random, runpy, sys

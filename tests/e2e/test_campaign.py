@@ -32,12 +32,13 @@ def step(x, y):
     return value
 for epoch in range(1):
     for x, y in tf.data.Dataset.from_tensor_slices((x, y)).batch(8):
-        step(x, y)
+        if not np.isfinite(float(step(x, y))):
+            raise SystemExit(0)
 """
 AFTER = 4
 
 
-def test_the_guard_sees_what_does_harm_and_nothing_else(tmp_path: Path) -> None:
+def test_the_guard_sees_what_does_harm_and_nothing_else_also_in_the_step_with_which_the_program_ends(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = detrain("random", "--guard", "-n", 44, "--seed", 3, "--after", AFTER, "--json", "program.py", cwd=tmp_path)
     assert done.status == 0, done.err
@@ -59,19 +60,10 @@ def test_the_guard_sees_what_does_harm_and_nothing_else(tmp_path: Path) -> None:
     assert all(record["alarm"]["steps"] < 2 for record in seen)
     assert all(record["outcome"] == "masked" for record in unharmed)
 
-
-ENDING = PROGRAM.replace(
-    "        step(x, y)\n", "        if not np.isfinite(float(step(x, y))):\n            raise SystemExit(0)\n"
-)
-
-
-def test_a_fault_is_seen_in_the_step_with_which_the_program_ends(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(ENDING)
     options = ("--model", "SET:nan", "--site", "two", "--stage", "forward", "--at", "0:9", "--until", "+5", "--json")
     done = detrain("inject", "--guard", *options, "program.py", cwd=tmp_path)
     assert done.status == 0, done.err
     record = json.loads(done.out)
-
     assert (record["end"], record["outcome"]) == ("program", "immediate INF/NaN")
     assert record["alarm"]["steps"] == 0
 

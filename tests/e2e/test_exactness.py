@@ -62,6 +62,7 @@ FRAMEWORK = [
     "warmup_lr",
     "zip_two",
 ]
+SLOW = ("numba_noise",)
 KILLS = 3
 DRAW_IN_GRAPHS = ("keras_2", "random_in_graph", "eight_replicas", "xla_step")
 """Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
@@ -136,7 +137,9 @@ def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kil
         assert server.bare(*command(path), cwd=tmp_path / "bare").out == whole.last.out
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *FRAMEWORK])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in [*PLAIN, *FRAMEWORK]]
+)
 def test_killed_at_random_cuts_it_ends_as_if_never_killed(name: str, server: Server, tmp_path: Path) -> None:
     every = "1" if len(name) % 3 == 0 else "2b"
     check(server, PROGRAMS / f"{name}.py", tmp_path, every, 0)
