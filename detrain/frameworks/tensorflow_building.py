@@ -27,6 +27,8 @@ from detrain.runtime.digest import digest_array, digest_bytes
 
 BUILDING_GRAPH: Final = "detrain_build"
 """The graph in which layers are built ahead, which nothing runs."""
+_FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
+"""TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 
 
@@ -189,7 +191,7 @@ class Builder:
             owner = births.owner(frame, polymorphic_function.Function)
             with building.unit(owner, lambda: self._describe_trace(frame, owner)):
                 graph = original_trace(*args, **kwargs)
-                if owner:
+                if owner and _FIRST_VALUES not in [getattr(each, "__qualname__", "") for each in args[1:2]]:
                     building.note_form(_form(graph))
                 return graph
 
@@ -227,6 +229,8 @@ class Builder:
         key = self.variable_key(value) or self._births.key(value)
         if isinstance(value, iterator_ops.OwnedIterator):
             return {"iterator": self._describe_spec(value.element_spec)}
+        if isinstance(value, tf.data.Dataset):
+            return {"set": self._describe_spec(value.element_spec)}
         if key is not None:
             return {"key": key}
         if isinstance(value, tf.Tensor | np.ndarray | np.generic):
@@ -256,6 +260,8 @@ class Builder:
             return tf.TensorSpec(content[1], content[0])
         if kind == "iterator":
             return iterator_ops.IteratorSpec(self._recall(content))
+        if kind == "set":
+            return tf.data.DatasetSpec(self._recall(content))
         if kind == "key":
             keras_variable = self._keras_variables.get(content)
             found = self._births.find(content) if keras_variable is None else keras_variable

@@ -824,3 +824,36 @@ def test_a_function_that_is_traced_with_other_values_of_python_is_refused(server
 
     assert run.status == Diverged.exit_code
     assert "'step' was traced with other Python values" in run.err
+
+
+GIVEN_A_SET = """
+import os, signal, keras, tensorflow as tf
+from keras.layers import Dense
+model, optimizer, given = {model}, keras.optimizers.SGD(0.1), [{given}]
+@tf.function
+def train(data, *given):
+    loss = 0.0
+    for x in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x) - 1.0) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+data = tf.data.Dataset.from_tensor_slices(tf.random.normal([6, 4])).batch(2)
+for epoch in range(3):
+    print(float(train(data, *given)))
+    if os.environ.get("DIE_AT") == str(epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("model", "given"), [("keras.Sequential([Dense(1)])", ""), ("Dense(1)", "lambda: 0")])
+def test_a_function_that_is_given_a_set_and_builds_a_model(server: Server, tmp_path: Path, model: str, given: str) -> None:
+    """Refused at first: a set could not be described, and first values that are restored are not traced again."""
+    (tmp_path / "program.py").write_text(GIVEN_A_SET.format(model=model, given=given))
+    whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+    assert server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
+
+    run = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
