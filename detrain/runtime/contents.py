@@ -2,7 +2,8 @@
 
 A log that is appended to is set back (detrain.runtime.files). A file that the loop changes in place (a memory map opened anew in
 each batch, a database), or writes and reads again in a later body (a table of results, best weights that are gone back to), would
-hold what a later moment has put there. Heard of are Python's `open` and `os.open`, SQLite, h5py, and what frameworks tell.
+hold what a later moment has put there. Heard of are Python's `open` and `os.open`, SQLite, h5py, and what frameworks tell. An audit
+hook would hear of more, but each `id()` and `sys._getframe()` of the program is an event, too: they took fifteen times as long.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Final
 
 from detrain.runtime.cursor import Cursor
-from detrain.runtime.files import OPEN_CODE, Files
+from detrain.runtime.files import Files
 from detrain.runtime.frames import is_user_file
 
 _IN_PLACE: Final = "the loop changes it in place"
@@ -40,7 +39,9 @@ class Contents:
 
     def watch(self) -> None:
         """Hear of all files that are opened from here on."""
-        sys.addaudithook(self._hear)
+        self._files.hear = self._opened
+        self._watch_os()
+        self._watch_sqlite()
         _watch_h5py(self)
 
     def not_captured(self) -> list[str]:
@@ -101,30 +102,55 @@ class Contents:
         is_its = at is not None and os.path.dirname(path) != self._home and not path.startswith(_OF_THE_SYSTEM)
         return at if is_its and is_user_file(path) else None
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, mode, flags = arguments
-            if isinstance(path, str | bytes | os.PathLike) and self._place() is not None and not _is_own(sys._getframe(1)):
-                self._opened(os.path.abspath(os.fsdecode(path)), mode, flags)
-        elif event == "os.rename":
-            self.writes(os.path.abspath(os.fsdecode(arguments[1])))
-        elif event == "sqlite3.connect" and isinstance(arguments[0], str | bytes | os.PathLike):
-            name = os.fsdecode(arguments[0])
-            if name and not name.startswith((":", "file::memory:")):
-                self.opens_database(os.path.abspath(name.removeprefix("file:").partition("?")[0]))
-
-    def _opened(self, path: str, mode: str | None, flags: int) -> None:
-        if flags & os.O_ACCMODE == os.O_RDONLY:
-            self._reads(path)
-        elif flags & (os.O_TRUNC | os.O_EXCL):
+    def _opened(self, path: str, mode: str) -> None:
+        if "w" in mode or "x" in mode:
             self.writes(path)
-        elif mode is None or not flags & os.O_APPEND:
+        elif "+" in mode and "a" not in mode:
             self.changes(path)
+        elif "a" not in mode:
+            self._reads(path)
 
+    def _watch_os(self) -> None:
+        real_open = os.open
 
-def _is_own(frame: FrameType) -> bool:
-    """Return whether detrain opens a file for itself, and not in the place of Python's `open`."""
-    return frame.f_globals.get("__name__", "").startswith("detrain.") and frame.f_code is not OPEN_CODE
+        @functools.wraps(real_open)
+        def open_file(path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
+            if isinstance(path, str | bytes | os.PathLike) and "dir_fd" not in keywords:
+                known = os.path.abspath(os.fsdecode(path))
+                if flags & os.O_ACCMODE == os.O_RDONLY:
+                    self._reads(known)
+                elif flags & (os.O_TRUNC | os.O_EXCL):
+                    self.writes(known)
+                else:
+                    self.changes(known)
+            return real_open(path, flags, *arguments, **keywords)
+
+        def telling(real: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(real)
+            def moved(src: Any, dst: Any, **keywords: Any) -> None:
+                self.writes(os.path.abspath(os.fsdecode(dst)))
+                real(src, dst, **keywords)
+
+            return moved
+
+        os.supports_dir_fd.add(open_file)  # which `shutil.rmtree` asks
+        os.open, os.rename, os.replace = open_file, telling(os.rename), telling(os.replace)
+
+    def _watch_sqlite(self) -> None:
+        with contextlib.suppress(ImportError):  # not all Pythons have it
+            import sqlite3
+
+            real_connect = sqlite3.connect
+
+            @functools.wraps(real_connect)
+            def connect(database: Any, *arguments: Any, **keywords: Any) -> Any:
+                if isinstance(database, str | bytes | os.PathLike):
+                    name = os.fsdecode(database)
+                    if name and not name.startswith((":", "file::memory:")):
+                        self.opens_database(os.path.abspath(name.removeprefix("file:").partition("?")[0]))
+                return real_connect(database, *arguments, **keywords)
+
+            sqlite3.connect = sqlite3.dbapi2.connect = connect
 
 
 def _watch_h5py(contents: Contents) -> None:

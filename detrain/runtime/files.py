@@ -48,6 +48,8 @@ class Files:
         self._home = ""
         self.may_read: Callable[[Any], bool] = lambda _path: True
         """Whether a file was there when the first run read it at this place of the program."""
+        self.hear: Callable[[str, str], None] = lambda _path, _mode: None
+        """Is told of each file that is opened, before it is, and in which mode."""
         self._base = os.getcwd()
         """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
 
@@ -197,21 +199,18 @@ class _Open:
     def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, int) or not isinstance(mode, str):
             return self._original(file, mode, *args, **kwargs)
+        path = os.path.abspath(os.fsdecode(file))
+        self._files.hear(path, mode)
         if not _WRITING & set(mode):
             if not self._files.may_read(file):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
             if self._files.is_resumed:
                 self._files.reads(file)
             return self._original(file, mode, *args, **kwargs)
-        path = os.path.abspath(os.fsdecode(file))
         size = os.path.getsize(path) if "a" in mode and os.path.isfile(path) else 0
         made = self._original(file, self._files.gentle_mode(path, mode), *args, **kwargs)
         self._files.opened(path, mode, made, size)
         return made
-
-
-OPEN_CODE: Final = _Open.__call__.__code__
-"""Where files are opened for the program."""
 
 
 def _is_at(path: str, file: Any) -> bool:
