@@ -36,6 +36,8 @@ class Contents:
         self._databases: dict[str, bytes] = {}
         """Databases that the loop opens, and what they looked like when it first did."""
         self._kept: dict[str, str] = {}
+        self.written_last = ""
+        """The file that the loop has last written, or taken away. Emptied by whoever asks what is written from then on."""
 
     def watch(self) -> None:
         """Hear of all files that are opened from here on."""
@@ -55,12 +57,20 @@ class Contents:
         """The program writes a file as a whole."""
         at = self._at(path)
         if at is not None:
-            self._written[path] = at
+            self._written[path], self.written_last = at, path
+
+    def removes(self, path: str) -> None:
+        """The program takes a file away."""
+        if self._at(path) is not None:
+            self.written_last = path
 
     def changes(self, path: str) -> None:
         """The program opens a file to change something in it, or to make it if it is not there."""
         at = self._at(path)
-        if at is None or self._written.get(path) == at:
+        if at is None:
+            return
+        self.written_last = path
+        if self._written.get(path) == at:
             return
         if os.path.isfile(path) and os.path.getsize(path) > 0:
             self._kept.setdefault(path, _IN_PLACE)
@@ -133,8 +143,17 @@ class Contents:
 
             return moved
 
+        def taking(real: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(real)
+            def removed(path: Any, **keywords: Any) -> None:
+                self.removes(os.path.abspath(os.fsdecode(path)))
+                real(path, **keywords)
+
+            return removed
+
         os.supports_dir_fd.add(open_file)  # which `shutil.rmtree` asks
         os.open, os.rename, os.replace = open_file, telling(os.rename), telling(os.replace)
+        os.remove, os.unlink = taking(os.remove), taking(os.unlink)
 
     def _watch_sqlite(self) -> None:
         with contextlib.suppress(ImportError):  # not all Pythons have it

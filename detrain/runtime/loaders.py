@@ -71,17 +71,22 @@ class Entered:
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
         self._count = 0
+        self.written_between = ""
+        """A file that code between two runs has written. A run that resumes behind it would write what is not yet trained."""
 
     def begin(self, frame: FrameType | None) -> None:
         """An epoch begins, in this frame; None: a batch loop that no epoch loop is around."""
         self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
-        self._last, self._count = None, 0
+        self._last, self._count, self.written_between = None, 0, ""
 
-    def note(self, loop: Loop, frame: FrameType) -> None:
-        """A loop is at the head of a turn."""
+    def note(self, loop: Loop, frame: FrameType, written: str) -> None:
+        """A loop is at the head of a turn. `written`: a file that was written since the run of a loop before it ended."""
         now = loop.turn_of if loop.turn_of is not None else (id(frame), frame.f_lasti)
-        self._count += now != self._last
-        self._last = now
+        if now != self._last:
+            self._last = now
+            self._count += 1
+            if self._count > 1 and not self.written_between:
+                self.written_between = written
 
     def is_first(self, loop: Loop, frame: FrameType) -> bool:
         """Return whether a loop is the only one that the epoch has entered, and that only once."""
@@ -104,7 +109,10 @@ def reasons_to_load(loop: Loop | None, encoded: Encoded, files: Iterable[str], *
     if loop is None:
         return ["the loop has no loop wrapper around what it goes over (probes by hand)"]
     if not is_first:
-        return ["the batch loop has run before in this epoch, or other loops have"]
+        return [
+            "the batch loop has run before in this epoch, or other loops have (code between them runs again, and what it prints "
+            "comes from weights without these batches)"
+        ]
     reasons = [*encoded.not_captured, *encoded.moved]
     if _runs_code(loop):
         reasons += [f"{loss}: whether loading moves it is unknown" for loss in encoded.unknown]

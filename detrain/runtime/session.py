@@ -138,6 +138,9 @@ class Session:
         self._item = ""
         self._epoch_at = time.monotonic()
         self._warned: set[str] = set()
+        self._has_said_behind = False
+        self._lacks: Cursor | None = None
+        """Where a batch loop has ended too early, unless another run of one goes on there."""
         self._is_in_body = self._is_confirmed = self._has_updates = False
         self._batches.suspects = self._warned
 
@@ -227,6 +230,7 @@ class Session:
 
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
+        self._check_whole()
         self._batches.end_fetch()
         self._note_alarm("end")
         self._look("end")
@@ -268,6 +272,7 @@ class Session:
     def at_epoch(self, epoch: int, frame: FrameType, item: object = None) -> None:
         """Cut: an epoch starts. `item` is what its loop goes over: the program's own number of it, mostly."""
         self._check_thread()
+        self._check_whole()
         self._item = repr(item) if type(item) in (int, float, str) else ""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
@@ -301,6 +306,7 @@ class Session:
 
     def at_end(self, epochs: int, frame: FrameType) -> None:
         """Cut: the epoch loop has run out after so many epochs."""
+        self._check_whole()
         self._note_alarm("end")
         self._look("end")
         if self.experiment is not None and epochs > 0 and not self._stations:
@@ -352,7 +358,9 @@ class Session:
             self.begin_phase(frame)
             self._epoch, self._is_implicit = 0, True
             self._entered.begin(None)
-        self._entered.note(loop, frame)
+        self._lacks = None
+        self._entered.note(loop, frame, self.contents.written_last)
+        self.contents.written_last = ""
         if self._batch < self._pass_until and self._batch > 0:
             self._set_streams((self._phase, self._epoch, self._batch))
             self._batch += 1
@@ -420,18 +428,24 @@ class Session:
 
     def end_load(self, frame: FrameType) -> None:
         """There was no further batch: the loader has run out. A batch loop outside of any epoch loop is a phase of its own."""
+        self.contents.written_last = ""
         if self.experiment is not None:
             self.experiment.end_load()
         if self.recovery is not None:
             self.recovery.end_load()
         self._batch -= 1
         if self._batches.has_sought and (self._phase, self._epoch, self._batch) in self._journal.batches:
-            raise Diverged(
-                f"the batch loop ended at {Cursor(self._phase, self._epoch, self._batch)}; the first run had a batch there",
-                "load the batches again with --loader forward, or start anew with --fresh",
-            )
+            self._lacks = Cursor(self._phase, self._epoch, self._batch)
         if self._is_implicit:
             self.at_end(1, frame)
+
+    def _check_whole(self) -> None:
+        """An epoch is over. Its last loop must not have ended where the first run had a batch: of a later loop one is compared."""
+        if self._lacks is not None:
+            raise Diverged(
+                f"the batch loop ended at {self._lacks}; the first run had a batch there",
+                "load the batches again with --loader forward, or start anew with --fresh",
+            )
 
     def next_batch(self, frame: FrameType) -> int:
         """Count a batch of a loop that no wrapper announces; return its number in the epoch."""
@@ -479,6 +493,7 @@ class Session:
 
     def finish(self) -> None:
         """The program ends."""
+        self._check_whole()
         if not self._saves.has_checkpoint and not self._termination.is_requested:
             self._changes.forget()
         self._batches.end_fetch()
@@ -494,13 +509,24 @@ class Session:
 
     def _is_due_in_epoch(self) -> bool:
         every = self._config.every
-        if self._batch == 0 or self._epoch_base != self._epoch:
+        if self._batch == 0 or self._epoch_base != self._epoch or (every.unit != "epochs" and self._is_behind_a_file()):
             return False
         if self._termination.is_requested:
             return every.unit != "epochs"
         if every.unit == "batches":
             return self._batches_done % max(int(every.count), 1) == 0
         return self._saves.is_due_by_time(time.monotonic())
+
+    def _is_behind_a_file(self) -> bool:
+        """Return whether code between the batch loops of this epoch has written a file, and say so when it first has."""
+        path = self._entered.written_between
+        if path and not self._has_said_behind:
+            self._has_said_behind = True
+            report.say(
+                f"code between the batch loops of an epoch writes {self._files.shown(path)}: no checkpoint is taken from there to "
+                "the epoch's end, because a run that resumed behind it would write it again, without what was trained"
+            )
+        return bool(path)
 
     def _note_streams(self, address: tuple[int, int, int]) -> None:
         """Record the random streams if the body that has just ended drew from one."""

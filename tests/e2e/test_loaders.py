@@ -114,6 +114,19 @@ FORWARDED = {
 }
 
 
+WRITES_BETWEEN = """
+for epoch in range(2):
+    for shard in [0, 6]:
+        {header}
+            x = load(i)
+            optimizer.apply_gradients(x)
+            die(f"{{epoch}}:{{i}}")
+            {last}
+        {between}
+show(optimizer.weights)
+"""
+
+
 @pytest.fixture
 def run(detrain: Run) -> Run:
     def run(text: str, folder: Path, *options: str, die_at: str = "", **changes: str) -> Result:
@@ -141,6 +154,39 @@ def test_a_loader_whose_position_is_state_is_sought(name: str, tmp_path: Path, r
     assert resumed.out == whole.out[-len(resumed.out) :]
     assert loads(resumed) == 18  # six of the second epoch, all of the third
     assert "warning" not in resumed.err
+
+
+@pytest.mark.parametrize(
+    ("header", "last", "between", "resumes_at"),
+    [
+        ("for i in range(shard, shard + 6):", "pass", "np.save(f'{shard}.npy', optimizer.weights)", "1:6"),
+        (
+            "for i in range(shard, 12):",
+            "if i == shard + 5: break",
+            "open('new', 'w').write(str(optimizer.weights)); os.replace('new', f'{shard}.txt')",
+            "1:3",
+        ),
+    ],
+)
+def test_no_resume_runs_code_between_batch_loops_that_writes_files(
+    header: str, last: str, between: str, resumes_at: str, tmp_path: Path, run: Run
+) -> None:
+    """It would run without what the bodies before it do: the file of the first shard would have the weights of the epoch before."""
+    text = COUNTING + WRITES_BETWEEN.format(header=header, last=last, between=between)
+    for folder in (whole := tmp_path / "whole", killed := tmp_path / "killed"):
+        folder.mkdir()
+    whole_run = run(text, whole, "--bare")
+
+    died = run(text, killed, die_at="1:10")
+    resumed = run(text, killed)
+
+    assert died.err.count("code between the batch loops of an epoch writes 0.") == 1
+    assert resumed.status == 0, resumed.err
+    assert f"resuming program at {resumes_at} " in resumed.err  # at 1:6 the first of the two has run out
+    assert "loaders are set to their positions" in resumed.err
+    assert resumed.out == whole_run.out
+    for path in (*whole.glob("*.npy"), *whole.glob("*.txt")):
+        assert (killed / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.mark.parametrize("name", FORWARDED)
