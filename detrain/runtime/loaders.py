@@ -79,7 +79,7 @@ class Entered:
         self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
         self._last, self._count, self.written_between = None, 0, ""
 
-    def note(self, loop: Loop, frame: FrameType, written: str) -> None:
+    def note(self, loop: Loop, frame: FrameType, written: str = "") -> None:
         """A loop is at the head of a turn. `written`: a file that was written since the run of a loop before it ended."""
         now = loop.turn_of if loop.turn_of is not None else (id(frame), frame.f_lasti)
         if now != self._last:
@@ -110,8 +110,8 @@ def reasons_to_load(loop: Loop | None, encoded: Encoded, files: Iterable[str], *
         return ["the loop has no loop wrapper around what it goes over (probes by hand)"]
     if not is_first:
         return [
-            "the batch loop has run before in this epoch, or other loops have (code between them runs again, and what it prints "
-            "comes from weights without these batches)"
+            "the batch loop has run before in this epoch, or other loops have (what code between them prints now comes from "
+            "weights without these batches)"
         ]
     reasons = [*encoded.not_captured, *encoded.moved]
     if _runs_code(loop):

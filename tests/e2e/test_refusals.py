@@ -524,8 +524,9 @@ context = multiprocessing.get_context("fork")
 ended = subprocess.Popen(["true"])
 shared = multiprocessing.get_context("spawn").Semaphore()  # starts Python's resource tracker
 thread = threading.Thread(target=serve, name="server", daemon=True)
+numbered = threading.Thread(target=serve, daemon=True)
 kinds = {"pool": lambda: context.Pool(1), "popen": lambda: subprocess.Popen(["cat"], stdin=subprocess.PIPE)}
-pool = {**kinds, "thread": thread.start, "none": rest}[sys.argv[1]]()
+pool = {**kinds, "thread": thread.start, "numbered": numbered.start, "none": rest}[sys.argv[1]]()
 for epoch in range(2):
     for batch in range(3):
         gradient = np.full(3, 0.1)
@@ -536,7 +537,13 @@ for epoch in range(2):
 
 @pytest.mark.parametrize(
     ("kind", "named"),
-    [("pool", "child process python"), ("popen", "child process cat"), ("thread", "what the thread server holds"), ("none", "")],
+    [
+        ("pool", "child process python"),
+        ("popen", "child process cat"),
+        ("thread", "what the thread server holds"),
+        ("numbered", "what the thread Thread (serve) holds"),
+        ("none", ""),
+    ],
 )
 def test_child_processes_and_threads_are_named(kind: str, named: str, tmp_path: Path, detrain: Run) -> None:
     """A worker's random streams began anew in a resumed run, in silence. What has ended, and what is not in the program's own
@@ -544,6 +551,47 @@ def test_child_processes_and_threads_are_named(kind: str, named: str, tmp_path: 
     (tmp_path / "program.py").write_text(CHILDREN)
 
     run = detrain("run", "program.py", kind, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert (named in run.err) if named else (run.err == "")
+
+
+IN_TASKS = (
+    PRELUDE
+    + """
+import asyncio
+
+async def train(queue, optimizer):
+    for epoch in range(3):
+        for batch in range(4):
+            gradient = await queue.get()
+            optimizer.apply_gradients(gradient)
+
+async def produce(queue):
+    for _ in range(12):
+        await queue.put(np.random.normal(size=3))
+
+async def main():
+    queue = asyncio.Queue(3)
+    MAIN
+
+asyncio.run(main())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("main", "named"),
+    [
+        ("await asyncio.gather(produce(queue), train(queue, Optimizer(np.ones(3))))", "what the task produce of asyncio holds"),
+        ("queue._maxsize = 0; await produce(queue); await train(queue, Optimizer(np.ones(3)))", ""),
+    ],
+)
+def test_tasks_beside_the_one_that_trains_are_named(main: str, named: str, tmp_path: Path, detrain: Run) -> None:
+    """A task that had made batches beforehand began anew in a resumed run, which trained on others: in silence, killed at a cut."""
+    (tmp_path / "program.py").write_text(IN_TASKS.replace("MAIN", main))
+
+    run = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
 
     assert run.status == 0, run.err
     assert (named in run.err) if named else (run.err == "")
