@@ -33,7 +33,7 @@ from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
 from detrain.frameworks.keras_state import Keras2State, KerasState, watch_frozen, watch_sets
 from detrain.frameworks.keras_weights import KerasWeights
-from detrain.frameworks.tensorflow_building import Builder
+from detrain.frameworks.tensorflow_building import FUNCTION, Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
 from detrain.frameworks.tensorflow_contents import watch_contents
 from detrain.frameworks.tensorflow_datasets import Datasets
@@ -264,11 +264,14 @@ class TensorFlow:
         return tf.constant(array, tf.string if array.dtype == object else None)
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return what a sparse or ragged tensor, indexed slices or a `TensorArray` are made of; None for anything else."""
-        return composites.parts(value)
+        """Return what a sparse or ragged tensor, indexed slices, a `TensorArray` or a compiled method are made of; else None."""
+        made_of = self._builder.function_parts(value)
+        return composites.parts(value) if made_of is None else (FUNCTION, made_of)
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
         """Return what `parts` described."""
+        if kind == FUNCTION:
+            return self._builder.remake_function(*parts)
         made: object | None = composites.remake(kind, parts, current)
         return made
 
@@ -305,6 +308,7 @@ class TensorFlow:
 
     def begin_phase(self) -> None:
         """Note what models consist of, and forget what was left before: each process comes by there."""
+        self._builder.is_in_loop = True
         self._datasets.begin_phase()
         if self._keras is not None:
             self._keras.begin_phase()

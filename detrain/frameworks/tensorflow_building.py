@@ -8,7 +8,7 @@ import gc
 import json
 import sys
 import weakref
-from types import FrameType
+from types import FrameType, MethodType
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +27,8 @@ from detrain.runtime.digest import digest_array, digest_bytes
 
 BUILDING_GRAPH: Final = "detrain_build"
 """The graph in which layers are built ahead, which nothing runs."""
+FUNCTION: Final = "tensorflow.function"
+"""The kind of a method that the loop has compiled, in a checkpoint."""
 _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
 """TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
@@ -42,7 +44,27 @@ class Builder:
         self._keras_types: tuple[type[Any], ...] = ()  # known once Keras is imported
         self._optimizer_types: tuple[type[Any], ...] = ()
         self._layer_2_types: tuple[type[Any], ...] = ()
+        self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
+        """How the loop has compiled methods."""
+        self.is_in_loop = False
         self._watch_functions()
+
+    def function_parts(self, value: Any) -> list[object] | None:
+        """Return what a method that the loop has compiled is made of, or None for anything else."""
+        found = self._options.get(value) if isinstance(value, polymorphic_function.Function) else None
+        options = None if found is None else self._describe_call(*found)
+        return None if options is None else [self._births.key(value), value.python_function, options]
+
+    def remake_function(self, key: str, method: Any, options: str) -> object:
+        """Return the compiled method with a key; one that the loop had made is made again."""
+        found = self._births.find(key)
+        if found is not None:
+            return found
+        call = json.loads(options)
+        with self._births.naming(key):
+            return polymorphic_function.Function(
+                method, *map(self._recall, call["args"]), **{name: self._recall(value) for name, value in call["kwargs"].items()}
+            )
 
     def build_ahead(self, units: list[Unit]) -> None:
         """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
@@ -179,6 +201,8 @@ class Builder:
         def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
             births.register(function, _function_label(python_function, sys._getframe(1)), sys._getframe(1))
             original(function, python_function, *args, **kwargs)
+            if self.is_in_loop and isinstance(python_function, MethodType):
+                self._options[function] = (args, kwargs)
 
         @functools.wraps(original_graph)
         def graph_made(graph: Any, *args: Any, **kwargs: Any) -> None:
@@ -229,6 +253,8 @@ class Builder:
         key = self.variable_key(value) or self._births.key(value)
         if isinstance(value, iterator_ops.OwnedIterator):
             return {"iterator": self._describe_spec(value.element_spec)}
+        if isinstance(value, tf.TensorSpec):
+            return {"tensor": [value.dtype.name, None if value.shape.rank is None else value.shape.as_list()]}
         if isinstance(value, tf.data.Dataset):
             return {"set": self._describe_spec(value.element_spec)}
         if key is not None:

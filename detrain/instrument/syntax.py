@@ -30,8 +30,12 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def invoked_by(call: ast.Call) -> set[str]:
-    """Return what a call refers to: the function, and that which it is told to run (`strategy.run(train_step, args=...)`)."""
-    found = {reference_of(call.func)}
+    """Return what a call refers to: the function, and that which it is told to run (`strategy.run(train_step, args=...)`).
+
+    A strategy's `run` is TensorFlow's: it is not the program's own, which trains.
+    """
+    is_strategy = isinstance(call.func, ast.Attribute) and "strateg" in ast.unparse(call.func.value).lower()
+    found = set() if is_strategy else {reference_of(call.func)}
     if called_name(call) in RUN:
         found |= {reference_of(argument) for argument in arguments_of(call)}
     return found - {""}

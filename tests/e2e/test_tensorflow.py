@@ -857,3 +857,42 @@ def test_a_function_that_is_given_a_set_and_builds_a_model(server: Server, tmp_p
 
     assert run.status == 0, run.err
     assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
+
+
+COMPILES_LATER = """
+import os, signal
+import keras, tensorflow as tf
+class Trainer:
+    def __init__(self):
+        self.weight, self.optimizer, self.is_ready = tf.Variable(tf.zeros([2])), keras.optimizers.Adam(0.1), False
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((self.weight - x) ** 2)
+        self.optimizer.apply_gradients([(tape.gradient(loss, self.weight), self.weight)])
+        return loss
+    def train(self, x):
+        if not self.is_ready:
+            self.compiled, self.is_ready = tf.function(self.step, input_signature=[tf.TensorSpec([None])]), True
+        return float(self.compiled(x))
+trainer = Trainer()
+for epoch in range(3):
+    for turn in range(3):
+        loss = trainer.train(tf.random.normal([2]))
+    print(loss)
+    if os.environ.get("DIE_AT") == str(epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Path) -> None:
+    """It was named, and a resumed run ended with `AttributeError`: that it had been compiled was restored."""
+    (tmp_path / "program.py").write_text(COMPILES_LATER)
+    whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+    killed = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1")
+    assert killed.status == -9
+    assert "not captured" not in killed.err
+
+    run = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]

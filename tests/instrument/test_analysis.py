@@ -264,6 +264,31 @@ def test_a_strategy_may_run_a_method(tmp_path: Path) -> None:
     )
 
 
+def test_what_a_strategy_runs_is_not_the_run_of_the_program(tmp_path: Path) -> None:
+    """The loop over validation data was taken for one that trains: the trainer has a `run` of its own."""
+    check(
+        tmp_path,
+        main="""
+        class Trainer:
+            def step(self, x):
+                self.optimizer.minimize(self.loss, x)
+
+            def check(self, x):
+                self.model(x)
+
+            def validate(self):
+                for x in self.held_out:
+                    self.strategy.run(self.check, args=(x,))
+
+            def run(self):
+                for epoch in range(3): #E1
+                    for x in self.data: #B1
+                        self.strategy.run(self.step, args=(x,)) #U1
+                    self.validate()
+        """,
+    )
+
+
 def test_the_epoch_loop_may_be_in_another_module_than_the_batch_loop(tmp_path: Path) -> None:
     structure = check(
         tmp_path,
