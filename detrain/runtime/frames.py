@@ -18,7 +18,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Final
 
 from detrain.instrument.sources import LIBRARIES
-from detrain.runtime.liveness import live_names, names_read_by_functions
+from detrain.runtime.liveness import live_names, may_read_any_global, names_read_by_functions
 
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
 
@@ -118,6 +118,8 @@ def live_locals(frame: FrameType) -> dict[str, object]:
     if is_module_frame(frame):
         live |= names_read_by_functions(frame.f_code)
         values = frame.f_globals
+        if may_read_any_global(frame.f_code):
+            live |= {name for name in values if not name.startswith("__")}
     return {name: value for name, value in dict(values).items() if name in live}
 
 

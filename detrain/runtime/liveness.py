@@ -66,6 +66,12 @@ def names_read_by_functions(code: CodeType) -> frozenset[str]:
     return frozenset(names)
 
 
+@lru_cache(maxsize=256)
+def may_read_any_global(code: CodeType) -> bool:
+    """Return whether a module's code may read globals under names that it does not show: `globals()[f"best_{fold}"]`."""
+    return any(_LOOKS_AT_ITSELF & set(each.co_names) for each in (code, *_functions(code)))
+
+
 def _functions(code: CodeType) -> Iterator[CodeType]:
     """Yield the code of the functions and classes in a code, at any depth."""
     for constant in code.co_consts:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detrain.runtime.frames import live_locals
 from detrain.runtime.liveness import live_names, names_read_by_functions
 from tests.runtime import interpreters, random_programs
 
@@ -164,3 +165,13 @@ def test_a_fast_name_of_an_inlined_comprehension_is_not_the_global_of_its_name()
 
     exec(code, {"probe": probe, "show": id})
     assert "kept" in seen[0]
+
+
+@pytest.mark.parametrize(("reads", "is_live"), [("globals()[f'best_{fold}']", True), ("best", False)])
+def test_globals_that_the_source_does_not_name_are_live_where_it_looks_at_its_namespace(reads, is_live):
+    """They were lost in a resumed run, in silence."""
+    seen = {}
+    module = {"at_cut": lambda: seen.update(live_locals(sys._getframe(1))), "best": 1, "best_0": 2, "fold": 0}
+    exec(compile(f"at_cut()\n{reads}\n", "module.py", "exec"), module)
+
+    assert ("best_0" in seen) == is_live
