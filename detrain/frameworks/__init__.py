@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -39,6 +40,8 @@ class Settings:
     """Hears which files the program reads and writes, beside `answers`."""
     experiment: ExperimentRun | None = None
     """The experiment that this run is, if it is one."""
+    unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Puts back what the code inside changes of the program's Python state, but for what it builds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 A resumed process would build later than the first run did: after code that works on what is already there (resets a metric, lists
 the trainable variables), with other random numbers, and with Python state of another moment. So what the first run had built is
 built ahead, in the same order, before state is restored: functions are traced with the shapes they were called with, and nothing is
-executed. The random streams are set to where they were when the first run built the same thing, and are put back afterwards.
+executed. The random streams, and Keras's counts of names, are set to where they were when the first run built the same thing, and
+are put back afterwards.
 
-What cannot be built ahead (an argument that is no data) is built when it is needed, with the streams handled in the same way.
+What cannot be built ahead (an argument that is no data) is built when it is needed, in the same way. What that changes in Python
+(a count of calls), as the first run's building did long before the cut, is put back.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -28,6 +31,8 @@ class Unit(msgspec.Struct, frozen=True):
     call: str | None = None
     streams: dict[str, str] = {}
     """Packed states, in base64, of the streams that building drew from, as they were before."""
+    names: dict[str, int] = {}
+    """How often Keras had given the names that building takes numbered (`variable_2`), before it."""
     forms: tuple[str, ...] = ()
     """Digests of what was traced, in order: the kinds of operations, and the constants."""
 
@@ -47,6 +52,12 @@ class Building:
         self._turns: dict[str, int] = {}
         self._is_inside = False
         self._forms: list[str] = []
+        self.names: Callable[[], dict[str, int]] = dict
+        """Returns Keras's own counts of the names that it has given."""
+        self.is_ahead = False
+        """Whether what is built now is built ahead."""
+        self.unchanged: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        """Puts back what the code inside changes of the program's Python state."""
         self.is_again = False
         """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 
@@ -88,23 +99,28 @@ class Building:
         turn = self._turns.get(owner, 0)
         self._turns[owner] = turn + 1
         earlier = self._earlier.pop((owner, turn), None)
-        before = self._streams.read()
+        before, names = self._streams.read(), dict(self.names())
         call = describe() if earlier is None else None
         if earlier is not None:
+            self._set_names(earlier.names)
             self._streams.write({name: base64.b64decode(text) for name, text in earlier.streams.items()})
         self._is_inside, self.is_again = True, earlier is not None
         self._forms = []
+        is_late = earlier is not None and not self.is_ahead
         try:
-            yield
+            with self.unchanged() if is_late else contextlib.nullcontext():
+                yield
         finally:
             self._is_inside = self.is_again = False
             if earlier is not None:
                 self._built[earlier.key] = earlier
                 self._streams.write(before)
+                self._set_names({name: names.get(name, 0) for name in earlier.names})
             else:
                 after = self._streams.read()
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
-                unit = Unit(owner, turn, call, drawn, tuple(self._forms))
+                given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
+                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms))
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):
@@ -112,3 +128,11 @@ class Building:
                 f"{owner!r} was traced with other Python values than it finds now: they are constants in it",
                 "does it read what the loop sets? Call it once before the loop, or hand it tensors; and start anew with --fresh",
             )
+
+    def _set_names(self, counts: dict[str, int]) -> None:
+        """Set how often Keras has given names; to one that it never has, it will add no number."""
+        for name, count in counts.items():
+            if count:
+                self.names()[name] = count
+            else:
+                self.names().pop(name, None)

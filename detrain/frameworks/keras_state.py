@@ -58,7 +58,7 @@ class KerasState:
         return {
             "config": {name: getattr(self._config, name)() for name in _CONFIG},
             "dtype_policy": self._config.dtype_policy().name,
-            "names": dict(_names()),
+            "names": dict(names_given()),
             "attributes": {key: _scalars(value) for key, value in objects.items()},
             "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
@@ -75,7 +75,7 @@ class KerasState:
         if self._config.dtype_policy().name != policy:
             self._config.set_dtype_policy(policy)
         if "names" in state:
-            names = _names()
+            names = names_given()
             names.clear()
             names.update(state["names"])
         for key, attributes in state["attributes"].items():
@@ -208,7 +208,7 @@ def watch_frozen(note: Note) -> None:
     keras.Variable.trainable = property(trainable.fget, set_trainable)
 
 
-def _names() -> dict[str, int]:
+def names_given() -> dict[str, int]:
     """Return how often Keras has given each name (`dense`, then `dense_1`); `keras.backend.get_uid` counts on."""
     from keras.src.backend.common import global_state
 

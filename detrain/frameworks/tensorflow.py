@@ -84,6 +84,7 @@ class TensorFlow:
             )
         self._births = Births()
         self._building = Building(streams)
+        self._building.unchanged = settings.unchanged
         self._variables: dict[str, weakref.ref[Any]] = {}
         self._handles: dict[int, str] = {}
         self._pending: dict[str, Array] = {}

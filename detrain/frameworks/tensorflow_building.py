@@ -22,6 +22,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from detrain.errors import DetrainError
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
+from detrain.frameworks.keras_state import names_given
 from detrain.runtime import report
 from detrain.runtime.digest import digest_array, digest_bytes
 
@@ -68,6 +69,7 @@ class Builder:
 
     def build_ahead(self, units: list[Unit]) -> None:
         """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
+        self._building.is_ahead = True
         for unit in units:
             if unit.call is None or self._building.is_built(unit):
                 continue
@@ -78,9 +80,12 @@ class Builder:
                 self._build(owner, json.loads(unit.call))
             except DetrainError:
                 raise
+            except _NotThereError:  # of something that is built when it is needed, and so is this
+                continue
             except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
                 why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
                 report.warn(f"cannot build {unit.owner!r} ahead ({why}); it is built when needed")
+        self._building.is_ahead = False
 
     def watch_keras(self) -> None:
         """Watch Keras's layers and optimizers."""
@@ -89,6 +94,7 @@ class Builder:
         from keras.src.trainers.compile_utils import CompileMetrics
 
         building, births = self._building, self._births
+        building.names = names_given
         original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
         original_metrics = CompileMetrics.build
         original_initialize = Variable._initialize
@@ -292,7 +298,7 @@ class Builder:
             keras_variable = self._keras_variables.get(content)
             found = self._births.find(content) if keras_variable is None else keras_variable
             if found is None:
-                raise LookupError(f"there is no {content!r} yet")
+                raise _NotThereError
             return found
         if kind == "dict":
             return {key: self._recall(item) for key, item in content.items()}
@@ -363,6 +369,10 @@ def _is_constant(tensor: Any) -> bool:
 
 class _NoDataError(Exception):
     """An argument that is no data."""
+
+
+class _NotThereError(Exception):
+    """An argument that has not been made yet."""
 
 
 def _placeholder(value: Any) -> Any:

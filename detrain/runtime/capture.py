@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, FunctionType, ModuleType
 from typing import Final, cast
 
+from detrain.errors import Diverged
 from detrain.frameworks import Framework
 from detrain.runtime import report
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
@@ -21,7 +22,7 @@ from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
 from detrain.runtime.graph import STREAMS
-from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
+from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.runtime.loaders import Loop, is_made_anew, read_offered, set_state
 from detrain.runtime.naming import is_user_class
 from detrain.runtime.pulls import Pulls
@@ -98,6 +99,19 @@ class Capture:
     def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
         return self._bind(LiveDecoder(live, self._hooks(), baseline), frame)
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Put back what the code inside changes of the program's Python state, but for what it builds. Raises Diverged."""
+        frame = next(iter(user_frames(sys._getframe())))
+        live = self.encode_live(frame, Baseline())
+        yield
+        missing = self._bind(Undo(live, self._hooks(), Baseline()), frame)
+        if missing:
+            raise Diverged(
+                f"what is built in the loop changes what cannot be put back: {'; '.join(missing[:4])}",
+                "build it before the loop (call it once), and start anew with --fresh",
+            )
 
     def encode_value(self, value: object) -> Live:
         """Return what a value holds, to be put back into it in this process."""

@@ -7,6 +7,7 @@ its own file as under plain `python`; frames of detrain are cut from tracebacks.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -185,7 +186,8 @@ class _Finder:
             answers = self._session.answers if self._session is not None else None
             contents = self._session.contents if self._session is not None else None
             seed, threads = self._config.seed, self._config.threads
-            settings = Settings(seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment)
+            unchanged = self._session.unchanged if self._session is not None else contextlib.nullcontext
+            settings = Settings(seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment, unchanged)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

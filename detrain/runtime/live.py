@@ -191,6 +191,24 @@ class LiveDecoder(Decoder):
             self._miss(path, "its order cannot be made again")
 
 
+class Undo(LiveDecoder):
+    """Puts data back. What objects have come to hold since stays, and so do variables and layers: they have been built."""
+
+    def _fill_attributes(self, own: dict[str, object], pairs: list[Item], path: str) -> None:
+        built = self._built(own)
+        own.update(self._attributes(pairs, dict(own), path) | built)
+
+    def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        built = self._built(own_attributes(current) or {})
+        found = Decoder._decode_derived(self, number, node, current, path)
+        (own_attributes(found) or {}).update(built)
+        return found
+
+    def _built(self, own: dict[str, object]) -> dict[str, object]:
+        hooks = self._hooks
+        return {name: value for name, value in own.items() if hooks.variable(value) is not None or hooks.holds_variables(value)}
+
+
 def encode_value(value: object, hooks: Hooks) -> Live:
     """Return what a value holds."""
     encoder = LiveEncoder(hooks, Baseline())

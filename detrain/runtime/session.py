@@ -91,6 +91,7 @@ class Session:
         """The one that began the phase."""
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
+        self.unchanged = self._capture.unchanged
         self._guard: Guard | None = None
         self._guards_gradients = False
         self.recovery: Recovery | Rewind | None = None

@@ -53,6 +53,44 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(losses.result())!r}", flush=True)
 show(*model.variables, *optimizer.variables)
 """,
+    "a model and a function that are given no data, and whose building counts": """
+class Noisy(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.rng, self.bias = 0, np.random.RandomState(3), None
+    def build(self, shape):
+        self.weight, self.bias = self.add_weight(shape=(shape[-1], 3)), self.add_weight(shape=(3,))
+    def call(self, x):
+        self.calls += 1
+        return x @ self.weight + self.bias + self.rng.normal(size=3) / self.calls
+
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.noisy, self.seen = keras.layers.Dense(4), Noisy(), []
+    def call(self, x, rng=None):
+        self.seen.append(len(self.seen))
+        return self.noisy(self.hidden(x) * rng.random())
+
+class Kind:
+    traced = 0
+
+@tf.function
+def loss_of(out, b, kind):
+    kind.traced += 1
+    return tf.reduce_mean((out - b) ** 2)
+
+model, optimizer, rng, kind = Model(), keras.optimizers.Adam(1e-2), np.random.default_rng(5), Kind()
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(a, rng=rng), b, kind) * kind.traced
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", model.noisy.calls, len(model.seen), kind.traced, flush=True)
+show(*model.variables, *optimizer.variables)
+""",
     "recurrent cells that are called by hand keep their masks": """
 early, late = keras.layers.LSTMCell(8, dropout=0.5), keras.layers.GRUCell(8, dropout=0.3, recurrent_dropout=0.3, implementation=1)
 early.build((None, 5))
