@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import functools
+import struct
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from detrain.runtime.decoder_leaves import Leaves
 from detrain.runtime.derived import stored_names
@@ -33,6 +34,9 @@ from detrain.runtime.positions import place_of
 from detrain.runtime.set_order import can_become, fill, freeze
 from detrain.runtime.stdlib_state import parts, remake
 from detrain.runtime.tables import KINDS, MOMENTS, become, make_moment, make_table
+
+_HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
+"""Kinds of keys that stay where they lie in a dictionary: an object of the program may have another hash now."""
 
 
 class Decoder(Leaves):
@@ -142,8 +146,10 @@ class Decoder(Leaves):
 
     def _fill_sequence(self, target: Any, node: list[Item], path: str) -> None:
         base: Any = list if isinstance(target, list) else collections.deque
-        values = self._items(node[1], list(base.__iter__(target)), path)
-        base.__init__(target, values, *node[2:])
+        old = list(base.__iter__(target))
+        values = self._items(node[1], old, path)
+        if not _are_same(old, values) or (node[2:] and target.maxlen != node[2]):
+            base.__init__(target, values, *node[2:])
 
     def _decode_set(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         kind, items, how = node
@@ -195,16 +201,18 @@ class Decoder(Leaves):
         return target
 
     def _fill_dict(self, cls: Any, target: Any, node: list[Item], path: str) -> None:
-        old, old_keys = dict(dict.items(target)), list(dict.keys(target))
+        base = cls if cls is collections.OrderedDict else dict
+        old, before = dict(dict.items(target)), _keys(base, target)
         pairs = []
         for index, (key_item, value_item) in enumerate(node[1]):
-            key = self.decode(key_item, old_keys[index] if index < len(old_keys) else ABSENT, f"{path} key")
+            key = self.decode(key_item, before[index] if index < len(before) else ABSENT, f"{path} key")
             if key is ABSENT:
                 self._miss(f"{path} key")
                 continue
             pairs.append((key, self._required(value_item, old.get(key, ABSENT), key_path(path, key))))
-        base = cls if cls is collections.OrderedDict else dict
-        base.clear(target)
+        keys = [key for key, _ in pairs]
+        if not (all(type(key) in _HASHED_ALIKE for key in keys) and _are_same(before, keys)):
+            base.clear(target)
         for key, value in pairs:
             base.__setitem__(target, key, value)
         if cls is collections.defaultdict:
@@ -437,6 +445,24 @@ def _has_elements(current: object, values: list[object]) -> bool:
 def _is_equal(one: object, other: object) -> bool:
     """Return whether two values are one object, or one number or text."""
     return one is other or (type(one) is type(other) and isinstance(one, int | float | str) and one == other)
+
+
+def _keys(base: Any, target: Any) -> list[Any]:
+    try:
+        return list(base.keys(target))
+    except KeyError:  # what derives from OrderedDict may have been changed past its own methods
+        return [ABSENT]
+
+
+def _are_same(old: list[Any], new: list[Any]) -> bool:
+    """Return whether two lists hold the same objects or bits. A loop that stands in their container must be able to go on."""
+    return len(old) == len(new) and all(map(_is_same, old, new))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other or type(one) is not type(other) or type(one) not in (int, float, str, bytes):
+        return one is other
+    return bool(struct.pack("<d", one) == struct.pack("<d", other) if type(one) is float else one == other)
 
 
 def _is_alike(one: object, other: object) -> bool:

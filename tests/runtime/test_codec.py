@@ -1191,3 +1191,26 @@ def test_every_kind_of_node_is_documented() -> None:
     documented = (root / "docs/format.md").read_text().partition("### The Python graph")[2].partition("## The journal")[0]
     assert len(kinds_written) > 30
     assert sorted(kinds_written - set(re.findall(r"`(\w+)`", documented))) == []
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.defaultdict, collections.deque, list, set])
+def test_a_loop_over_what_has_not_changed_goes_on(kind: type) -> None:
+    """An outer loop of the program stands in the middle of a container while it is restored."""
+    names = ["b", "a", "d", "c"]
+
+    def make() -> Any:
+        pairs = [(name, [1.5]) for name in names]
+        return kind(list, pairs) if kind is collections.defaultdict else kind(pairs if issubclass(kind, dict) else names)
+
+    after, before = make(), make()
+    if issubclass(kind, dict):  # a hole: refilled, the entries would lie elsewhere
+        for each in (after, before):
+            each["gone"] = each["e"] = 0
+            del each["b"], each["gone"]
+            each["b"] = 1
+    expected = list(after)
+    turns = iter(before)
+    first = [next(turns), next(turns)]
+
+    assert difference(after, resume({"names": after}, {"names": before})["names"]) is None
+    assert first + list(turns) == expected
