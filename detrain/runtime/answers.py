@@ -172,14 +172,17 @@ class Answers:
 
     def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(real)
-        def clear(path: Any, *arguments: Any, **keywords: Any) -> None:
+        def clear(*arguments: Any, **keywords: Any) -> None:
+            named = [keywords[name] for name in ("path", "src", "dst") if name in keywords]
+            given: list[Any] = [*arguments, *named, None, None]
+            path, over = given[:2]
             is_watched = self._outside.is_recording or self._outside.is_in_loop
             if not (_is_path(path) and is_watched and is_asked_by_program(sys._getframe(1), _THROUGH)):
-                real(path, *arguments, **keywords)
+                real(*arguments, **keywords)
             else:
-                if question in _OVER and arguments and _is_path(arguments[0]) and self._outside.is_in_loop:
-                    self._changes.keep(os.path.abspath(os.fsdecode(arguments[0])), self._outside.entered_at)
-                self.clear(question, path, lambda: real(path, *arguments, **keywords))
+                if question in _OVER and _is_path(over) and self._outside.is_in_loop:
+                    self._changes.keep(os.path.abspath(os.fsdecode(over)), self._outside.entered_at)
+                self.clear(question, path, lambda: real(*arguments, **keywords))
 
         return clear
 

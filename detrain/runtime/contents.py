@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,9 +28,10 @@ _OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
 class Contents:
     """The files whose contents are state. Paths are absolute."""
 
-    def __init__(self, files: Files, place: Callable[[], Cursor | None], home: str) -> None:
-        """`place` returns where in its loops the program is; files in the folder `home` are detrain's own."""
-        self._files, self._place, self._home = files, place, home
+    def __init__(self, files: Files, place: Callable[[], Cursor | None], home: str, program: str) -> None:
+        """`place` returns where in its loops the program is. In the folder `home` detrain has files of its own for `program`."""
+        self._files, self._place = files, place
+        self._own = re.compile(rf"{re.escape(home)}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
         self._thread = threading.get_ident()
         self._written: dict[str, Cursor] = {}
         """Files that the loop has written as a whole, and in which body it last did."""
@@ -109,7 +111,7 @@ class Contents:
     def _at(self, path: str) -> Cursor | None:
         """Return in which body the program is, or None if the file is none of its loop's."""
         at = self._place() if threading.get_ident() == self._thread else None
-        is_its = at is not None and os.path.dirname(path) != self._home and not path.startswith(_OF_THE_SYSTEM)
+        is_its = at is not None and self._own.match(path) is None and not path.startswith(_OF_THE_SYSTEM)
         return at if is_its and is_user_file(path) else None
 
     def _opened(self, path: str, mode: str) -> None:
@@ -151,7 +153,6 @@ class Contents:
 
             return removed
 
-        os.supports_dir_fd.add(open_file)  # which `shutil.rmtree` asks
         os.open, os.rename, os.replace = open_file, telling(os.rename), telling(os.replace)
         os.remove, os.unlink = taking(os.remove), taking(os.unlink)
 

@@ -121,7 +121,7 @@ class Session:
                 report.say("cut off before its first checkpoint, it begins anew, and hears of clock and files what it heard then")
         self._outside = Outside(known, self._place)
         self._outside.watch()
-        self.contents = Contents(self._files, self._place, str(self._catalogue.folder))
+        self.contents = Contents(self._files, self._place, str(self._catalogue.folder), config.program)
         self.contents.watch()  # before the next: who asks that is seen from its caller
         self.answers = Answers(self._outside, self._files, self._changes)
         self.answers.watch()

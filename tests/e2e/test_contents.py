@@ -36,8 +36,12 @@ KEPT = {
         "h.json (file: the loop reads again what it has written there)",
     ),
     "a file put in the place of another": (
-        "factor += float(open('r.txt').read()) if step else 0; open('r.tmp', 'w').write(str(step)); os.replace('r.tmp', 'r.txt')",
+        "factor += float(open('r.txt').read()) if step else 0; open('n', 'w').write(str(step)); os.replace(src='n', dst='r.txt')",
         "r.txt (file: the loop reads again what it has written there)",
+    ),
+    "a file in the folder of checkpoints": (
+        "factor += float(open('ckpt/r.txt').read()) if step else 0; open('ckpt/r.txt', 'w').write(str(step))",
+        "ckpt/r.txt (file: the loop reads again what it has written there)",
     ),
     "a memory map": (
         "table = np.memmap('map.bin', mode='r+'); table[step % 4] += 1; factor += float(table.sum()); del table",

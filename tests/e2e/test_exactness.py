@@ -63,6 +63,7 @@ FRAMEWORK = [
     "zip_two",
 ]
 SLOW = ("numba_noise",)
+"""Programs whose libraries take long to start, and have tests of their own."""
 KILLS = 3
 DRAW_IN_GRAPHS = ("keras_2", "random_in_graph", "eight_replicas", "xla_step")
 """Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
