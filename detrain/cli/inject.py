@@ -10,16 +10,17 @@ import msgspec
 import numpy as np
 import xxhash
 
-from detrain.cli.outcomes import outcome_of
+from detrain.cli.outcomes import outcome_of, threshold_option
 from detrain.cli.pictures import check_plot
 from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trial_plot import plot_trial
-from detrain.cli.trials import Done, Subject, failed, same_before, same_from, unarmed
+from detrain.cli.trials import Done, Subject, same_before, same_from
 from detrain.cli.wanted import RecordedFault, Wanted, drawn_fault, read_wanted
 from detrain.errors import AnotherProgram, EnvironmentChanged, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
+from detrain.faults.outcomes import Thresholds
 from detrain.faults.record import Element, FaultRecord, Step, write_record
 from detrain.faults.sites import STAGES
 from detrain.runtime import report
@@ -65,6 +66,7 @@ class Trial:
 @click.option("--until", metavar="EPOCH:BATCH|+N", help="The last step, or how many from the fault on [the program's end].")
 @click.option("--nearest", is_flag=True, help="A position of the artifact that falls on padding: hit the nearest element.")
 @click.option("--guard", is_flag=True, help="Look for the fault, as `detrain run --guard detect` does.")
+@threshold_option()
 @click.option("--out", type=click.Path(path_type=Path), help="The fault record to write [in the folder of the checkpoints].")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw loss and accuracy: a .png, .svg or .html.")
 @click.option("--text", type=click.Path(path_type=Path), help="Write the artifact's replay_*.txt, too.")
@@ -88,6 +90,7 @@ def command(
     until: str | None,
     nearest: bool,
     guard: bool,
+    thresholds: Thresholds,
     out: Path | None,
     plot: Path | None,
     text: Path | None,
@@ -136,7 +139,7 @@ def command(
         least=LEAST_WITH_GUARD if guard else 0,
     )
     trial = _tried(subject, wanted, experiment)
-    record = record_of(subject, trial)
+    record = record_of(subject, trial, thresholds)
     path = out or subject.folder / f"{wanted.name}-{written(cursor).replace('/', '-').replace(':', '-')}-{seed}.json"
     write_record(path, record)
     if plot is not None:
@@ -183,10 +186,7 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
     done = subject.trial(experiment, folder)
     is_equal = same_before(golden, done, experiment.at)
     if not is_equal:  # putting the site in place has changed bits (a fusion that is not made), or there is no step that could tell
-        assert experiment.injection is not None
-        in_place = subject.trial(unarmed(experiment.injection, experiment))
-        if experiment.at not in in_place.by_cursor():
-            raise failed("failed with the site in place and no fault", in_place)
+        in_place = subject.unarmed(experiment)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
         golden = golden if is_equal else in_place
     if done.fired is None and not (done.is_armed and not done.is_whole and "detrain: error: " not in done.error):
@@ -205,7 +205,7 @@ def _raise_unfired(done: Done) -> None:
     )
 
 
-def record_of(subject: Subject, trial: Trial) -> FaultRecord:
+def record_of(subject: Subject, trial: Trial, thresholds: Thresholds) -> FaultRecord:
     """Return the record of a trial."""
     firing = trial.done.fired
     return FaultRecord(
@@ -221,7 +221,9 @@ def record_of(subject: Subject, trial: Trial) -> FaultRecord:
         fired=firing.count if firing is not None else 0,
         steps=steps_of(trial.done, trial.experiment.at),
         end=trial.done.end or f"status {trial.done.status}",
-        outcome=outcome_of(trial.golden, trial.done, trial.experiment.at),
+        is_unarmed_equal=trial.is_unarmed_equal,
+        outcome=outcome_of(trial.golden, trial.done, trial.experiment.at, thresholds),
+        thresholds=thresholds,
         alarm=trial.done.alarm,
     )
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
+import click
 import numpy as np
 
 from detrain.cli.trials import HANG, Done
+from detrain.errors import UsageError
 from detrain.faults.experiment import Cursor
-from detrain.faults.outcomes import End, Outcome, Series, classify
+from detrain.faults.outcomes import End, Outcome, Series, Thresholds, classify
 from detrain.runtime.experiment import Step
 from detrain.runtime.metric import is_accuracy
 
@@ -16,9 +21,38 @@ UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
 NO_LOSS = "unclassified (the program's loss was not seen)"
 """The outcome of a trial of a program that takes no gradient by a tape."""
+USUAL: Final = Thresholds()
 
 
-def outcome_of(golden: Done, trial: Done, at: Cursor) -> str:
+def threshold_option() -> Callable[[Any], Any]:
+    """Return the option that sets numbers of the outcomes' definitions."""
+    return click.option(
+        "--threshold",
+        "thresholds",
+        multiple=True,
+        metavar="NAME=NUMBER",
+        callback=lambda _context, _option, texts: read_thresholds(texts),
+        help="A number of the outcomes' definitions (docs/faults.md); repeatable.",
+    )
+
+
+def read_thresholds(texts: Iterable[str]) -> Thresholds:
+    """Return the usual thresholds with those that texts like `sharp_loss=0.4` set. Raises UsageError, FaultInvalid."""
+    known = {name: type(value) for name, value in dataclasses.asdict(USUAL).items()}
+    values = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in known:
+            raise UsageError(f"there is no threshold {name!r}", f"give one of {', '.join(known)}")
+        try:
+            values[name] = known[name](number)
+        except ValueError:
+            kind = "a whole number" if known[name] is int else "a fraction, 0 to 1"
+            raise UsageError(f"the threshold {name} is {number!r}, expected {kind}", f"write {name}=NUMBER") from None
+    return Thresholds(**values)
+
+
+def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = USUAL) -> str:
     """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared.
 
     Of a trial that goes on longer than the golden run (one that is ended early where the loss is low) the common steps count.
@@ -29,7 +63,7 @@ def outcome_of(golden: Done, trial: Done, at: Cursor) -> str:
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
     has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
     mine, its = (_series(run, order, order[at], has_accuracy=has_accuracy) for run in (golden, trial))
-    found = classify(mine, its, order[at])
+    found = classify(mine, its, order[at], thresholds)
     known, faulty = golden.by_cursor(), trial.by_cursor()
     beyond = [step for cursor, step in faulty.items() if cursor[2] >= 0 and cursor not in known]
     if found not in (Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN) and not all(math.isfinite(_loss(step)) for step in beyond):

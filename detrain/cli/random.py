@@ -13,6 +13,7 @@ import msgspec
 
 from detrain.cli.campaign_plot import plot_campaign
 from detrain.cli.inject import LEAST_WITH_GUARD, Trial, record_of, run_trial
+from detrain.cli.outcomes import threshold_option
 from detrain.cli.pictures import check_plot
 from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
@@ -23,6 +24,7 @@ from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Cursor, Experiment, written
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
+from detrain.faults.outcomes import Thresholds
 from detrain.faults.plan import trial_rng
 from detrain.faults.record import FaultRecord, read_record, write_record
 from detrain.faults.sampling import FIDELITY, draw_model
@@ -48,6 +50,7 @@ _DRAWS = 100
 @click.option("--epochs", metavar="A:B", help="Only steps of the epochs from A on, before B.")
 @click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
 @click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does, and say which are seen.")
+@threshold_option()
 @click.option(
     "--engine",
     type=click.Choice(["auto", "process"]),
@@ -72,6 +75,7 @@ def command(
     epochs: str | None,
     after: int | None,
     guard: bool,
+    thresholds: Thresholds,
     engine: str,
     time_limit: float,
     plot: Path | None,
@@ -108,7 +112,7 @@ def command(
     steps = [cursor for cursor in steps if cursor[0] in sites]
     draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, LEAST_WITH_GUARD if guard else 0)
     folder = out or subject.folder / f"random-{seed}"
-    campaign = _Campaign(subject, draw, after, (pattern, stage), folder)
+    campaign = _Campaign(subject, draw, after, (pattern, stage), thresholds, folder)
     records = {number: record for number in range(trials) if (record := campaign.known(number)) is not None}
     if records and not as_json:
         report.say(f"{len(records)} trials are in {folder} already")
@@ -193,12 +197,17 @@ def _epochs(text: str | None) -> tuple[int, float]:
     return int(first or 0), int(last) if last else math.inf
 
 
+@dataclass(frozen=True)
 class _Campaign:
     """The trials of a drawing, and their records in a folder."""
 
-    def __init__(self, subject: Subject, drawing: Drawing, after: int | None, among: tuple[str, str | None], folder: Path) -> None:
-        """`among`: pattern and stage of the sites."""
-        self._subject, self._drawing, self._after, self._among, self._folder = subject, drawing, after, among, folder
+    _subject: Subject
+    _drawing: Drawing
+    _after: int | None
+    _among: tuple[str, str | None]
+    """Pattern and stage of the sites."""
+    _thresholds: Thresholds
+    _folder: Path
 
     def path(self, number: int) -> Path:
         """Return the file of a trial's record."""
@@ -214,6 +223,8 @@ class _Campaign:
         is_of_step = not is_first and record.experiment.at == plan.at
         if not is_first and not (is_of_step and any(record.experiment == again for _, again in self._drawn_there(number, plan))):
             raise FaultInvalid(f"{str(path)!r} is of another campaign: its fault is another", "give another folder with --out")
+        if record.thresholds != self._thresholds:
+            raise FaultInvalid(f"{str(path)!r} was classified by other thresholds", "give the same --threshold, or another --out")
         return record
 
     def run(self, numbers: Iterable[int], golden: Done, *, in_one: bool) -> Iterator[tuple[int, FaultRecord]]:
@@ -225,13 +236,14 @@ class _Campaign:
             for number, found in run_together(subject, {number: plan for number, (_, plan) in drawn.items()}, golden):
                 model, plan = drawn[number]
                 done.add(number)
-                yield number, record_of(subject, Trial(model.name, seed, plan, golden, found, is_unarmed_equal=True))
+                trial = Trial(model.name, seed, plan, golden, found, is_unarmed_equal=True)
+                yield number, record_of(subject, trial, self._thresholds)
         for number, first in drawn.items():
             if number in done:
                 continue
             for model, plan in itertools.chain([first], self._drawn_there(number, first[1])):
                 try:
-                    yield number, record_of(subject, run_trial(subject, model.name, seed, plan))
+                    yield number, record_of(subject, run_trial(subject, model.name, seed, plan), self._thresholds)
                     break
                 except FaultNotFired as error:
                     why = error.what

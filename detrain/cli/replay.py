@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from detrain.cli.inject import check_same, digest_of, elements_of, steps_of
+from detrain.cli.outcomes import outcome_of
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trials import Done, Subject
 from detrain.errors import FaultNotFired, ReplayDiffers
@@ -33,22 +34,26 @@ def command(
       detrain replay fault.json train.py
     """
     known = read_record(record)
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit)
+    found = Program.find(program, is_module=is_module)
+    subject = Subject(found, arguments, Path(home), time_limit, has_guard=known.alarm is not None)
     check_same(known, subject, allows_environment=allow_environment)
-    subject.golden(known.experiment)
+    golden = subject.golden(known.experiment)
     done = subject.trial(known.experiment)
     if (done.fired is None) != (known.fired == 0):
         raise FaultNotFired(f"the fault of {record} was not done: {done.error or done.end}", "is the record of this program?")
-    compare(known, done)
+    if not known.is_unarmed_equal:
+        golden = subject.unarmed(known.experiment)
+    compare(known, golden, done)
     digests = sum(1 for step in known.steps if step.state)
     click.echo(
-        f"IDENTICAL: the fault, {len(known.steps)} steps after it and {digests} digests of all variables are the recorded ones"
+        f"IDENTICAL: the fault, {len(known.steps)} steps after it, {digests} digests of all variables and the outcome"
+        f" ({known.outcome}) are the recorded ones"
     )
     return 0
 
 
-def compare(known: FaultRecord, done: Done) -> None:
-    """Raise ReplayDiffers at the first difference between a record and what the fault has done now."""
+def compare(known: FaultRecord, golden: Done, done: Done) -> None:
+    """Raise ReplayDiffers at the first difference between a record and what the fault has done now, beside the golden run."""
     injection, fired = known.experiment.injection, done.fired
     elements = elements_of(injection, fired) if injection is not None and fired is not None else ()
     if digest_of(fired) != known.elements_digest or elements != known.elements:
@@ -66,3 +71,8 @@ def compare(known: FaultRecord, done: Done) -> None:
     end = done.end or f"status {done.status}"
     if end != known.end:
         raise ReplayDiffers(f"the replay ended by {end!r}, the record says {known.end!r}", "")
+    if done.alarm != known.alarm:
+        raise ReplayDiffers(f"the guard's first alarm is {done.alarm}, the record says {known.alarm}", "")
+    outcome = outcome_of(golden, done, known.experiment.at, known.thresholds)
+    if outcome != known.outcome:
+        raise ReplayDiffers(f"the outcome is {outcome!r}, the record says {known.outcome!r}", "")

@@ -23,7 +23,7 @@ import xxhash
 from detrain.cli.children import dying_with_this, scratch_folder
 from detrain.cli.programs import INFO_NAME, Program, info_owner
 from detrain.errors import DetrainError, FaultInvalid
-from detrain.faults.experiment import VARIABLE, Alarm, Cursor, Experiment, Firing, Injection, written
+from detrain.faults.experiment import VARIABLE, Alarm, Cursor, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.runtime import report
 from detrain.runtime.environment import base_environment
@@ -183,6 +183,13 @@ class Subject:
             self.link_golden((experiment.at[0], experiment.at[1], 0), home)
             return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
 
+    def unarmed(self, experiment: Experiment) -> Done:
+        """Run a trial with its fault in place, but never armed."""
+        done = self.trial(msgspec.structs.replace(experiment, is_armed=False))
+        if experiment.at not in done.by_cursor():
+            raise failed("failed with the site in place and no fault", done)
+        return done
+
     def link_golden(self, before: Cursor, home: Path) -> None:
         """Put the checkpoints of the golden run up to a cursor into another home."""
         link([entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")], before, home)
@@ -340,11 +347,6 @@ def same_from(golden: Done, other: Done, at: Cursor) -> bool:
         cursor in known and known[cursor].series == step.series and step.state in ("", known[cursor].state)
         for cursor, step in steps.items()
     )
-
-
-def unarmed(injection: Injection, experiment: Experiment) -> Experiment:
-    """Return the experiment with its fault in place, but never armed."""
-    return msgspec.structs.replace(experiment, injection=injection, is_armed=False)
 
 
 def failed(what: str, done: Done) -> FaultInvalid:

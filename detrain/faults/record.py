@@ -9,6 +9,7 @@ import msgspec
 
 from detrain.errors import FaultInvalid
 from detrain.faults.experiment import Alarm, Cursor, Experiment
+from detrain.faults.outcomes import Thresholds
 
 FORMAT: Final = 1
 _SHOWN: Final = 4096
@@ -54,7 +55,11 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How often it was put in."""
     steps: tuple[Step, ...]
     end: str
+    is_unarmed_equal: bool = True
+    """Whether the golden run, which the outcome is by, is that of the bare program; else it has the site in place, never armed."""
     outcome: str = ""
+    thresholds: Thresholds = Thresholds()
+    """What the outcome's definition has for numbers."""
     alarm: Alarm | None = None
     """What the guard saw first, if one was there."""
 

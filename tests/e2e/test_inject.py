@@ -78,7 +78,23 @@ PLAIN, FIT, XLA, MANY = (1, "no", "loop"), (1, "no", "fit"), (1, "xla", "loop"),
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (FIT, ("--model", "WT", "--site", "conv1", "--stage", "forward", "--at", "2:0", "--seed", 5)),
+        (
+            FIT,
+            (
+                "--model",
+                "WT",
+                "--site",
+                "conv1",
+                "--stage",
+                "forward",
+                "--at",
+                "2:0",
+                "--seed",
+                5,
+                "--threshold",
+                "masked_within=.5",
+            ),
+        ),
         (XLA, ("--model", "N16_RD", "--site", "fc_grad_wt", "--at", "1:3")),
         (MANY, ("--model", "N16_RD", "--site", "fc_grad_in", "--at", "1:2", "--worker", 1)),
     ],
@@ -100,6 +116,7 @@ def test_a_fault_does_something_once_and_replays_to_the_bit(
 
     assert replay.status == 0, replay.err
     assert replay.out.startswith("IDENTICAL")
+    assert "masked_within" not in options or record["thresholds"]["masked_within"] == 0.5
 
 
 def test_the_fault_of_a_record_is_put_in_again_as_it_was(folder: Path) -> None:

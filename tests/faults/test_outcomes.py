@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.errors import FaultInvalid
+from detrain.cli.outcomes import read_thresholds
+from detrain.errors import DetrainError, FaultInvalid
 from detrain.faults.outcomes import End, Outcome, Series, Thresholds, classify
 from detrain.faults.plan import trial_rng
 
@@ -235,3 +236,21 @@ def test_the_noise_of_batches_and_the_height_of_the_curve_do_not_change_the_clas
     accuracy = np.concatenate([golden.accuracy[: FAULT + 1], np.clip(shrink(after) + noise, 0, 1)])
 
     assert classify(golden, Series(np.r_[golden.loss[: FAULT + 1], 1 - accuracy[FAULT + 1 :]], accuracy), FAULT) is outcome
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["sharp=0.4"], "there is no threshold 'sharp'"),
+        (["slow_steps=2.5"], "slow_steps is '2.5', expected a whole number"),
+        (["sharp_loss"], "sharp_loss is '', expected a fraction"),
+        (["sharp_loss=nan"], "sharp_loss is nan"),
+    ],
+)
+def test_a_threshold_that_is_none_is_refused(options: list[str], words: str) -> None:
+    with pytest.raises(DetrainError, match=words):
+        read_thresholds(options)
+
+
+def test_thresholds_are_set_by_name() -> None:
+    assert read_thresholds(["sharp_loss=.4", "slow_steps=7"]) == Thresholds(sharp_loss=0.4, slow_steps=7)

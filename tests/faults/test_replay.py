@@ -13,7 +13,7 @@ from detrain.cli.replay import compare
 from detrain.cli.trials import Done
 from detrain.cli.wanted import RecordedFault
 from detrain.errors import FaultInvalid, ReplayDiffers
-from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.experiment import Alarm, Experiment, Firing, Injection
 from detrain.faults.record import Element, FaultRecord
 from detrain.faults.sites import OperandShape, Site
 from detrain.runtime.experiment import Step
@@ -36,12 +36,13 @@ RECORD = FaultRecord(
     fired=1,
     steps=steps_of(DONE, (0, 0, 1)),
     end="until",
+    outcome="masked",
 )
 
 
 def test_a_replay_with_all_that_the_record_says_is_identical() -> None:
     assert RECORD.elements == (Element((0, 1), "03", "05"),)
-    compare(RECORD, DONE)
+    compare(RECORD, DONE, DONE)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +54,13 @@ def test_a_replay_with_all_that_the_record_says_is_identical() -> None:
         ("fired", 2, "put in 1 times, the record says 2"),
         ("steps", (), "had 1 steps"),
         ("end", "program", "ended by 'until', the record says 'program'"),
+        ("outcome", "crash", "the outcome is 'masked', the record says 'crash'"),
+        ("alarm", Alarm(0, "v", 2.0, 1.0, "seen"), "first alarm is None"),
     ],
 )
 def test_a_record_that_says_something_else_is_not_what_was_replayed(name: str, value: Any, words: str) -> None:
     with pytest.raises(ReplayDiffers, match=words):
-        compare(msgspec.structs.replace(RECORD, **{name: value}), DONE)
+        compare(msgspec.structs.replace(RECORD, **{name: value}), DONE, DONE)
 
 
 def test_a_fault_in_what_cannot_be_is_refused() -> None:
