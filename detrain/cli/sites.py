@@ -17,16 +17,16 @@ from detrain.faults.sites import STAGES, Site
 
 @click.command(context_settings=PROGRAM_SETTINGS)
 @home_option("Folder of the checkpoints")
-@click.option("--match", "pattern", default="*", metavar="PATTERN", help="Only sites whose name, layer or label fits.")
+@click.option("--match", "pattern", metavar="PATTERN", help="Only sites whose name, layer or label fits.")
 @click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
 @click.option("--at", metavar="EPOCH:BATCH", help="Of this step, both from 0 [the first].")
-@click.option("--all", "is_all", is_flag=True, help="All ops, not only convolutions and matrix products.")
+@click.option("--all", "is_all", is_flag=True, help="All ops, not only convolutions and matrix products, where there are any.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @program_arguments
 def command(
     home: str,
-    pattern: str,
+    pattern: str | None,
     stage: str | None,
     at: str | None,
     is_all: bool,
@@ -43,13 +43,12 @@ def command(
     """
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
     found = subject.sites(Experiment(log="", at=parse_cursor(at), count=1) if at is not None else None)
-    shown = [
-        site
-        for site in found
-        if site.fits(pattern) and (stage is None or site.stage == stage) and (is_all or pattern != "*" or site.is_contraction)
-    ]
-    if not shown:
-        raise SiteUnknown(f"none of {len(found)} sites fits {pattern!r}", "`detrain sites --all PROGRAM` lists them")
+    fitting = [site for site in found if site.fits(pattern or "*") and stage in (None, site.stage)]
+    if not fitting:
+        what = " and ".join([*([f"fits {pattern!r}"] if pattern else []), *([f"is of the stage {stage}"] if stage else [])])
+        raise SiteUnknown(f"none of {len(found)} sites {what}", "`detrain sites --all PROGRAM` lists them")
+    contractions = [site for site in fitting if site.is_contraction]
+    shown = contractions if contractions and pattern is None and not is_all else fitting
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
         return 0

@@ -482,6 +482,8 @@ class TensorFlow:
         watch_sets(self._moments.note_set, classes)
         self._builder.watch_keras_2()
         self._keras_2 = Keras2State(self._births)
+        if self._instruments is not None:
+            self._instruments.on_keras_2()
 
     def _watch_writers(self) -> None:
         """See each summary writer, and each queue, whose elements lie in TensorFlow."""

@@ -45,6 +45,11 @@ class Instruments:
         self._sites.on_keras()
         self._series.on_keras()
 
+    def on_keras_2(self) -> None:
+        """Keras 2 (`tf_keras`) is there now."""
+        self._sites.on_keras_2()
+        self._series.on_keras_2()
+
     def begin_step(self) -> None:
         """Count executions from here on."""
         self._sites.begin_step()

@@ -54,8 +54,17 @@ class Series:
         """Keras is there now."""
         import keras
 
-        cls = keras.metrics.Metric
-        original_init, original_reset = cls.__init__, keras.metrics.Mean.reset_state
+        self._watch_metrics(keras.metrics.Metric, keras.metrics.Mean)
+
+    def on_keras_2(self) -> None:
+        """Keras 2 (`tf_keras`) is there now."""
+        import tf_keras
+
+        self._watch_metrics(tf_keras.metrics.Metric, tf_keras.metrics.Metric)
+
+    def _watch_metrics(self, cls: Any, reset_by: Any) -> None:
+        """`reset_by`: the class whose `reset_state` means have."""
+        original_init, original_reset = cls.__init__, reset_by.reset_state
 
         @functools.wraps(original_init)
         def made(metric: Any, *args: Any, **kwargs: Any) -> None:
@@ -68,7 +77,7 @@ class Series:
             original_reset(metric)
 
         cls.__init__ = made
-        keras.metrics.Mean.reset_state = reset
+        reset_by.reset_state = reset
 
     def _note(self, target: Any) -> None:
         tensors = [tensor for tensor in tf.nest.flatten(target) if tf.is_tensor(tensor) and tensor.dtype.is_floating]

@@ -134,7 +134,20 @@ class Sites:
         import keras
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-        original_call = keras.Layer.__call__
+        self._watch_layers(keras.Layer)
+        for cls in (BaseOptimizer, keras.optimizers.Optimizer):
+            self._watch_optimizer(cls, "apply")
+
+    def on_keras_2(self) -> None:
+        """Keras 2 (`tf_keras`) is there now."""
+        import tf_keras
+
+        self._watch_layers(tf_keras.layers.Layer)
+        for cls in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
+            self._watch_optimizer(cls, "apply_gradients")
+
+    def _watch_layers(self, cls: Any) -> None:
+        original_call = cls.__call__
         here = self.where
 
         @functools.wraps(original_call)
@@ -145,24 +158,23 @@ class Sites:
             finally:
                 here.layers.pop()
 
-        keras.Layer.__call__ = called
-        for cls in (BaseOptimizer, keras.optimizers.Optimizer):
-            if "apply" in vars(cls):
-                self._watch_optimizer(cls)
+        cls.__call__ = called
 
-    def _watch_optimizer(self, cls: Any) -> None:
-        original = cls.apply
+    def _watch_optimizer(self, cls: Any, method: str) -> None:
+        original = vars(cls).get(method)
+        if original is None:  # it is inherited
+            return
         here = self.where
 
         @functools.wraps(original)
         def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            here.optimizers.append(str(optimizer.name))
+            here.optimizers.append(str(getattr(optimizer, "name", None) or optimizer._name))
             try:
                 return original(optimizer, *args, **kwargs)
             finally:
                 here.optimizers.pop()
 
-        cls.apply = applied
+        setattr(cls, method, applied)
 
     @contextlib.contextmanager
     def own_ops(self, graph: Any) -> Iterator[None]:

@@ -77,6 +77,24 @@ second.compile("adam", "mse")
 second.fit(x, y, batch_size=16, epochs=2, verbose=0)
 """
 
+KERAS_2 = """
+import tf_keras
+model = tf_keras.Sequential([tf_keras.Input((7, 5)), tf_keras.layers.Flatten(), tf_keras.layers.Dense(2, name="head")])
+optimizer, accuracy = tf_keras.optimizers.Adam(1e-2, name="adam"), tf_keras.metrics.BinaryAccuracy()
+@tf.function
+def step(a, b):
+    with tf.GradientTape() as tape:
+        guess = model(a)
+        loss = tf.reduce_mean((guess - b) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    accuracy.update_state(tf.cast(b > 0, tf.float32), guess)
+for epoch in range(2):
+    accuracy.reset_state()
+    for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(16):
+        step(a, b)
+    print(float(accuracy.result()))
+"""
+
 LAZY = """
 class Layer(tf.Module):
     def __init__(self, size):
@@ -127,6 +145,22 @@ def test_a_fault_is_done_once_and_replays_to_the_bit(
     steps = [line["step"] for line in map(json.loads, log.open()) if "step" in line]
     golden = {(step["phase"], step["epoch"], step["batch"]): step.get("state") for step in steps}
     assert all(golden[tuple(step["at"])] != step["state"] for step in record["steps"] if step["at"][2] >= 0)
+    assert detrain("replay", "record.json", "program.py", cwd=tmp_path).out.startswith("IDENTICAL")
+
+
+def test_layers_metrics_and_optimizers_of_keras_2_have_their_names(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + KERAS_2)
+    options = ("--model", "SET:30", "--site", "head_grad_wt", "--at", "1:1", "--out", "record.json", "--json")
+    run = detrain("inject", *options, "program.py", cwd=tmp_path)
+    assert run.status == 0, run.err
+    record = json.loads(run.out)
+    everything = json.loads(detrain("sites", "--match", "*", "--json", "program.py", cwd=tmp_path).out)
+
+    accuracies = [step["series"]["binary_accuracy"] for step in record["steps"]]
+    counts = [value * size for value, size in zip(accuracies, (32, 24), strict=False)]  # the last batch is smaller
+    assert all(0 <= count == pytest.approx(round(count)) for count in counts)
+    assert {site["layer"] for site in everything if site["stage"] == "optimizer"} == {"adam"}
+    assert "no accuracy" not in record["outcome"]
     assert detrain("replay", "record.json", "program.py", cwd=tmp_path).out.startswith("IDENTICAL")
 
 
