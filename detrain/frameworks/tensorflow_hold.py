@@ -227,7 +227,12 @@ class Moments:
         return self._watched[1], norms(self._watched[2]())
 
     def _is_mask(self, key: str, variable: Any) -> bool:
-        """Return whether a variable was infinite when it was first looked at. What is no number is by no one's intent."""
+        """Return whether a variable was infinite when it was first looked at. What is no number is by no one's intent.
+
+        Nor is a weight that was made since the first look of all: a faulty step may have made it.
+        """
+        if self._watched is not None and variable.trainable:
+            return self._masks.get(key, False)
         if key not in self._masks:
             values = variable.numpy()
             self._masks[key] = bool(np.isinf(values).any() and not np.isnan(values).any())

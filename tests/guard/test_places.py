@@ -65,11 +65,13 @@ def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes
     guard.must_go_back(Cursor(0, 0, 0, "epoch"), 0)
     variables["weight"].assign([np.inf, 2.0])
     variables["slot"].assign([0.0, -np.inf])
-    moments.on_change()  # another variable is there, or gone
+    variables["made late"] = tf.Variable([1.0, np.inf])  # by the first step, in which the fault is
+    variables["best, made late"] = tf.Variable([1.0, np.inf], trainable=False)
+    moments.on_change()
     watched, norms = moments.norms()
 
     found = dict(zip((each.key for each in watched), norms, strict=True))
-    assert found.keys() == {"weight", "slot", "nan"}
+    assert found.keys() == {"weight", "slot", "nan", "made late"}
     assert not np.isfinite(list(found.values())).any()
 
 
