@@ -183,7 +183,12 @@ def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: l
 
 
 def _calls(loop: AnyLoop, names: Collection[str]) -> bool:
-    """Return whether the body of a loop, outside of inner loops, calls one of the functions."""
+    """Return whether the body of a loop, outside of inner loops, calls one of the functions.
+
+    The header of a `for` does not count: it is called once, and a generator made there trains between two turns of the loop.
+    """
     inner = inner_nodes(loop)
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        inner |= {id(node) for node in ast.walk(loop.iter)}
     calls = (node for node in own_nodes(loop) if isinstance(node, ast.Call) and id(node) not in inner)
     return any(not invoked_by(call).isdisjoint(names) for call in calls)

@@ -35,6 +35,7 @@ from detrain.runtime.config import Config, Mode
 from detrain.runtime.contents import Contents
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_value
+from detrain.runtime.draws import COUNTED, counted_draws
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
@@ -556,6 +557,7 @@ class Session:
             *encoded.not_captured,
             *foreign.check_training(has_updates=self._has_updates),
             *children.living(),
+            *counted_draws(frame),
             *self.contents.not_captured(),
             *(what for what, count in later.asked().items() if count > self._later.get(what, 0)),
             *(f"the generator of {name}" for name, count in self.streams.drawn.items() if count != self._drawn.get(name, 0)),
@@ -685,7 +687,7 @@ class Session:
                 f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
                 "restore what was changed, or start anew with --fresh",
             )
-        self._refuse_lost_models(missing, snapshot.meta.not_captured)
+        self._refuse_losses(missing, snapshot.meta.not_captured)
         is_last = len(self._stations) == 1
         self._files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self.streams.write(snapshot.rng)
@@ -699,8 +701,11 @@ class Session:
             self._epoch_base = snapshot.meta.epoch
         self._saves.last_at = time.monotonic()
 
-    def _refuse_lost_models(self, missing: list[str], named: tuple[str, ...]) -> None:
-        """What the loop made, and held variables, was named when it was saved. Without it the run would go on wrong."""
+    def _refuse_losses(self, missing: list[str], named: tuple[str, ...]) -> None:
+        """What the run would go on wrong without was named when it was saved."""
+        for loss in named:
+            if loss.startswith(COUNTED):
+                raise NotCapturable(f"{loss}, is lost", "draw by a plain `for x in ...` over it, and start anew with --fresh")
         for loss in missing:
             if any(each.startswith(f"{loss} (") and each.endswith(f"{WITH_VARIABLES})") for each in named):
                 raise NotCapturable(

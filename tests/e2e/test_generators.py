@@ -88,6 +88,32 @@ def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path,
     assert last.out == whole.out[-len(last.out) :]
 
 
+@pytest.mark.parametrize(("header", "is_exact"), [("x in training()", True), ("n, x in enumerate(training())", False)])
+def test_a_generator_that_trains(header: str, is_exact: bool, tmp_path: Path, detrain: Run) -> None:
+    """Who draws from it was taken for the epoch loop: a resumed run went on for ever, or counted from 0 again, in silence."""
+    program = f"""{PRELUDE}
+def training():
+    while True:
+        optimizer.apply_gradients(np.random.normal(size=3))
+        yield optimizer.weights.sum()
+
+optimizer, seen = Optimizer(np.ones(3)), []
+for {header}:
+    seen.append(x)
+    die(str(len(seen)))
+    if len(seen) == 9:
+        break
+show(np.asarray(seen))
+"""
+    (tmp_path / "program.py").write_text(program)
+    whole = detrain("run", "--ckpt", "whole", "--every", "2b", "program.py", cwd=tmp_path)
+    killed = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="5")
+    last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert ("how much was drawn from training(), which trains" in killed.err) is not is_exact
+    assert (last.status, last.out) == ((0, whole.out) if is_exact else (79, ""))
+
+
 def test_a_for_loop_over_slices_of_a_generator(tmp_path: Path, detrain: Run) -> None:
     text = PRELUDE + FROM_GLOBAL + "import itertools\nsource = batches()\n" + LOOP.format(before="", load="pass", after="pass")
     text = text.replace("for step in range(6):", "for step, x in enumerate(itertools.islice(source, 6)):")
