@@ -115,7 +115,7 @@ def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> 
 
     It then updates beside that loop too, the loop only counts and loads nothing, and a loop of the program calls the function.
     """
-    own = [(loop, parents) for inside, loop, parents in loops if inside is scope and any(updates.calls(loop.body))]
+    own = [(loop, parents) for inside, loop, parents in loops if inside is scope and any(updates.calls_in(loop))]
     if not own or not scope.references or any(parents or not _only_repeats(loop, updates, scope.counting) for loop, parents in own):
         return False
     inside = {id(node) for loop, _parents in own for node in ast.walk(loop)}
@@ -131,13 +131,13 @@ def _only_repeats(loop: AnyLoop, updates: Updates, counting: Collection[str]) ->
     if isinstance(loop, ast.While) or not loop_counts(loop, counting):
         return False
     counters = set(bound_names([loop.target]))
-    reads = {name for call in updates.calls(loop.body) for name in read_names(call)}
+    reads = {name for call in updates.calls_in(loop) for name in read_names(call)}
     return not counters & reads and not any(surely_loads(statement, counters) for statement in loop.body)
 
 
 def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updates) -> set[str]:
     """Return the references to functions that update in a loop of their own, or call one that does: these are no steps."""
-    found = {reference for scope, loop, _parents in loops if any(updates.calls(loop.body)) for reference in scope.references}
+    found = {reference for scope, loop, _parents in loops if any(updates.calls_in(loop)) for reference in scope.references}
     while True:
         calling = (scope for scope in scopes if not scope.is_compiled and scope.calls & found)
         more = {reference for scope in calling for reference in scope.references} - found
@@ -149,11 +149,11 @@ def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updat
 def _is_batch_loop(loop: AnyLoop, updates: Updates) -> bool:
     """Return whether a loop's body updates weights outside of inner loops (an inner loop that also does is a part of the body)."""
     inner = inner_nodes(loop)
-    return any(id(call) not in inner for call in updates.calls(loop.body))
+    return any(id(call) not in inner for call in updates.calls_in(loop))
 
 
 def _nest(scope: Scope, loop: AnyLoop, parents: list[AnyLoop], updates: Updates) -> Nest:
-    update = next(updates.calls(loop.body))
+    update = next(updates.calls_in(loop))
     load_line, loader = find_load(loop, update, scope.counting)
     evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
     around, remarks = epoch_loop_among(parents, loop, scope.counting)

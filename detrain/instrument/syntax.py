@@ -13,7 +13,7 @@ RUN: Final = frozenset({"run", "experimental_run_v2"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z])|gradienttape|trainable_(variables|weights)")
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
-_Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
 def reference_of(node: ast.AST) -> str:
@@ -24,7 +24,7 @@ def reference_of(node: ast.AST) -> str:
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes below, functions and classes defined there left out."""
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _Inner):
+        if not isinstance(child, Inner):
             yield child
             yield from own_nodes(child)
 
@@ -80,7 +80,7 @@ def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
             if isinstance(child, AnyLoop) and not _is_in_update(child):
                 yield child, parents
                 yield from walk(child, [*parents, child])
-            elif not isinstance(child, _Inner):
+            elif not isinstance(child, Inner):
                 yield from walk(child, parents)
 
     yield from walk(function, [])

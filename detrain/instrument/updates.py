@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from detrain.instrument.scopes import Scope, aliases_in
-from detrain.instrument.syntax import called_name, invoked_by, is_over_gradients, own_nodes, read_names
-from detrain.structure import bound_names
+from detrain.instrument.syntax import Inner, called_name, invoked_by, is_over_gradients, own_nodes, read_names
+from detrain.structure import AnyLoop, bound_names
 
 _UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
@@ -30,6 +30,10 @@ class Updates:
             for node in [root, *own_nodes(root)]:
                 if isinstance(node, ast.Call) and (id(node) in self.direct or invoked_by(node) & self.references):
                     yield node
+
+    def calls_in(self, loop: AnyLoop) -> Iterator[ast.Call]:
+        """Yield those in the body of a loop; functions that it defines run where they are called."""
+        yield from self.calls(statement for statement in loop.body if not isinstance(statement, Inner))
 
 
 def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> Updates:

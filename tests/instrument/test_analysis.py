@@ -657,6 +657,20 @@ def test_folds_stand_outside_the_epochs(tmp_path: Path) -> None:
     )
 
 
+def test_a_step_that_is_defined_in_the_loop_over_folds_runs_where_it_is_called(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for fold in range(5):
+            def step(x):
+                optimizer.apply_gradients(pairs(x))
+            for epoch in range(3): #E1
+                for x in data: #B1
+                    step(x) #U1
+        """,
+    )
+
+
 def test_a_critic_trained_in_a_loop_of_its_own_is_a_part_of_the_body(tmp_path: Path) -> None:
     check(
         tmp_path,
