@@ -1,0 +1,99 @@
+"""Puts faults into tensors of each dtype: test_dtypes runs it in a process of its own. Argument: the file (npz) to write.
+
+Elements are written as the integers that hold their bits.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from detrain.faults.drawing import draw_injection
+from detrain.faults.experiment import BITS
+from detrain.faults.models import model_named
+from detrain.faults.plan import trial_rng
+from detrain.faults.sites import select
+from detrain.frameworks import Settings
+from detrain.frameworks.tensorflow import TensorFlow
+from detrain.frameworks.tensorflow_eager import EagerInjector
+from detrain.frameworks.tensorflow_injector import Injector
+from detrain.frameworks.tensorflow_sites import Point, Sites
+from detrain.runtime.rng import Streams
+
+PLACED: dict[str, Injector] = {}
+MODELS = ("RD", "RBFLIP", "ZERO", "N16_RD_CORRECT", "STUCK1:5", "FLIP:3", "SET:3", "INPUT", "WT")
+
+
+def points(name: str, _replica: int) -> list[Point]:
+    """The fault of the case, if it is for this site."""
+    return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
+
+
+def bits_of(tensor: Any) -> np.ndarray:
+    """Return the bit patterns of a tensor."""
+    kind = BITS[tensor.dtype.name]
+    return (tensor if tensor.dtype.is_integer else tf.bitcast(tensor, kind)).numpy()
+
+
+def main() -> None:
+    """Do all cases."""
+    TensorFlow(Settings(0, 1), Streams())
+    sites = Sites(points, counts=True)
+    results: dict[str, Any] = {}
+    rng = np.random.default_rng(0)
+    for dtype in BITS:
+        x, w = (tf.cast(tf.constant(rng.integers(-3, 4, shape), tf.int32), dtype) for shape in ((8, 16), (16, 8)))
+        for how in ("graph", "xla", "eager"):
+
+            def made(how: str = how, dtype: str = dtype) -> Any:
+                def step(x: Any, w: Any) -> Any:
+                    some = tf.constant(2.0)
+                    with tf.GradientTape() as tape:  # or an eager step would be none
+                        tape.watch(some)
+                        square = some * some
+                    tape.gradient(square, some)
+                    return x[:, :8] + w[:8] if dtype == "int8" else x @ w  # there is no product of int8 on a CPU
+
+                return step if how == "eager" else tf.function(step, jit_compile=how == "xla")
+
+            PLACED.clear()
+            sites.begin_step()
+            made()(x, w)
+            site = select(sites.sites(), "*AddV2*" if dtype == "int8" else "*MatMul*")[0]
+            for name in MODELS:
+                model = model_named(name)
+                if model.operand.value not in site.operands:
+                    continue
+                injection = draw_injection(site, model, 0, trial_rng(3, 0))
+                injector: Injector | EagerInjector
+                if how == "eager":
+                    injector = sites.eager.injector = EagerInjector([injection])
+                else:
+                    injector = PLACED[site.name.partition("/")[2]] = Injector([injection])
+                injector.select(injection)
+                step, case = made(), f"{dtype} {how} {name}"
+                for label in ("unarmed", "faulty", "after"):
+                    if label == "faulty":
+                        injector.arm(0)
+                    sites.eager.begin()
+                    results[f"{case}/{label}"] = bits_of(step(x, w))
+                    sites.eager.end()
+                    injector.disarm()
+                firing = injector.firing()
+                assert firing is not None
+                assert firing.count == 1
+                given = {"input": x, "weight": w}.get(injection.operand)
+                results[f"{case}/target"] = results[f"{case}/unarmed"] if given is None else bits_of(given)
+                results[f"{case}/operand"] = injection.operand
+                for part in ("positions", "sources", "keep", "flip"):
+                    results[f"{case}/{part}"] = injection.array(part)
+                results[f"{case}/golden"] = np.frombuffer(firing.golden, BITS[dtype])
+                results[f"{case}/injected"] = np.frombuffer(firing.injected, BITS[dtype])
+        results[f"{dtype}/x"], results[f"{dtype}/w"] = bits_of(x), bits_of(w)
+    np.savez(sys.argv[1], **results)
+
+
+main()

@@ -1,0 +1,57 @@
+"""A fault changes the bits that it is said to change in tensors of each dtype, and what is computed of them is what NumPy says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32, "int8": np.int8}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    file = tmp_path_factory.mktemp("in_dtypes") / "results.npz"
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("in_dtypes.py")), str(file)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return dict(np.load(file))
+
+
+@pytest.mark.parametrize("how", ["graph", "xla", "eager"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_of_each_dtype_become_what_the_plan_says(dtype: str, how: str, results: dict[str, np.ndarray]) -> None:
+    cases = {key.rpartition("/")[0] for key in results if key.startswith(f"{dtype} {how} ")}
+    assert len(cases) == (7 if dtype == "int8" else 9)
+    for case in cases:
+        of = {key.rpartition("/")[2]: value for key, value in results.items() if key.startswith(f"{case}/")}
+        target = of["target"].copy()
+        bits = target.reshape(-1)
+        before = bits[of["positions"]]
+        after = (bits[of["sources"]] & of["keep"]) ^ of["flip"]
+        bits[of["positions"]] = after
+
+        assert np.array_equal(of["golden"], before), case
+        assert np.array_equal(of["injected"], after), case
+        assert np.array_equal(of["after"], of["unarmed"]), case
+        if of["operand"] == "output":
+            assert np.array_equal(of["faulty"], target), case
+            continue
+        x, w = results[f"{dtype}/x"], results[f"{dtype}/w"]
+        x, w = (target, w) if of["operand"] == "input" else (x, target)
+        kind = DTYPES[dtype]
+        wide = np.int64 if dtype == "int32" else np.float64
+        with np.errstate(all="ignore"):
+            expected = (x.view(kind).astype(wide) @ w.view(kind).astype(wide)).astype(kind)
+        np.testing.assert_allclose(
+            of["faulty"].view(kind).astype(np.float64),
+            expected.astype(np.float64),
+            rtol=1e-2 if kind is ml_dtypes.bfloat16 else 1e-3,
+        )
