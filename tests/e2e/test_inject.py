@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.e2e.runs import Result, detrain
+from tests.e2e.runs import ROOT, Result, detrain, environment
 
 pytest.importorskip("tensorflow")
 
@@ -117,6 +122,41 @@ def test_a_fault_does_something_once_and_replays_to_the_bit(
     assert replay.status == 0, replay.err
     assert replay.out.startswith("IDENTICAL")
     assert "masked_within" not in options or record["thresholds"]["masked_within"] == 0.5
+
+
+@pytest.mark.parametrize("kind", [XLA, (8, "no", "fit")], ids=["xla", "8 replicas"])
+def test_commands_killed_in_between_change_no_bit(folder: Path, kind: tuple[object, ...]) -> None:
+    command = ("--model", "N16_RD_CORRECT", "--site", "conv1_grad_wt", "--at", "2:1", "--worker", int(kind[0]) - 1, "--out")
+    _injected(folder, kind, "--ckpt", "whole", *command, "whole.json")
+    program = ("program.py", *kind)
+
+    _killed(folder, "killed", 5, "golden/log", "inject", *command, "killed.json", *program)
+    _killed(folder, "killed", 1, "trial-*/log", "inject", *command, "killed.json", *program)
+    assert not (folder / "killed.json").exists()
+    _injected(folder, kind, "--ckpt", "killed", *command, "killed.json")
+    assert (folder / "killed.json").read_bytes() == (folder / "whole.json").read_bytes()
+
+    _killed(folder, "killed", 1, "trial-*/log", "replay", "killed.json", *program)
+    for _ in range(2):
+        replay = _command(folder, "replay", "--ckpt", "killed", "killed.json", *program)
+        assert replay.out.startswith("IDENTICAL"), replay.err
+    (folder / "killed.json").unlink()
+
+
+def _killed(folder: Path, home: str, lines: int, log: str, command: str, *arguments: object) -> None:
+    """Run a command and kill it, and what it has begun, once a log of its experiments has so many lines."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detrain", command, "--ckpt", home, *map(str, arguments)],
+        cwd=folder,
+        env=environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while not any(len(path.read_bytes().splitlines()) >= lines for path in (folder / home).glob(f"*.faults/*/{log}")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def test_the_fault_of_a_record_is_put_in_again_as_it_was(folder: Path) -> None:

@@ -24,7 +24,7 @@ from detrain.frameworks.tensorflow_sites import Point, Sites
 from detrain.runtime.rng import Streams
 
 PLACED: dict[str, Injector] = {}
-MODELS = ("RD", "RBFLIP", "ZERO", "N16_RD_CORRECT", "STUCK1:5", "FLIP:3", "SET:3", "INPUT", "WT")
+MODELS = ("RD", "N16_RD_CORRECT", "STUCK1:5", "SET:3", "INPUT", "WT")
 
 
 def points(name: str, _replica: int) -> list[Point]:
@@ -38,30 +38,32 @@ def bits_of(tensor: Any) -> np.ndarray:
     return (tensor if tensor.dtype.is_integer else tf.bitcast(tensor, kind)).numpy()
 
 
+def step_of(dtype: str, how: str) -> Any:
+    """Return a new step, which multiplies two matrices."""
+
+    def step(x: Any, w: Any) -> Any:
+        some = tf.constant(2.0)
+        with tf.GradientTape() as tape:  # or an eager step would be none
+            tape.watch(some)
+            square = some * some
+        tape.gradient(square, some)
+        return x[:, :8] + w[:8] if dtype == "int8" else x @ w  # there is no product of int8 on a CPU
+
+    return step if how == "eager" else tf.function(step, jit_compile=how == "xla")
+
+
 def main() -> None:
     """Do all cases."""
     TensorFlow(Settings(0, 1), Streams())
     sites = Sites(points, counts=True)
     results: dict[str, Any] = {}
     rng = np.random.default_rng(0)
-    for dtype in BITS:
+    for dtype in BITS.keys() - {"float32"}:  # which the other tests are about
         x, w = (tf.cast(tf.constant(rng.integers(-3, 4, shape), tf.int32), dtype) for shape in ((8, 16), (16, 8)))
         for how in ("graph", "xla", "eager"):
-
-            def made(how: str = how, dtype: str = dtype) -> Any:
-                def step(x: Any, w: Any) -> Any:
-                    some = tf.constant(2.0)
-                    with tf.GradientTape() as tape:  # or an eager step would be none
-                        tape.watch(some)
-                        square = some * some
-                    tape.gradient(square, some)
-                    return x[:, :8] + w[:8] if dtype == "int8" else x @ w  # there is no product of int8 on a CPU
-
-                return step if how == "eager" else tf.function(step, jit_compile=how == "xla")
-
             PLACED.clear()
             sites.begin_step()
-            made()(x, w)
+            step_of(dtype, how)(x, w)
             site = select(sites.sites(), "*AddV2*" if dtype == "int8" else "*MatMul*")[0]
             for name in MODELS:
                 model = model_named(name)
@@ -74,7 +76,7 @@ def main() -> None:
                 else:
                     injector = PLACED[site.name.partition("/")[2]] = Injector([injection])
                 injector.select(injection)
-                step, case = made(), f"{dtype} {how} {name}"
+                step, case = step_of(dtype, how), f"{dtype} {how} {name}"
                 for label in ("unarmed", "faulty", "after"):
                     if label == "faulty":
                         injector.arm(0)

@@ -1,4 +1,4 @@
-"""A fault changes the bits that it is said to change in tensors of each dtype, and what is computed of them is what NumPy says."""
+"""A fault changes the bits that it is said to in tensors of other dtypes than float32, too; what is computed of them NumPy says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32, "int8": np.int8}
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32, "int8": np.int8}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_of_each_dtype_become_what_the_plan_says(dtype: str, how: str, results: dict[str, np.ndarray]) -> None:
     cases = {key.rpartition("/")[0] for key in results if key.startswith(f"{dtype} {how} ")}
-    assert len(cases) == (7 if dtype == "int8" else 9)
+    assert len(cases) == (4 if dtype == "int8" else 6)
     for case in cases:
         of = {key.rpartition("/")[2]: value for key, value in results.items() if key.startswith(f"{case}/")}
         target = of["target"].copy()
