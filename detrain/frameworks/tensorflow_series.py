@@ -7,6 +7,7 @@ step has a value of its own, not the mean since the epoch began.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import weakref
 from typing import Any, Final
@@ -145,6 +146,7 @@ class Series:
     def _read_metrics(self) -> dict[str, float]:
         """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out.
 
+        So are those whose total was so large before, by a fault, that nothing can be told of what has come to it.
         Of several with one name the second in the order of their making has `_1` behind it, and so on, as Keras names layers.
         """
         values: dict[str, float] = {}
@@ -156,12 +158,21 @@ class Series:
             self._seen[metric] = (resets, total, count)
             if before[0] != resets or count < before[2]:
                 before = (resets, 0.0, 0.0)
-            if count > before[2]:
+            if count > before[2] and not _is_lost(total - before[1], before[1], count - before[2]):
                 name, turn = str(metric.name), 0
                 while (numbered := f"{name}_{turn}" if turn else name) in values:
                     turn += 1
                 values[numbered] = (total - before[1]) / (count - before[2])
         return values
+
+
+def _is_lost(added: float, total: float, count: float) -> bool:
+    """Return whether what has been added to a total in float32 is too small beside it, or that is no number.
+
+    A mean is told to a hundredth or to a sixteenth of itself: an accuracy always is.
+    """
+    unit = float(np.spacing(np.float32(abs(total))))
+    return not math.isfinite(total) or (unit > count / 100 and abs(added) < 16 * unit)
 
 
 def _value(metric: Any, name: str) -> float | None:

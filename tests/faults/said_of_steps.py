@@ -113,8 +113,23 @@ def of_many_kinds() -> list[dict[str, float]]:
     return [series.read()]
 
 
+def of_a_total_that_a_fault_has_made_huge() -> list[dict[str, float]]:
+    """Behind the huge value what is added to the total is lost, and the loss is that of the tape; so behind infinity."""
+    loss, accuracy = keras.metrics.Mean(name="loss"), keras.metrics.Mean(name="accuracy")
+    said = []
+    for value in (3.0, 1e30, 5.0, float("inf"), 6.0):
+        often(tf.constant(value / 2))
+        loss.update_state(value)
+        accuracy.update_state(0.5)
+        said.append(series.read())
+    return said
+
+
 said = {
     function.__name__: function() for function in (of_two_tapes, of_inner_gradients, of_metrics_with_one_name, of_a_resumed_process)
 }
-said |= {function.__name__: function() for function in (of_metrics_that_are_made_anew, of_many_kinds)}
+said |= {
+    function.__name__: function()
+    for function in (of_metrics_that_are_made_anew, of_many_kinds, of_a_total_that_a_fault_has_made_huge)
+}
 print(json.dumps(said))

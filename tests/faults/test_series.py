@@ -50,3 +50,9 @@ def test_a_metric_is_not_taken_for_one_that_is_gone(said: Said) -> None:
 
 def test_metrics_that_are_no_means_are_left_out(said: Said) -> None:
     assert said["of_many_kinds"] == [{"categorical_accuracy": 0.5}]
+
+
+def test_a_step_behind_a_huge_loss_has_its_own(said: Said) -> None:
+    steps = said["of_a_total_that_a_fault_has_made_huge"]
+    assert [step["loss"] for step in steps] == [3.0, pytest.approx(1e30), 5.0, float("inf"), 6.0]
+    assert all(step["accuracy"] == 0.5 for step in steps)
