@@ -21,10 +21,10 @@ import msgspec
 
 from detrain.errors import Diverged, NotCapturable
 from detrain.faults.experiment import of_environment
-from detrain.frameworks import Framework, foreign
+from detrain.frameworks import Framework
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
-from detrain.runtime import children, figures, later, report
+from detrain.runtime import later, report
 from detrain.runtime.answers import Answers
 from detrain.runtime.batches import Batches
 from detrain.runtime.campaign import Campaign, Rewind
@@ -35,13 +35,14 @@ from detrain.runtime.config import Config, Mode
 from detrain.runtime.contents import Contents
 from detrain.runtime.cursor import FETCHED_IN_BODY, Cursor, Cut
 from detrain.runtime.digest import Array, digest_value
-from detrain.runtime.draws import COUNTED, counted_draws
+from detrain.runtime.draws import COUNTED
 from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.identity import Identity, statements_before
 from detrain.runtime.journal import Address
 from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
+from detrain.runtime.losses import Losses
 from detrain.runtime.metric import accuracies
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Pulls
@@ -74,12 +75,6 @@ class Session:
         self.streams = Streams()
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
-        self._later: dict[str, int] = {}
-        """What was to be called later when the loop was entered."""
-        self._figures: dict[int, tuple[int, ...]] = {}
-        """What was in the open figures when the loop was entered."""
-        self._drawn: dict[str, int] = {}
-        """How often generators out of reach had been drawn from when the loop was entered."""
         self._termination = Termination(lambda: self._is_in_phase)
         if config.saves_on_sigterm:
             self._termination.watch()
@@ -124,6 +119,7 @@ class Session:
         self._outside.watch()
         self.contents = Contents(self._files, self._place, str(self._catalogue.folder), config.program)
         self.contents.watch()  # before the next: who asks that is seen from its caller
+        self._losses = Losses(self.frameworks, self.streams, self.contents, is_strict=config.is_strict)
         self.answers = Answers(self._outside, self._files, self._changes)
         self.answers.watch()
         later.watch()
@@ -139,12 +135,11 @@ class Session:
         self._epoch_base = -1
         self._item = ""
         self._epoch_at = time.monotonic()
-        self._warned: set[str] = set()
         self._has_said_behind = False
         self._lacks: Cursor | None = None
         """Where a batch loop has ended too early, unless another run of one goes on there."""
         self._is_in_body = self._is_confirmed = self._has_updates = False
-        self._batches.suspects = self._warned
+        self._batches.suspects = self._losses.named
 
     def guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
         """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
@@ -201,7 +196,7 @@ class Session:
             )
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit, self._has_updates = True, False, False
-        self._figures, self._drawn, self._later = figures.drawn(), dict(self.streams.drawn), later.asked()
+        self._losses.begin_phase()
         self._epoch_at = time.monotonic()
         for framework in self.frameworks:
             framework.begin_phase()
@@ -553,18 +548,7 @@ class Session:
             framework.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
         encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch", loop=loop)
-        losses = [
-            *encoded.not_captured,
-            *foreign.check_training(has_updates=self._has_updates),
-            *children.living(),
-            *counted_draws(frame),
-            *self.contents.not_captured(),
-            *(what for what, count in later.asked().items() if count > self._later.get(what, 0)),
-            *(f"the generator of {name}" for name, count in self.streams.drawn.items() if count != self._drawn.get(name, 0)),
-            *(loss for framework in self.frameworks for loss in framework.not_captured()),
-            *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),
-        ]
-        self._name_losses(losses)
+        self._losses.look(frame, encoded.not_captured, has_updates=self._has_updates)
         forward, positions = self._positions(cut, encoded, loop, frame)
         arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
         if self._trial is not None:
@@ -584,7 +568,7 @@ class Session:
             batches_done=self._batches_done,
             journal_bytes=self._journal.size,
             frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
-            not_captured=tuple(sorted(self._warned)),
+            not_captured=tuple(sorted(self._losses.named)),
             item=self._item if cut == "epoch" else "",
             loop=self._loop_at,
             loader=self._loader_key(loop),
@@ -618,19 +602,6 @@ class Session:
     def _loader_key(self, loop: Loop | None) -> str:
         """Return the framework's name of what a batch loop goes over; empty if it has none."""
         return "" if loop is None else "".join(framework.loader_key(loop.iterator) for framework in self.frameworks)
-
-    def _name_losses(self, losses: list[str]) -> None:
-        new = sorted(set(losses) - self._warned)
-        if not new:
-            return
-        self._warned.update(new)
-        text = ", ".join(new[:8]) + (f" and {len(new) - 8} more" if len(new) > 8 else "")
-        if self._config.is_strict:
-            raise NotCapturable(
-                f"the loop makes objects that no checkpoint can hold: {text}",
-                "make them before the loop, or run without --strict to go on without them",
-            )
-        report.warn(f"not captured, a resumed run will not have them as they are now: {text}")
 
     def _baseline(self, cut: str) -> Baseline:
         """Return what was there before the code that a resumed run skips on its way to a cut of this kind."""
@@ -696,7 +667,7 @@ class Session:
         self._batches_done = self._claims_from = snapshot.meta.batches_done
         if self._guard is not None:
             self._guard.bounds.set_state(snapshot.meta.guard)
-        self._warned.update(snapshot.meta.not_captured)
+        self._losses.named.update(snapshot.meta.not_captured)
         if snapshot.meta.cut == "epoch":
             self._epoch_base = snapshot.meta.epoch
         self._saves.last_at = time.monotonic()

@@ -1,0 +1,59 @@
+"""What is lost: of the state that the loop makes, what no checkpoint holds. It is named when it is first seen, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Final
+
+from detrain.errors import NotCapturable
+from detrain.frameworks import Framework, foreign
+from detrain.runtime import children, figures, later, report
+from detrain.runtime.contents import Contents
+from detrain.runtime.draws import counted_draws
+from detrain.runtime.rng import Streams
+
+_MOST_SHOWN: Final = 8
+
+
+class Losses:
+    """Names losses, each once. `is_strict`: the first one ends the run."""
+
+    def __init__(self, frameworks: Sequence[Framework], streams: Streams, contents: Contents, *, is_strict: bool) -> None:
+        self._frameworks, self._streams, self._contents, self._is_strict = frameworks, streams, contents, is_strict
+        self.named: Final[set[str]] = set()
+        self._later: dict[str, int] = {}
+        """What was to be called later when the loop was entered."""
+        self._figures: dict[int, tuple[int, ...]] = {}
+        """What was in the open figures then."""
+        self._drawn: dict[str, int] = {}
+        """How often generators out of reach had been drawn from then."""
+
+    def begin_phase(self) -> None:
+        """The program enters a training loop: what is there now will be there again."""
+        self._figures, self._drawn, self._later = figures.drawn(), dict(self._streams.drawn), later.asked()
+
+    def look(self, frame: FrameType, not_captured: Iterable[str], *, has_updates: bool) -> None:
+        """Name what is lost at a cut; `not_captured` is what the codec has met. Raises NotCapturable, if that is asked for."""
+        found = [
+            *not_captured,
+            *foreign.check_training(has_updates=has_updates),
+            *children.living(),
+            *counted_draws(frame),
+            *self._contents.not_captured(),
+            *(what for what, count in later.asked().items() if count > self._later.get(what, 0)),
+            *(f"the generator of {name}" for name, count in self._streams.drawn.items() if count != self._drawn.get(name, 0)),
+            *(loss for framework in self._frameworks for loss in framework.not_captured()),
+            *([figures.NAME] if any(self._figures.get(number) != now for number, now in figures.drawn().items()) else []),
+        ]
+        new = sorted(set(found) - self.named)
+        if not new:
+            return
+        self.named.update(new)
+        text = ", ".join(new[:_MOST_SHOWN]) + (f" and {len(new) - _MOST_SHOWN} more" if len(new) > _MOST_SHOWN else "")
+        if self._is_strict:
+            raise NotCapturable(
+                f"the loop makes objects that no checkpoint can hold: {text}",
+                "make them before the loop, or run without --strict to go on without them",
+            )
+        report.warn(f"not captured, a resumed run will not have them as they are now: {text}")
