@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import weakref
+from contextlib import AbstractContextManager
 from types import FrameType, MethodType
 from typing import Any, Final
 
@@ -327,7 +328,7 @@ class Builder:
         kwargs = {name: self._recall(argument) for name, argument in call["kwargs"].items()}
         if isinstance(owner, polymorphic_function.Function):
             # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is restored.
-            with contextlib.suppress(lift_to_graph.UnliftableError):
+            with contextlib.suppress(lift_to_graph.UnliftableError), self._as_compiled(owner):
                 owner.get_concrete_function(*args, **kwargs)
             return
         if isinstance(owner, self._optimizer_types):
@@ -342,6 +343,17 @@ class Builder:
         if isinstance(owner, keras.Layer) and owner._parent_path is None:
             owner._parent_path = call.get("scope")  # its variables are named after it, and slots after these
         self._call_on_placeholders(owner, owner.build if isinstance(owner, keras.Metric) else owner, args, kwargs)
+
+    def _as_compiled(self, function: Any) -> AbstractContextManager[None]:
+        """Have a model of Keras 2 train what it was compiled to train, as its own methods do around its training function."""
+        parent, _, label = (self._births.key(function) or "").rpartition("/")
+        model = self._births.find(parent)
+        if not isinstance(model, self._layer_2_types) or not label.startswith("make_train_function"):
+            return contextlib.nullcontext()
+        from tf_keras.src.engine.training_utils import RespectCompiledTrainableState
+
+        as_compiled: AbstractContextManager[None] = RespectCompiledTrainableState(model)
+        return as_compiled
 
     def _call_on_placeholders(self, owner: Any, what: Any, args: list[Any], kwargs: dict[str, Any], scope: str = "") -> None:
         with func_graph.FuncGraph(BUILDING_GRAPH).as_default(), tf.name_scope(scope):

@@ -40,6 +40,9 @@ def train_step(a, b):
     mean.update_state(loss)
 
 
+critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+critic.compile("adam", "mse")
+critic.trainable = False  # for a model around it: the critic itself trains on, as it was compiled
 nets, names = [Eager(keras.optimizers.Adam), Eager(keras.optimizers.legacy.Adam)], []
 for epoch in range(4):  # <- epoch loop
     mean.reset_state()
@@ -47,6 +50,7 @@ for epoch in range(4):  # <- epoch loop
         nets[0].inner.layers[1].rate, nets[1].adam.clipnorm = 0.4, 0.1  # once, and for good
     for a, b in data:  # <- batch loop
         train_step(a, b)  # <- update
+        critic.train_on_batch(a, b)
         for net in nets:
             if epoch:  # what is asked of the layers then is there, and an optimizer is given fewer variables than it was made for
                 net.inner.layers[0].trainable = epoch != 2
@@ -55,6 +59,6 @@ for epoch in range(4):  # <- epoch loop
                 loss = tf.reduce_mean((net(a, training=True) - b) ** 2)
             net.adam.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
     print(f"epoch {epoch} loss {float(mean.result())!r} {float(loss)!r} rate {float(optimizer.learning_rate)!r} {names}", flush=True)
-held = [*model.variables, *optimizer.variables, *nets[0].variables, *nets[0].adam.variables, *nets[1].variables, *nets[1].adam.weights]
+held = [*model.variables, *critic.variables, *optimizer.variables, *nets[0].variables, *nets[0].adam.variables, *nets[1].variables, *nets[1].adam.weights]
 print("slots", [v.name for v in nets[0].adam.variables][-2:])
 print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in held)).hexdigest())
