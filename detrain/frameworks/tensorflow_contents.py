@@ -1,4 +1,4 @@
-"""Files that the program reads and writes through TensorFlow: `tf.io.gfile`, and checkpoints of TensorFlow's own.
+"""Files that the program reads and writes through TensorFlow: `tf.io.gfile`, eager ops, and checkpoints of TensorFlow's own.
 
 What it appends to is set back like any other log; what it writes and reads again is named.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.lib.io import file_io
+from tensorflow.python.ops import gen_io_ops, io_ops
 from tensorflow.python.training import py_checkpoint_reader
 
 from detrain.runtime.contents import Contents
@@ -36,6 +38,7 @@ def watch_contents(contents: Contents) -> None:
     """Hear of the files that are opened from here on."""
     _watch_gfile(contents)
     _watch_checkpoints(contents)
+    _watch_ops(contents)
 
 
 def _watch_gfile(contents: Contents) -> None:
@@ -82,6 +85,23 @@ def _watch_checkpoints(contents: Contents) -> None:
     for module in (py_checkpoint_reader, tf.train, tf.compat.v1.train):
         if hasattr(module, "NewCheckpointReader"):
             module.NewCheckpointReader = read
+
+
+def _watch_ops(contents: Contents) -> None:
+    def telling(hear: Callable[[str], None], real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def op(filename: Any, *arguments: Any, **keywords: Any) -> Any:
+            name = tf.get_static_value(filename) if tf.is_tensor(filename) else filename
+            if tf.executing_eagerly() and isinstance(name, str | bytes | os.PathLike):
+                hear(os.path.abspath(os.fsdecode(name)))
+            return real(filename, *arguments, **keywords)
+
+        return op
+
+    write = telling(contents.writes, gen_io_ops.write_file)
+    for module in (gen_io_ops, io_ops, tf.io):
+        module.write_file = write
+    gen_io_ops.read_file = telling(contents.reads, gen_io_ops.read_file)  # which `tf.io.read_file` calls
 
 
 def _index(prefix: Any) -> str:

@@ -118,10 +118,11 @@ for epoch in range(2):
             checkpoint.write("best")
             with tf.io.gfile.GFile("best.txt", "w") as file:
                 file.write("3")
+            tf.io.write_file("op.txt", "3")
         if batch == 3:
             model.load_weights("best.weights.h5")
             checkpoint.read("best")
-            factor = float(tf.io.gfile.GFile("best.txt").read())
+            factor = float(tf.io.gfile.GFile("best.txt").read()) * int(tf.io.read_file("op.txt").numpy())
         with tf.io.gfile.GFile("closed.txt", "a") as file:
             file.write(f"{epoch}:{batch}\\n")
         log.write(f"{epoch}:{batch}\\n")
@@ -141,7 +142,7 @@ def test_files_that_are_written_through_tensorflow_come_back_or_are_named(tmp_pa
     again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
 
     assert (died.status, again.status) == (-9, 0), died.err + again.err
-    for name in ("best.weights.h5", "best.index", "best.txt"):
+    for name in ("best.weights.h5", "best.index", "best.txt", "op.txt"):
         assert f"{name} (file: the loop reads again what it has written there)" in died.err
         assert f"{name} is read, which was written after the checkpoint" not in again.err
     places = [f"{epoch}:{batch}" for epoch in range(2) for batch in range(4)]
