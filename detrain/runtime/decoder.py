@@ -45,7 +45,7 @@ class Decoder(Leaves):
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
         if not isinstance(item, list):
-            return item
+            return current if _is_same(current, item) else item  # who pickles tells one text from two that are equal
         number = item[0]
         if number in self._made:
             return self._made[number]

@@ -19,6 +19,7 @@ import mmap
 import multiprocessing
 import operator
 import pathlib
+import pickle
 import random
 import re
 import sqlite3
@@ -1214,3 +1215,13 @@ def test_a_loop_over_what_has_not_changed_goes_on(kind: type) -> None:
 
     assert difference(after, resume({"names": after}, {"names": before})["names"]) is None
     assert first + list(turns) == expected
+
+
+def test_a_text_that_has_not_changed_stays_the_object_that_it_is() -> None:
+    """What is pickled afterwards has the same bytes: pickle writes one text once."""
+
+    def make() -> World:
+        text = "".join(["a", "word"])
+        return {"number": {text: 1}, "word": {1: text}, "seen": [0, text]}
+
+    assert pickle.dumps(resume(make(), make())) == pickle.dumps(make())
