@@ -30,9 +30,7 @@ class Series:
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._losses: dict[tuple[str, int], Any] = {}
-        """Hidden variables by (function and turn in it, replica): [how often it was noted, the loss]."""
-        self._noted: dict[tuple[str, int], float] = {}
-        """How often each had been noted when it was read last. Not put back with a trial's state: neither are the variables."""
+        """Hidden variables by (function and turn in it, replica): [how often it was noted, the sum], since they were read."""
         self._eager: dict[str, float] = {}
         self._turns: dict[tuple[int, int], int] = {}
         """How many gradients have been taken in a graph, by its id, and a replica."""
@@ -86,7 +84,8 @@ class Series:
             return
         if context.executing_eagerly():
             name = f"{sys._getframe(2).f_code.co_name} {sys._getframe(2).f_lineno}"
-            self._eager[name] = float(sum(np.asarray(tensor).astype(np.float64).sum() for tensor in tensors))
+            loss = float(sum(np.asarray(tensor).astype(np.float64).sum() for tensor in tensors))
+            self._eager[name] = self._eager.get(name, 0.0) + loss
             return
         graph = ops.get_default_graph()
         function = function_of(graph)
@@ -100,37 +99,34 @@ class Series:
             if key not in self._losses:
                 self._losses[key] = hidden_variable(_NOTHING, tf.float64)
             total = tf.add_n([tf.reduce_sum(tf.cast(tensor, tf.float64)) for tensor in tensors])
-            count = self._losses[key].read_value()[0] + 1
-            self._losses[key].assign(tf.stack([count, total]), read_value=False)
+            self._losses[key].assign_add(tf.stack([tf.ones_like(total), total]), read_value=False)
 
     def begin(self) -> None:
-        """The first step of this process is about to run: what its metrics hold is of steps before it."""
-        self._read_metrics()
+        """The first step of this process is about to run: what there is, is not of it."""
+        self.read()
 
     def has_loss(self) -> bool:
         """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
-        known = self._noted
-        return (
-            not self._losses or bool(self._eager) or any(_read(each)[0] != known.get(key, 0) for key, each in self._losses.items())
-        )
+        return not self._losses or bool(self._eager) or any(_read(each)[0] for each in self._losses.values())
 
     def read(self) -> dict[str, float]:
-        """Return the loss of the step that has ended (summed over replicas and over the tapes of the step), and its metrics.
+        """Return the loss of the step that has ended (of all replicas and tapes, those in loops, too), and its metrics.
 
         A step that does not take a gradient has not its loss.
         """
-        values: dict[str, float] = {}
+        losses = self._take_losses()
+        return ({"loss": float(sum(losses))} if losses else {}) | self._read_metrics()
+
+    def _take_losses(self) -> list[float]:
+        """Return what has been noted since the last call."""
         losses = list(self._eager.values())
         self._eager.clear()
-        for key, variable in self._losses.items():
+        for variable in self._losses.values():
             count, loss = _read(variable).tolist()
-            if count != self._noted.get(key, 0):
+            if count:
                 losses.append(loss)
-                self._noted[key] = count
-        if losses:
-            values["loss"] = float(sum(losses))
-        values.update(self._read_metrics())
-        return values
+                variable.assign(_NOTHING, read_value=False)
+        return losses
 
     def state(self) -> object:
         """Return what is remembered from step to step."""
@@ -141,7 +137,7 @@ class Series:
         metrics, seen = state
         self._metrics.update(metrics)
         self._seen = seen.copy()
-        self._eager.clear()
+        self._take_losses()
 
     def _read_metrics(self) -> dict[str, float]:
         """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out.

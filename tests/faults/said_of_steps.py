@@ -45,6 +45,23 @@ def of_two_tapes() -> list[dict[str, float]]:
     return [*said, series.read(), {"has_loss": series.has_loss()}]
 
 
+def of_tapes_in_loops() -> list[dict[str, str]]:
+    """A loss that is no number in the first turn of a loop is one of the step: compiled, by calls, eager."""
+
+    def step(turns: tf.Tensor) -> None:
+        for turn in turns:
+            with tf.GradientTape() as tape:
+                loss = weight * turn
+            tape.gradient(loss, weight)
+
+    said = []
+    for turns in ([1.0, 2.0, 3.0], [float("nan"), 2.0]):
+        for run in (tf.function(step), lambda x: [often(each) for each in x], step):
+            run(tf.constant(turns))
+            said.append({name: repr(loss) for name, loss in series.read().items()})
+    return said
+
+
 def of_inner_gradients() -> list[dict[str, float]]:
     """A gradient under another tape, and one that is taken anew while a gradient is taken; compiled, then eager."""
 
@@ -73,7 +90,8 @@ def of_metrics_with_one_name() -> list[dict[str, float]]:
 
 
 def of_a_resumed_process() -> list[dict[str, float]]:
-    """The metric's total is set to that of a checkpoint, before the first step and after it is made."""
+    """The metric's total is set to that of a checkpoint, before the first step and after it is made; a step was run for trial."""
+    often(tf.constant(1.0))
     metric = keras.metrics.Mean(name="mean")
     metric.total.assign(30.0)
     metric.count.assign(10.0)
@@ -126,7 +144,8 @@ def of_a_total_that_a_fault_has_made_huge() -> list[dict[str, float]]:
 
 
 said = {
-    function.__name__: function() for function in (of_two_tapes, of_inner_gradients, of_metrics_with_one_name, of_a_resumed_process)
+    function.__name__: function()
+    for function in (of_two_tapes, of_tapes_in_loops, of_inner_gradients, of_metrics_with_one_name, of_a_resumed_process)
 }
 said |= {
     function.__name__: function()

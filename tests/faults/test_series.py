@@ -30,6 +30,10 @@ def test_a_gradient_that_was_not_taken_has_no_part_in_the_loss(said: Said) -> No
     assert said["of_two_tapes"][6] == {"has_loss": False}
 
 
+def test_the_losses_of_all_turns_of_a_loop_are_the_steps(said: Said) -> None:
+    assert said["of_tapes_in_loops"] == [{"loss": "12.0"}] * 3 + [{"loss": "nan"}] * 3
+
+
 def test_a_gradient_that_is_a_part_of_another_has_no_loss_of_its_own(said: Said) -> None:
     assert said["of_inner_gradients"] == [{"loss": 612.0}, {"loss": 612.0}]
 
