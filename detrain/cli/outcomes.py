@@ -22,6 +22,11 @@ UNKNOWN = "finite (no accuracy to classify by)"
 NO_LOSS = "unclassified (the program's loss was not seen)"
 """The outcome of a trial of a program that takes no gradient by a tape."""
 USUAL: Final = Thresholds()
+_WORST_FIRST: Final = (
+    *(Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN, Outcome.CRASH, Outcome.HANG, Outcome.SHARP_SLOW, Outcome.SHARP),
+    *(Outcome.SLOW, Outcome.OTHER, Outcome.LOW_TEST_ACCURACY, Outcome.MASKED),
+)
+"""As docs/faults.md has them."""
 
 
 def threshold_option() -> Callable[[Any], Any]:
@@ -62,8 +67,11 @@ def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = U
         return NO_LOSS
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
     has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
-    mine, its = (_series(run, order, order[at], has_accuracy=has_accuracy) for run in (golden, trial))
-    found = classify(mine, its, order[at], thresholds)
+    outcomes = []
+    for name in _accuracies(golden) if has_accuracy else [None]:  # of several outputs one alone may suffer
+        mine, its = (_series(run, order, order[at], name) for run in (golden, trial))
+        outcomes.append(classify(mine, its, order[at], thresholds))
+    found = min(outcomes, key=_WORST_FIRST.index)
     known, faulty = golden.by_cursor(), trial.by_cursor()
     beyond = [step for cursor, step in faulty.items() if cursor[2] >= 0 and cursor not in known]
     if found not in (Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN) and not all(math.isfinite(_loss(step)) for step in beyond):
@@ -85,14 +93,20 @@ def _loss(step: Step) -> float:
     return float(step.series.get("loss", 0.0))
 
 
-def accuracy_of(step: Step) -> float:
-    """Return a step's accuracy, from the metric that is named so; NaN where the program has none."""
-    names = sorted(name for name in step.series if is_accuracy(name))
-    return float(step.series[names[0]]) if names else math.nan
+def accuracy_of(step: Step, name: str = "") -> float:
+    """Return a step's accuracy, that of a name, or else the first; NaN where the program has none."""
+    names = sorted(filter(is_accuracy, step.series))
+    return float(step.series[name if name in names else names[0]]) if names else math.nan
 
 
-def _series(done: Done, order: dict[Cursor, int], fault_step: int, *, has_accuracy: bool) -> Series:
-    """Return the series of a run; without a metric of accuracy it is taken to be 1, and only the losses count.
+def _accuracies(golden: Done) -> list[str]:
+    """Return the names of the accuracies that each step has; one that is none if each has another."""
+    names = [set(filter(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0]
+    return sorted(set.intersection(*names)) or [""]
+
+
+def _series(done: Done, order: dict[Cursor, int], fault_step: int, accuracy: str | None) -> Series:
+    """Return the series of a run by one of its accuracies; by None it is taken to be 1, and only the losses count.
 
     A run without a step has begun with the faulty one, and ended in it.
     """
@@ -102,12 +116,12 @@ def _series(done: Done, order: dict[Cursor, int], fault_step: int, *, has_accura
     validations = []
     for cursor, step in known.items():
         before = [order[key] for key in cursors if key[:2] == cursor[:2]]
-        if cursor[2] < 0 and before and has_accuracy and not math.isnan(accuracy_of(step)):
+        if cursor[2] < 0 and before and accuracy is not None and not math.isnan(accuracy_of(step, accuracy)):
             loss = next((float(value) for name, value in sorted(step.series.items()) if "loss" in name), 0.0)
-            validations.append((max(before) + 1, loss, accuracy_of(step)))
+            validations.append((max(before) + 1, loss, accuracy_of(step, accuracy)))
     return Series(
         np.array([_loss(known[cursor]) for cursor in cursors], np.float64),
-        np.array([accuracy_of(known[cursor]) if has_accuracy else 1.0 for cursor in cursors], np.float64),
+        np.array([1.0 if accuracy is None else accuracy_of(known[cursor], accuracy) for cursor in cursors], np.float64),
         tuple(sorted(validations)),
         order[cursors[0]] if cursors else fault_step,
         end,

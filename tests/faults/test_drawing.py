@@ -194,6 +194,17 @@ def test_without_an_accuracy_masked_is_what_ends_with_the_golden_variables(
     assert outcome_of(steps({(0, 0): 1.0, (0, 1): 0.5}, "a"), steps(losses, state), (0, 0, 0)) == outcome
 
 
+def test_of_several_accuracies_the_one_that_suffers_most_tells_the_outcome() -> None:
+    def run(*second: float) -> Done:
+        series = [{"loss": 1.0, "accuracy": 0.9, "accuracy_1": accuracy} for accuracy in second]
+        return Done(0, tuple(Step(0, 0, batch, each) for batch, each in enumerate(series)), "program")
+
+    golden = run(0.9, 0.9, 0.9, 0.9)
+
+    assert outcome_of(golden, run(0.9, 0.9, 0.1, 0.1), (0, 0, 1)) == "sharp degrade"
+    assert outcome_of(golden, run(0.9, 0.9, 0.9, 0.9), (0, 0, 1)) == "masked"
+
+
 def test_steps_that_take_no_gradient_stand_in_no_trials_way() -> None:
     silent, golden = Step(0, 0, 0, {}, "a"), steps({(0, 1): 1.0, (0, 2): 0.5}, "a")
     golden = replace(golden, steps=(silent, *golden.steps))
