@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def command(
     cursor = parse_cursor(at) if at is not None else None
     wanted: Wanted
     if model is not None:
-        wanted = drawn_fault(model, site, stage, worker or 0, seed, cursor)
+        wanted = drawn_fault(model, site, stage, worker or 0, seed, cursor, occurrence or 0)
     elif arguments:
         wanted = read_wanted(Path(program), site, takes_nearest=nearest)
         program, arguments = arguments[0], arguments[1:]
@@ -126,6 +127,8 @@ def command(
     if isinstance(wanted, RecordedFault):
         check_same(wanted.record, subject, allows_environment=False)
     cursor = cursor or wanted.when.at
+    if permanent and steps is not None:
+        raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")
     count, last = _end(until)
     if last is not None and last < cursor:
         raise UsageError(f"--until {until} is before the fault, which is at {written(cursor)}", "give a later step, or +N")
@@ -140,7 +143,7 @@ def command(
     )
     trial = _tried(subject, wanted, experiment)
     record = record_of(subject, trial, thresholds)
-    path = out or subject.folder / f"{wanted.name}-{written(cursor).replace('/', '-').replace(':', '-')}-{seed}.json"
+    path = out or subject.folder / _file_name(record)
     write_record(path, record)
     if plot is not None:
         plot_trial(plot, record, trial.golden, trial.done)
@@ -154,6 +157,12 @@ def command(
         show(record, trial)
         report.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
     return 0
+
+
+def _file_name(record: FaultRecord) -> str:
+    """Return the name of a fault's file: another fault has another one."""
+    digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode(record.experiment))[:6]
+    return re.sub(r"[^\w.+-]", "-", f"{record.model}-{written(record.experiment.at)}-{record.seed}-{digest}.json")
 
 
 def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
@@ -300,6 +309,8 @@ def _end(text: str | None) -> tuple[int | None, Cursor | None]:
         return None, None
     if text.startswith("+") and text[1:].isdigit() and int(text[1:]) > 0:
         return int(text[1:]), None
+    if text.startswith("+"):
+        raise UsageError(f"--until {text!r} is no number of steps", "write it as +N, from +1, or EPOCH:BATCH")
     return None, parse_cursor(text)
 
 

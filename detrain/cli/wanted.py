@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from detrain.errors import FaultInvalid, UsageError
+from detrain.errors import FaultInvalid, SiteUnknown, UsageError
 from detrain.faults.artifact import ArtifactFault, read_fault
 from detrain.faults.drawing import artifact_injection, draw_injection
 from detrain.faults.experiment import Cursor, Experiment, Injection
@@ -55,7 +55,14 @@ class DrawnFault:
     def among(self, sites: list[Site]) -> Injection:
         """Return the fault at its site. Raises SiteUnknown or FaultInvalid."""
         rng = trial_rng(self.seed, 0)
-        candidates = select(sites, self.pattern, stage=self.stage, operand=self.model.operand.value)
+        fitting = select(sites, self.pattern, stage=self.stage, operand=self.model.operand.value)
+        candidates = [site for site in fitting if site.executions > self.when.occurrence]
+        if not candidates:
+            most = max(fitting, key=lambda site: site.executions)
+            raise SiteUnknown(
+                f"there is no run {self.when.occurrence} of {most.name!r} in a step: it has {most.executions}",
+                "give a lower --occurrence; the first run is 0",
+            )
         return draw_injection(candidates[int(rng.integers(len(candidates)))], self.model, self.worker, rng)
 
 
@@ -142,8 +149,10 @@ def read_wanted(path: Path, pattern: str | None, *, takes_nearest: bool) -> Reco
     return PublishedFault(fault, pattern, takes_nearest)
 
 
-def drawn_fault(model: str, pattern: str | None, stage: str | None, worker: int, seed: int, at: Cursor | None) -> DrawnFault:
+def drawn_fault(
+    model: str, pattern: str | None, stage: str | None, worker: int, seed: int, at: Cursor | None, occurrence: int
+) -> DrawnFault:
     """Return a fault that is to be drawn. Raises UsageError, or FaultInvalid for a model that is none."""
     if pattern is None or at is None:
         raise UsageError("--model needs --site and --at", "for example --site 'conv2d*' --at 3:17")
-    return DrawnFault(model_named(model), pattern, stage, worker, seed, Experiment(log="", at=at))
+    return DrawnFault(model_named(model), pattern, stage, worker, seed, Experiment(log="", at=at, occurrence=occurrence))

@@ -207,12 +207,13 @@ def test_an_infinite_value_in_the_forward_pass_shows_in_the_same_step(folder: Pa
         (("--model", "BIT:40", "--site", "fc", "--at", "1:0"), 82, ("no bit 40",)),
         (
             ("--model", "RD", "--site", "fc", "--stage", "forward", "--at", "1:0", "--occurrence", 1),
-            92,
-            ("did not run, or not 2 times",),
+            90,
+            ("no run 1 of", "MatMul' in a step: it has 1"),
         ),
         (("--model", "NONE", "--site", "fc", "--at", "1:0"), 82, ("no fault model 'NONE'",)),
         (("--model", "RD", "--at", "1:0"), 64, ("--site",)),
         (("--model", "RD", "--site", "fc", "--at", "1:0", "--until", "0:3"), 64, ("before the fault", "1:0")),
+        (("--model", "RD", "--site", "fc", "--at", "1:0", "--steps", 2, "--permanent"), 64, ("--permanent", "--steps 2")),
     ],
 )
 def test_a_fault_that_cannot_be_is_refused_with_the_reason(
@@ -231,6 +232,8 @@ def test_a_record_of_another_program_is_refused(folder: Path) -> None:
     )
     (folder / "other.py").write_text(PROGRAM + "# other\nprint()\n")
 
+    late = _command(folder, "inject", "r.json", "--occurrence", 1, "program.py", *PLAIN)
+    assert (late.status, "did not run, or not 2 times" in late.err) == (92, True), late.err
     run = _command(folder, "replay", "r.json", "other.py", *PLAIN)
     again = _command(folder, "inject", "r.json", "other.py", *PLAIN)
     altered = json.loads((folder / "r.json").read_text())
