@@ -19,6 +19,8 @@ MARGIN: Final = 1000.0
 """A norm may be this much larger than the largest seen in its group (squares: by the square of it)."""
 WINDOW: Final = 8
 """Steps with values other than zero that are watched before what they had becomes a bound."""
+ASSUMED: Final = 1e12
+"""No norm is larger in a group's first steps (squares: the square of it), if none was before the first step."""
 _FLOOR: Final = 1e-6
 """Values below this count as this large: the first update of what was all but zero is no fault."""
 _NONE: Final = float(np.finfo(np.float64).max)
@@ -29,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A norm above its bound. `kind` is `derived`, `seen` or `not finite`."""
+    """A norm above its bound. `kind` is `derived`, `seen`, `assumed` (in the first steps) or `not finite`."""
 
     key: str
     group: str
@@ -62,6 +64,14 @@ class Bounds:
         self._seen = {group: list(pair) for group, pair in state.items()}
         self._refresh()
 
+    def begin(self, watched: Sequence[Watched], norms: Floats) -> None:
+        """Take the norms [variable] that are there before the first step for sound."""
+        self._begin(watched)
+        for group, members in self._members.items():
+            known = self._seen.setdefault(group, [0, 0.0])
+            known[1] = max(known[1], float(norms[members].max()))
+        self._refresh()
+
     def judge(self, watched: Sequence[Watched], norms: Floats) -> list[Excess]:
         """Return which norms [variable] are above their bounds, the worst first. If none is, they count as seen."""
         if watched is not self._watched:
@@ -76,8 +86,9 @@ class Bounds:
             self._learn(norms)
             return []
         found = [
-            Excess(watched[i].key, watched[i].group, float(norms[i]), float(bounds[i]), self._kind(norms[i], limits[i], bounds[i]))
-            for i in np.flatnonzero(~is_sound).tolist()
+            Excess(each.key, each.group, float(norms[i]), float(bounds[i]), self._kind(each, norms[i], limits[i], bounds[i]))
+            for i, each in enumerate(watched)
+            if not is_sound[i]
         ]
         return sorted(found, key=lambda excess: -excess.norm / excess.bound if np.isfinite(excess.norm) else -np.inf)
 
@@ -89,11 +100,12 @@ class Bounds:
                 known[1] = max(known[1], excess.norm)
         self._refresh()
 
-    @staticmethod
-    def _kind(norm: float, limit: float, bound: float) -> str:
+    def _kind(self, of: Watched, norm: float, limit: float, bound: float) -> str:
         if not np.isfinite(norm):
             return "not finite"
-        return "derived" if limit <= bound else "seen"
+        if limit <= bound:
+            return "derived"
+        return "seen" if of.key not in self._fresh and self._seen.get(of.group, [0])[0] >= WINDOW else "assumed"
 
     def _begin(self, watched: Sequence[Watched]) -> None:
         self._watched = watched
@@ -135,11 +147,11 @@ class Bounds:
 
     def _refresh(self) -> None:
         """Compute the bounds from what has been seen."""
+        is_fresh = np.array([each.key in self._fresh for each in self._watched], bool)
         self._seen_bounds = np.full(len(self._watched), _NONE)
         for group, members in self._members.items():
             steps, largest = self._seen.get(group, (0, 0.0))
-            if steps >= WINDOW:
-                powers = self._powers[members]
-                self._seen_bounds[members] = np.minimum(MARGIN**powers * np.maximum(largest, _FLOOR**powers), _NONE)
-        if self._fresh:
-            self._seen_bounds[[each.key in self._fresh for each in self._watched]] = _NONE
+            powers = self._powers[members]
+            usual = MARGIN**powers * np.maximum(largest, _FLOOR**powers)
+            has_bound = ~is_fresh[members] & (steps >= WINDOW)
+            self._seen_bounds[members] = np.minimum(np.where(has_bound, usual, np.maximum(usual, ASSUMED**powers)), _NONE)

@@ -57,7 +57,7 @@ class Guard:
         if batches_done == self._looked_at:
             if not batches_done:  # what is infinite before the first step is so by intent: a framework remembers
                 for framework in self._frameworks:
-                    framework.norms()
+                    self.bounds.begin(*framework.norms())
             return False
         self._looked_at = batches_done
         self.alarm = None

@@ -123,16 +123,16 @@ EVERYWHERE = ",".join(
     f"{24 * phase + step}:{kind}"
     for phase, kinds in enumerate(
         (
-            ("gradient", "nan", "slot", "weight"),
-            ("slot", "gradient", "weight", "nan"),
-            ("gradient", "slot", "weight", "nan"),
-            ("gradient", "nan", "slot", "weight"),
-            ("slot", "weight", "nan", "slot"),
+            ("gradient", "gradient", "nan", "slot", "weight"),
+            ("gradient", "slot", "gradient", "weight", "nan"),
+            ("gradient", "gradient", "slot", "weight", "nan"),
+            ("gradient", "gradient", "nan", "slot", "weight"),
+            ("slot", "slot", "weight", "nan", "slot"),
         )
     )
-    for step, kind in zip((9, 12, 17, 23), kinds, strict=True)
+    for step, kind in zip((2, 9, 12, 17, 23), kinds, strict=True)
 )
-"""Faults near the window's end, at the first step of an epoch, inside of it, and at its last step."""
+"""Faults in the first steps, near the window's end, at the first step of an epoch, inside of it, and at its last step."""
 
 PYTHON_LOADER = """
 class Loader:
@@ -223,7 +223,7 @@ def test_faults_at_all_places_of_an_epoch_are_undone_to_the_bit_whatever_the_opt
     lines, log, err, status = _run(server, tmp_path, OPTIMIZERS, "--guard", "recover", FAULTS=EVERYWHERE)
 
     assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 20
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 25
     assert all(line["steps"] == 2 for line in log if line["action"] == "went back" and not str(line["at"]).endswith(":1"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detrain.frameworks import Watched
-from detrain.guard.bounds import MARGIN, WINDOW, Bounds
+from detrain.guard.bounds import ASSUMED, MARGIN, WINDOW, Bounds
 
 SOUND = np.array([1.0, 2.0])
 WATCHED = [Watched("m", "moments", 1), Watched("v", "squares", 2)]
@@ -36,6 +36,23 @@ def test_a_norm_may_grow_by_the_margin_and_no_more() -> None:
     bounds = seen(WATCHED, SOUND)
     assert [excess.key for excess in bounds.judge(WATCHED, SOUND * 1.001 * MARGIN)] == ["m"]
     assert [excess.key for excess in bounds.judge(WATCHED, SOUND * 1.001 * MARGIN**2)] == ["m", "v"]
+
+
+def test_in_the_first_steps_what_no_training_has_is_an_alarm() -> None:
+    bounds = seen(WATCHED, SOUND, 3)
+    assert bounds.judge(WATCHED, SOUND * 0.4 * [ASSUMED, ASSUMED**2]) == []
+    [excess] = seen(WATCHED, SOUND, 3).judge(WATCHED, SOUND * [1.1 * ASSUMED, 1.0])
+    assert (excess.key, excess.kind, excess.bound) == ("m", "assumed", ASSUMED)
+    later = seen(WATCHED, SOUND)
+    [excess] = later.judge([*WATCHED, Watched("m2", "moments", 1)], np.array([1.0, 2.0, 1.1 * ASSUMED]))
+    assert (excess.key, excess.kind) == ("m2", "assumed")
+
+
+def test_what_was_large_before_the_first_step_may_be() -> None:
+    bounds = Bounds({})
+    bounds.begin(WATCHED, np.array([1e30, 0.0]))
+    assert bounds.judge(WATCHED, np.array([1e32, 0.0])) == []
+    assert bounds.judge(WATCHED, np.array([1e36, 0.0])) != []
 
 
 def test_what_is_above_its_bound_is_not_learned() -> None:
