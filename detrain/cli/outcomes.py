@@ -68,7 +68,7 @@ def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = U
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
     has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
     outcomes = []
-    for name in _accuracies(golden) if has_accuracy else [None]:  # of several outputs one alone may suffer
+    for name in accuracies(golden) if has_accuracy else [None]:  # of several outputs one alone may suffer
         mine, its = (_series(run, order, order[at], name) for run in (golden, trial))
         outcomes.append(classify(mine, its, order[at], thresholds))
     found = min(outcomes, key=_WORST_FIRST.index)
@@ -99,7 +99,7 @@ def accuracy_of(step: Step, name: str = "") -> float:
     return float(step.series[name if name in names else names[0]]) if names else math.nan
 
 
-def _accuracies(golden: Done) -> list[str]:
+def accuracies(golden: Done) -> list[str]:
     """Return the names of the accuracies that each step has; one that is none if each has another."""
     names = [set(filter(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0]
     return sorted(set.intersection(*names)) or [""]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from detrain.cli.outcomes import accuracy_of, loss_of
+from detrain.cli.outcomes import accuracies, accuracy_of, loss_of
 from detrain.cli.pictures import BLUE, GREY, RED, write_picture
 from detrain.cli.trials import Done
 from detrain.faults.experiment import Cursor, written
 from detrain.faults.record import FaultRecord
+from detrain.runtime.experiment import Step
 
 _MOST_ELEMENTS: Final = 64
 
@@ -22,9 +25,11 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
     at, begin = record.experiment.at, min(faulty.by_cursor())
     cursors = sorted(key for key in golden.by_cursor() if key[0] == at[0] and key[2] >= 0 and key >= begin)
     has_accuracy = any(not math.isnan(accuracy_of(step)) for step in golden.steps)
-    figure = Figure(figsize=(9, 5.5 if has_accuracy else 3.4), layout="constrained")
-    axes = figure.subplots(2 if has_accuracy else 1, 1, sharex=True, squeeze=False)[:, 0]
-    for axis, value, name in zip(axes, (loss_of, accuracy_of), ("loss", "accuracy"), strict=False):
+    shown: dict[str, Callable[[Step], float]] = {"loss": loss_of}
+    shown |= {name or "accuracy": partial(accuracy_of, name=name) for name in (accuracies(golden) if has_accuracy else ())}
+    figure = Figure(figsize=(9, 1.3 + 2.1 * len(shown)), layout="constrained")
+    axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (name, value) in zip(axes, shown.items(), strict=True):
         for done, color, label, width in ((golden, BLUE, "golden", 2.4), (faulty, RED, "with the fault", 1.2)):
             known = done.by_cursor()
             points = [value(known[cursor]) if cursor in known else math.nan for cursor in cursors]
