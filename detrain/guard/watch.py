@@ -103,7 +103,7 @@ class Guard:
         """The state of an earlier cut has been put back."""
         self._tried_until, self._is_whole_way, self._looked_at = batches_done, steps >= DEPTH, -1
         self._write(cursor, batches_done, "went back", {"back_to": str(back_to), "steps": steps})
-        report.say(f"went back to {back_to}, in memory: {steps} steps run again")
+        report.say(f"went back to {back_to}, in memory: {steps} step{'s' if steps > 1 else ''} run again")
 
     def note_restart(self, cursor: Cursor, batches_done: int, why: str) -> None:
         """The run is about to begin again at a checkpoint."""
