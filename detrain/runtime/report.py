@@ -11,7 +11,21 @@ from typing import Any, Final
 
 def say(text: str) -> None:
     """Print one line of information."""
-    print(f"detrain: {text}", file=sys.__stderr__, flush=True)
+    with _above_bars(sys.__stderr__):
+        print(f"detrain: {text}", file=sys.__stderr__, flush=True)
+
+
+@contextlib.contextmanager
+def _above_bars(stream: Any) -> Iterator[None]:
+    """Take the program's progress bars (tqdm) off the last lines of a stream, and show them again."""
+    bars: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    mine = [bar for bar in list(getattr(bars, "_instances", ())) if hasattr(bar, "start_t") and bar.fp == stream]
+    with bars.get_lock() if mine else contextlib.nullcontext():
+        for bar in mine:
+            bar.clear(nolock=True)
+        yield
+        for bar in mine:
+            bar.refresh(nolock=True)
 
 
 def warn(text: str) -> None:
