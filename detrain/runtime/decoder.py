@@ -286,8 +286,14 @@ class Decoder(Leaves):
             if not kept:
                 current.clear()
             current.extend(new[kept:])
-        else:
+        elif isinstance(new, dict) and _are_same(before, list(new)[: len(before)]):
+            current.update({key: value for key, value in new.items() if key not in old or old[key] is not value})
+        elif "clear" in vars(type(current)):
             current.clear()
+            current.update(new)
+        else:  # TensorFlow's dict takes a `clear` for a change behind its back, and is never saved again
+            for key in before:
+                del current[key]
             current.update(new)
         return current
 

@@ -1,5 +1,6 @@
 # Keras 2 (tf_keras) in a loop of one's own: a compiled step, and one that is not, whose layers and slots are made when first needed.
 import hashlib
+import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +28,7 @@ class Eager(keras.Model):
         self.inner = keras.Sequential([Scale(), keras.layers.Dropout(0.2), Scale()])
         self.outer = keras.layers.Dense(1)
         self.adam = kind(0.05)
+        self.config = {"sizes": [4], "rates": {"first": 0.2}, "epochs": 0}
 
     def call(self, a, training=None):
         return self.outer(self.inner(a, training=training))
@@ -46,6 +48,9 @@ critic.trainable = False  # for a model around it: the critic itself trains on, 
 nets, names = [Eager(keras.optimizers.Adam), Eager(keras.optimizers.legacy.Adam)], []
 for epoch in range(4):  # <- epoch loop
     mean.reset_state()
+    nets[0].config["epochs"] = epoch
+    if epoch == 1:
+        del nets[1].config["epochs"]
     if epoch == 1:
         nets[0].inner.layers[1].rate, nets[1].adam.clipnorm = 0.4, 0.1  # once, and for good
     for a, b in data:  # <- batch loop
@@ -59,6 +64,8 @@ for epoch in range(4):  # <- epoch loop
                 loss = tf.reduce_mean((net(a, training=True) - b) ** 2)
             net.adam.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
     print(f"epoch {epoch} loss {float(mean.result())!r} {float(loss)!r} rate {float(optimizer.learning_rate)!r} {names}", flush=True)
+for net in nets:
+    tf.train.Checkpoint(net=net).write(f"{tempfile.mkdtemp()}/net")  # TensorFlow refuses dicts that were changed behind its back
 held = [*model.variables, *critic.variables, *optimizer.variables, *nets[0].variables, *nets[0].adam.variables, *nets[1].variables, *nets[1].adam.weights]
 print("slots", [v.name for v in nets[0].adam.variables][-2:])
 print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in held)).hexdigest())
