@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -28,10 +27,9 @@ _OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
 class Contents:
     """The files whose contents are state. Paths are absolute."""
 
-    def __init__(self, files: Files, place: Callable[[], Cursor | None], home: str, program: str) -> None:
-        """`place` returns where in its loops the program is. In the folder `home` detrain has files of its own for `program`."""
+    def __init__(self, files: Files, place: Callable[[], Cursor | None]) -> None:
+        """`place` returns where in its loops the program is."""
         self._files, self._place = files, place
-        self._own = re.compile(rf"{re.escape(home)}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
         self._thread = threading.get_ident()
         self._written: dict[str, Cursor] = {}
         """Files that the loop has written as a whole, and in which body it last did."""
@@ -111,7 +109,7 @@ class Contents:
     def _at(self, path: str) -> Cursor | None:
         """Return in which body the program is, or None if the file is none of its loop's."""
         at = self._place() if threading.get_ident() == self._thread else None
-        is_its = at is not None and self._own.match(path) is None and not path.startswith(_OF_THE_SYSTEM)
+        is_its = at is not None and not self._files.is_own(path) and not path.startswith(_OF_THE_SYSTEM)
         return at if is_its and is_user_file(path) else None
 
     def _opened(self, path: str, mode: str) -> None:

@@ -15,6 +15,7 @@ import errno
 import functools
 import io
 import os
+import re
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +46,7 @@ class Files:
         self._written: set[str] = set()
         self._said: set[str] = set()
         self._changes: Changes | None = None
-        self._home = ""
+        self._own = re.compile(r"(?!)")
         self.may_read: Callable[[Any], bool] = lambda _path: True
         """Whether a file was there when the first run read it at this place of the program."""
         self.hear: Callable[[str, str], None] = lambda _path, _mode: None
@@ -53,13 +54,16 @@ class Files:
         self._base = os.getcwd()
         """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
 
-    def watch(self, kept: Iterable[Iterable[str]], made: Iterable[str], changes: Changes, home: Path, *, is_new: bool) -> None:
+    def watch(
+        self, kept: Iterable[Iterable[str]], made: Iterable[str], changes: Changes, home: Path, program: str, *, is_new: bool
+    ) -> None:
         """Follow all calls of `open` and `os.mkdir` from here on.
 
         `kept` are the files of each checkpoint on the way, and `made` the folders of the last: making these again is no error. A
         run that `is_new` first undoes what one that was killed had appended.
         """
-        self._home, self._changes = str(home), changes
+        self._changes = changes
+        self._own = re.compile(rf"{re.escape(str(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
         changes.put_back()
         if is_new:
             for path, size in changes.appended.items():
@@ -71,7 +75,7 @@ class Files:
         @functools.wraps(original)
         def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
             known = os.path.abspath(os.fsdecode(path)) if not isinstance(path, int) else ""
-            if os.path.dirname(known) == self._home:
+            if self.is_own(known):
                 original(path, *args, **kwargs)
             elif not (self._kept_folders and known in self._made and os.path.isdir(known)):
                 changes.make(known, lambda: original(path, *args, **kwargs))
@@ -90,6 +94,10 @@ class Files:
         """Return whether the checkpoint that the run is on the way to counts on a file."""
         return self._is_kept(os.path.abspath(os.fsdecode(path)))
 
+    def is_own(self, path: str) -> bool:
+        """Return whether a file of this path would be one of detrain's own: in the folder of checkpoints, by its name."""
+        return self._own.match(path) is not None
+
     def _is_kept(self, path: str) -> bool:
         return any(path in files for files in self._kept)
 
@@ -100,10 +108,8 @@ class Files:
             written = os.stat(path).st_mtime
         except (OSError, TypeError, ValueError):
             return
-        if os.path.dirname(path) == self._home:
-            return
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
-        if is_new and path not in self._written and path not in self._said and is_user_file(path):
+        if is_new and path not in self._written and path not in self._said and is_user_file(path) and not self.is_own(path):
             self._said.add(path)
             shown = self.shown(path)
             report.warn(f"{shown} is read, which was written after the checkpoint: it holds what a later moment put there")

@@ -109,7 +109,7 @@ class Session:
         is_fresh = config.is_fresh and not self._confirmation.is_restart
         self._changes = Changes(log, cursor_of(last) if last is not None else None, is_fresh=is_fresh)
         kept, made = [meta.files for meta in metas], last.folders if last is not None else ()
-        self._files.watch(kept, made, self._changes, self._catalogue.folder, is_new=last is None)
+        self._files.watch(kept, made, self._changes, self._catalogue.folder, config.program, is_new=last is None)
         known = last.outside if last is not None else self._trial.outside if self._trial is not None else {}
         if self._changes.heard is not None:
             known = self._changes.heard
@@ -117,7 +117,7 @@ class Session:
                 report.say("cut off before its first checkpoint, it begins anew, and hears of clock and files what it heard then")
         self._outside = Outside(known, self._place)
         self._outside.watch()
-        self.contents = Contents(self._files, self._place, str(self._catalogue.folder), config.program)
+        self.contents = Contents(self._files, self._place)
         self.contents.watch()  # before the next: who asks that is seen from its caller
         self._losses = Losses(self.frameworks, self.streams, self.contents, is_strict=config.is_strict)
         self.answers = Answers(self._outside, self._files, self._changes)

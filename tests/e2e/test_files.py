@@ -163,8 +163,9 @@ show(optimizer.weights)
 """
 
 
-def test_a_file_of_a_later_moment_that_is_read_is_said(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE + REWRITTEN)
+@pytest.mark.parametrize("name", ["best.json", "ckpt/best.json"])
+def test_a_file_of_a_later_moment_that_is_read_is_said(name: str, tmp_path: Path, detrain: Run) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + REWRITTEN.replace("best.json", name))
     assert detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1").status == -9
     (checkpoint,) = sorted((tmp_path / "ckpt").glob("*e00002*.h5"))
     for path in (tmp_path / "ckpt").glob("*e00004*.h5"):
@@ -173,7 +174,7 @@ def test_a_file_of_a_later_moment_that_is_read_is_said(tmp_path: Path, detrain: 
     calm = detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path)
 
     assert last.status == 0, last.err
-    assert "best.json is read, which was written after the checkpoint" in last.err
+    assert f"{name} is read, which was written after the checkpoint" in last.err
     assert "is read" not in calm.err
     assert checkpoint.name in last.err
 
