@@ -31,6 +31,8 @@ class Series:
         self._sites = sites
         self._losses: dict[tuple[str, int], Any] = {}
         """Hidden variables by (function and turn in it, replica): [how often it was noted, the sum], since they were read."""
+        self._nothing: Any = None
+        """What is in them before anything is noted, a tensor once TensorFlow is in use."""
         self._eager: dict[str, float] = {}
         self._turns: dict[tuple[int, int], int] = {}
         """How many gradients have been taken in a graph, by its id, and a replica."""
@@ -125,7 +127,9 @@ class Series:
             count, loss = _read(variable).tolist()
             if count:
                 losses.append(loss)
-                variable.assign(_NOTHING, read_value=False)
+                if self._nothing is None:
+                    self._nothing = tf.constant(_NOTHING)
+                gen_resource_variable_ops.assign_variable_op(variable.handle, self._nothing)  # a fifth of the time of `assign`
         return losses
 
     def state(self) -> object:
