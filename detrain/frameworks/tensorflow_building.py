@@ -19,6 +19,7 @@ from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
 from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.trackable import data_structures
 
 from detrain.errors import DetrainError
 from detrain.frameworks.births import Births
@@ -43,6 +44,7 @@ class Builder:
         self._births = births
         self._building = building
         self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._list_types: tuple[type[Any], ...] = (list, data_structures.ListWrapper)  # what models make of a list is one, too
         self._keras_types: tuple[type[Any], ...] = ()  # known once Keras is imported
         self._optimizer_types: tuple[type[Any], ...] = ()
         self._layer_2_types: tuple[type[Any], ...] = ()
@@ -93,7 +95,9 @@ class Builder:
         import keras
         from keras.src.backend.tensorflow.core import Variable
         from keras.src.trainers.compile_utils import CompileMetrics
+        from keras.src.utils.tracking import TrackedList
 
+        self._list_types = (*self._list_types, TrackedList)
         building, births = self._building, self._births
         building.names = names_given
         original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
@@ -276,7 +280,7 @@ class Builder:
         return self._describe_nested(spec, self._describe_spec)
 
     def _describe_nested(self, value: Any, describe: Any) -> Any:
-        if type(value) is list:
+        if type(value) in self._list_types:
             return {"list": [describe(item) for item in value]}
         if type(value) is tuple:
             return {"tuple": [describe(item) for item in value]}

@@ -279,8 +279,8 @@ class Encoder(Leaves):
         """Return what of such attributes is state, not the library's. What cannot be described is named if the class `is_own`."""
         state = {}
         for name, item in stored.items():
-            if not self._kinds.is_of_library(item):
-                if self._kinds.is_walkable(item):
+            if not self._kinds.is_of_library(item) or (is_own and self._kinds.is_choice(item)):
+                if self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
                     state[name] = item
                 elif not self._collects and is_own:
                     self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")

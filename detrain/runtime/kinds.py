@@ -19,7 +19,7 @@ import numpy as np
 from detrain.runtime.baseline import Baseline
 from detrain.runtime.derived import is_of_framework
 from detrain.runtime.dtypes import dtype_name
-from detrain.runtime.frames import is_user_file
+from detrain.runtime.frames import has_user_code, is_user_file
 from detrain.runtime.graph import CONTAINERS, Hooks
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import STATIC, is_own_class, is_user_class, own_attributes
@@ -71,6 +71,14 @@ class Kinds:
             return not is_user_file(value.__code__.co_filename)
         is_framework = is_of_framework(cls) and not self.is_holder(value) and not self.is_marked(value)
         return self._hooks.variable(value) is not None or (is_framework and not self._is_tensor(value))
+
+    def is_choice(self, value: object) -> bool:
+        """Return whether the program may have put an object of a library's in the place of another: one that was there before the
+        loop, or a compiled function of its own that the loop has made."""
+        is_container = type(value) in CONTAINERS.values() or self._hooks.is_container(value)
+        is_known = self._collects or self._baseline.has(value)
+        wrapped = getattr(value, "__wrapped__", None)
+        return not is_container and (is_known or has_user_code(getattr(wrapped, "__func__", wrapped)))
 
     def is_holder(self, value: object) -> bool:
         """Return whether all attributes of a library's object that are data are state."""

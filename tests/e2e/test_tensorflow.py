@@ -934,3 +934,52 @@ def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Pa
 
     assert run.status == 0, run.err
     assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
+
+
+CHOOSES = """
+import os, signal
+import keras, tensorflow as tf
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head, self.optimizers = keras.layers.Dense(1), [keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.01)]
+        self.chosen, self.signature, self.factor = self.optimizers[0], [tf.TensorSpec([None, 3])], 1.0
+        self.fast = tf.function(self.measure, input_signature=self.signature)  # Keras makes a list of its own of the signature
+    def call(self, x):
+        return self.head(x)
+    def measure(self, x):
+        return self.factor * tf.reduce_mean(self(tf.nn.dropout(x, 0.5)) ** 2)
+    def change(self, epoch):
+        self.chosen, self.factor = self.optimizers[epoch % 2], epoch + 1.0
+        if epoch < 2:
+            self.fast = tf.function(self.measure, input_signature=self.signature)
+        else:
+            self.fast = tf.function(lambda x: self.measure(x) / 2)
+net = Net()
+net.head.build([None, 3])
+for optimizer in net.optimizers:
+    optimizer.build(net.head.trainable_variables)
+for epoch in range(3):
+    for turn in range(3):
+        if turn == 0 and epoch > 0:
+            net.change(epoch)
+        with tf.GradientTape() as tape:
+            loss = net.fast(tf.ones([4, 3]))
+        net.chosen.apply_gradients(zip(tape.gradient(loss, net.head.trainable_variables), net.head.trainable_variables))
+        print(float(loss).hex())
+        if os.environ.get("DIE_AT") == f"{epoch}:{turn}":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_path: Path) -> None:
+    """Optimizers and compiled functions in its attributes counted as Keras's own: they were what they had been before the loop."""
+    (tmp_path / "program.py").write_text(CHOOSES)
+    whole = server.detrain("run", "--ckpt", "whole", "--every", "1b", "program.py", cwd=tmp_path)
+    killed = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="1:2")
+    run = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+
+    assert (whole.status, killed.status, run.status) == (0, -9, 0), run.err
+    assert run.out.splitlines() == whole.out.splitlines()[5:]
+    assert "net.fast" not in killed.err
+    assert "net.fast (tensorflow" in whole.err  # that of a function without a name cannot be made again
