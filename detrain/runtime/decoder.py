@@ -278,7 +278,8 @@ class Decoder(Leaves):
         is_live = type_name(current) == node[1] and self._hooks.is_container(current)
         old: Any = plain(current) if is_live else ABSENT
         before = list(old) if is_live else []
-        new: Any = self.decode(node[2], old, path)
+        values = dict(old) if isinstance(old, dict) else {}
+        new: Any = self.decode(node[2], old, path)  # which may fill `old` itself
         if not is_live or type(old) is not type(new):
             return new
         if isinstance(new, list):
@@ -287,7 +288,7 @@ class Decoder(Leaves):
                 current.clear()
             current.extend(new[kept:])
         elif isinstance(new, dict) and _are_same(before, list(new)[: len(before)]):
-            current.update({key: value for key, value in new.items() if key not in old or old[key] is not value})
+            current.update({key: value for key, value in new.items() if values.get(key, ABSENT) is not value})
         elif "clear" in vars(type(current)):
             current.clear()
             current.update(new)

@@ -40,6 +40,7 @@ FRAMEWORK = [
     "dropout_layers",
     "eight_replicas",
     "keras_2",
+    "keras_2_layers",
     "lazy_model",
     "lookup_tables",
     "mixed_precision",
@@ -65,7 +66,7 @@ FRAMEWORK = [
 SLOW = ("numba_noise",)
 """Programs whose libraries take long to start, and have tests of their own."""
 KILLS = 3
-DRAW_IN_GRAPHS = ("keras_2", "random_in_graph", "eight_replicas", "xla_step")
+DRAW_IN_GRAPHS = ("keras_2", "keras_2_layers", "random_in_graph", "eight_replicas", "xla_step")
 """Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
 OWN_INPUTS = ("time_seed", "files_listed", "pydataset_workers", "numba_noise")
 """Programs that read a clock, or the order of files, or draw where plain Python seeds nothing: bare, they end as chance has it."""

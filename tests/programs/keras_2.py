@@ -1,6 +1,5 @@
-# Keras 2 (tf_keras) in a loop of one's own: a compiled step, and one that is not, whose layers and slots are made when first needed.
+# Keras 2 (tf_keras) in a loop of one's own, with a compiled step, and beside it a critic that trains by its own function.
 import hashlib
-import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -14,26 +13,6 @@ model = keras.Sequential(
 optimizer, mean = keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)), keras.metrics.Mean()
 
 
-class Scale(keras.layers.Layer):
-    def build(self, shape):
-        self.scale = self.add_weight("scale", shape=shape[-1:], initializer="random_normal")
-
-    def call(self, a):
-        return a * self.scale
-
-
-class Eager(keras.Model):
-    def __init__(self, kind):
-        super().__init__()
-        self.inner = keras.Sequential([Scale(), keras.layers.Dropout(0.2), Scale()])
-        self.outer = keras.layers.Dense(1)
-        self.adam = kind(0.05)
-        self.config = {"sizes": [4], "rates": {"first": 0.2}, "epochs": 0}
-
-    def call(self, a, training=None):
-        return self.outer(self.inner(a, training=training))
-
-
 @tf.function
 def train_step(a, b):
     with tf.GradientTape() as tape:
@@ -45,27 +24,11 @@ def train_step(a, b):
 critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 critic.compile("adam", "mse")
 critic.trainable = False  # for a model around it: the critic itself trains on, as it was compiled
-nets, names = [Eager(keras.optimizers.Adam), Eager(keras.optimizers.legacy.Adam)], []
 for epoch in range(4):  # <- epoch loop
     mean.reset_state()
-    nets[0].config["epochs"] = epoch
-    if epoch == 1:
-        del nets[1].config["epochs"]
-    if epoch == 1:
-        nets[0].inner.layers[1].rate, nets[1].adam.clipnorm = 0.4, 0.1  # once, and for good
     for a, b in data:  # <- batch loop
         train_step(a, b)  # <- update
         critic.train_on_batch(a, b)
-        for net in nets:
-            if epoch:  # what is asked of the layers then is there, and an optimizer is given fewer variables than it was made for
-                net.inner.layers[0].trainable = epoch != 2
-                names = [v.name for v in net.trainable_variables]
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((net(a, training=True) - b) ** 2)
-            net.adam.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
-    print(f"epoch {epoch} loss {float(mean.result())!r} {float(loss)!r} rate {float(optimizer.learning_rate)!r} {names}", flush=True)
-for net in nets:
-    tf.train.Checkpoint(net=net).write(f"{tempfile.mkdtemp()}/net")  # TensorFlow refuses dicts that were changed behind its back
-held = [*model.variables, *critic.variables, *optimizer.variables, *nets[0].variables, *nets[0].adam.variables, *nets[1].variables, *nets[1].adam.weights]
-print("slots", [v.name for v in nets[0].adam.variables][-2:])
+    print(f"epoch {epoch} loss {float(mean.result())!r} rate {float(optimizer.learning_rate)!r}", flush=True)
+held = [*model.variables, *critic.variables, *optimizer.variables]
 print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in held)).hexdigest())
