@@ -216,8 +216,8 @@ def _set_event(event: threading.Event, *, is_set: bool) -> None:
 
 def _is_alone() -> bool:
     """Return whether no other thread of the program runs: what is in a queue would be chance, or on its way."""
-    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
-    return all(name == "detrain writer" for name in others)
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    return all(thread.name == "detrain writer" or type(thread).__module__ == "tqdm._monitor" for thread in others)
 
 
 def _queued(held: Any) -> list[Any]:

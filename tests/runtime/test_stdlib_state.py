@@ -191,6 +191,17 @@ def test_a_queue_beside_other_threads_is_named() -> None:
     thread.join()
 
 
+def test_the_thread_that_watches_progress_bars_is_no_reader_of_queues() -> None:
+    tqdm = pytest.importorskip("tqdm").tqdm
+    world: World = {"queue": queue.Queue()}
+    with tqdm(total=1, file=io.StringIO()):
+        baseline = baseline_of(world)
+        world["queue"].put(1)
+
+        assert type(tqdm.monitor).__module__ in {thread.__class__.__module__ for thread in threading.enumerate()}
+        assert encode(world, baseline).not_captured == []
+
+
 def test_what_a_thread_and_a_context_hold_comes_back() -> None:
     def world() -> World:
         local = threading.local()
