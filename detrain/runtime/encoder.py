@@ -269,17 +269,24 @@ class Encoder(Leaves):
         if not self._collects and not self._baseline.has(value):
             return node
         own = own_attributes(value) or {}
-        names = own.keys() if self._kinds.is_holder(value) else stored_names(type(value)) | self._hooks.stored_outside
+        of_program = stored_names(type(value)) | self._hooks.stored_outside
+        names = own.keys() if self._kinds.is_holder(value) else of_program
         stored = {name: item for name, item in list(own.items()) if name in names}
-        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))), path)
+        chosen = of_program if is_own_class(type(value)) else frozenset()
+        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value)), chosen=chosen), path)
         place = None if stream is None else self._encode_stream(stream, value, path)
         return ["derived", *node[1:3], pairs, place, *node[3:]]
 
-    def _state(self, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
-        """Return what of such attributes is state, not the library's. What cannot be described is named if the class `is_own`."""
+    def _state(
+        self, stored: Mapping[str, object], path: str, *, is_own: bool, chosen: frozenset[str] | set[str] = frozenset()
+    ) -> dict[str, object]:
+        """Return what of such attributes is state, not the library's. What cannot be described is named if the class `is_own`.
+
+        `chosen` are those in which the program may put one object of a library's in the place of another.
+        """
         state = {}
         for name, item in stored.items():
-            if not self._kinds.is_of_library(item) or (is_own and self._kinds.is_choice(item)):
+            if not self._kinds.is_of_library(item) or (name in chosen and self._kinds.is_choice(item)):
                 if self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
                     state[name] = item
                 elif not self._collects and is_own:
