@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from detrain.cli import trials
 from detrain.cli.inject import command as inject
+from detrain.cli.programs import Program
 from detrain.cli.replay import command as replay
 
 BEHIND = ["train.py", "--model", "resnet18", "--at", "9"]
@@ -37,3 +41,16 @@ def test_options_of_replay_stand_before_or_behind_the_record() -> None:
         found = replay.make_context("replay", [*arguments, *BEHIND]).params
         assert (str(found["record"]), found["program"], *found["arguments"]) == ("r.json", *BEHIND)
         assert found["home"] == "home"
+
+
+def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an upgrade had mended was still wrong in the series that trials were compared with."""
+    (tmp_path / "train.py").write_text("x = 1\n")
+    folders = []
+    for text in ("y = 1\n", "y = 1\n", "y = 2\n"):
+        (tmp_path / "detrain" / "cli").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "detrain" / "engine.py").write_text(text)
+        monkeypatch.setattr(trials, "__file__", str(tmp_path / "detrain" / "cli" / "trials.py"))
+        folders.append(trials.Subject(Program.find(str(tmp_path / "train.py"), is_module=False), (), tmp_path / "ckpt").folder)
+
+    assert folders[0] == folders[1] != folders[2]

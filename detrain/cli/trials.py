@@ -99,8 +99,10 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """Digest of what the golden run depends on: sources, arguments, environment."""
+        """Digest of what the golden run depends on: sources, those of detrain, too, arguments, environment."""
         digest = xxhash.xxh3_128()
+        for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+            digest.update(file.read_bytes())
         for name, value in (*sorted(self.sources().items()), *sorted(self.environment().items())):
             digest.update(f"{name}={value}\n".encode())
         digest.update(msgspec.json.encode(self.arguments))

@@ -277,25 +277,14 @@ class Decoder(Leaves):
         """Fill a framework's list, dict or set by its own methods: it also keeps account of what it holds."""
         is_live = type_name(current) == node[1] and self._hooks.is_container(current)
         old: Any = plain(current) if is_live else ABSENT
-        before = list(old) if is_live else []
-        values = dict(old) if isinstance(old, dict) else {}
+        before, values = list(old) if is_live else [], dict(old) if isinstance(old, dict) else {}
         new: Any = self.decode(node[2], old, path)  # which may fill `old` itself
         if not is_live or type(old) is not type(new):
             return new
-        if isinstance(new, list):
-            kept = len(before) if all(map(_is_equal, before, new)) and len(before) <= len(new) else 0
-            if not kept:
-                current.clear()
-            current.extend(new[kept:])
-        elif isinstance(new, dict) and _are_same(before, list(new)[: len(before)]):
-            current.update({key: value for key, value in new.items() if values.get(key, ABSENT) is not value})
-        elif "clear" in vars(type(current)):
-            current.clear()
-            current.update(new)
-        else:  # TensorFlow's dict takes a `clear` for a change behind its back, and is never saved again
-            for key in before:
-                del current[key]
-            current.update(new)
+        try:
+            _refill(current, before, values, new)
+        except (TypeError, ValueError) as error:  # Keras: a layer that has been built takes no further one
+            self._miss(path, f"what it holds cannot be put back ({error})")
         return current
 
     def _decode_made(self, node: list[Item], current: Any, path: str) -> Any:
@@ -449,11 +438,6 @@ def _has_elements(current: object, values: list[object]) -> bool:
     return len(live) == len(values) and (found <= set(map(id, live)) or live == values)
 
 
-def _is_equal(one: object, other: object) -> bool:
-    """Return whether two values are one object, or one number or text."""
-    return one is other or (type(one) is type(other) and isinstance(one, int | float | str) and one == other)
-
-
 def _keys(base: Any, target: Any) -> list[Any]:
     try:
         return list(base.keys(target))
@@ -479,3 +463,26 @@ def _is_alike(one: object, other: object) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
     return False
+
+
+def _refill(current: Any, before: list[Any], values: dict[Any, Any], new: Any) -> None:
+    """Make a framework's container hold what `new` does, by its own methods; before it held `before`, of a dict the keys."""
+    is_order = len(before) == len(new) and sorted(map(id, before)) == sorted(map(id, new))
+    if isinstance(new, list) and is_order:  # the same objects, of which Keras would not let a built layer go and come back
+        for index, item in enumerate(new):
+            if before[index] is not item:
+                current[index] = item
+    elif isinstance(new, list):
+        kept = len(before) if all(map(_is_same, before, new)) and len(before) <= len(new) else 0
+        if not kept:
+            current.clear()
+        current.extend(new[kept:])
+    elif isinstance(new, dict) and _are_same(before, list(new)[: len(before)]):
+        current.update({key: value for key, value in new.items() if values.get(key, ABSENT) is not value})
+    elif "clear" in vars(type(current)):
+        current.clear()
+        current.update(new)
+    else:  # TensorFlow's dict takes a `clear` for a change behind its back, and is never saved again
+        for key in before:
+            del current[key]
+        current.update(new)

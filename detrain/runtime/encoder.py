@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from detrain.runtime.derived import stored_names
 from detrain.runtime.encoder_leaves import Leaves
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import (
@@ -201,6 +200,8 @@ class Encoder(Leaves):
             return ["made", described[0], self._encode_all(described[1], path)]
         variable = self._hooks.variable(value)
         if variable is not None:
+            if self._collects:
+                self._baseline.add(value)
             return ["variable", variable]
         tensor = self._hooks.tensor(value)
         if tensor is not None:
@@ -210,7 +211,8 @@ class Encoder(Leaves):
         described = self._hooks.parts(value)
         if described is not None:
             return ["made", described[0], self._encode_all(described[1], path)]
-        if self._hooks.is_container(value) and not self._kinds.is_of_library(value) and self._kinds.is_walkable(value):
+        is_kept = self._kinds.is_of_library(value) and not self._kinds.is_choice(value)
+        if self._hooks.is_container(value) and not is_kept and self._kinds.is_walkable(value):
             return ["held", type_name(value), self.encode(plain(value), path)]
         if isinstance(value, logging.Filterer):
             self._note_handlers(value, path)
@@ -268,29 +270,19 @@ class Encoder(Leaves):
         self._note_classes(type(value))
         if not self._collects and not self._baseline.has(value):
             return node
-        own = own_attributes(value) or {}
-        of_program = stored_names(type(value)) | self._hooks.stored_outside
-        names = own.keys() if self._kinds.is_holder(value) else of_program
-        stored = {name: item for name, item in list(own.items()) if name in names}
-        chosen = of_program if is_own_class(type(value)) else frozenset()
-        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value)), chosen=chosen), path)
+        stored = self._kinds.attributes(value)
+        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))), path)
         place = None if stream is None else self._encode_stream(stream, value, path)
         return ["derived", *node[1:3], pairs, place, *node[3:]]
 
-    def _state(
-        self, stored: Mapping[str, object], path: str, *, is_own: bool, chosen: frozenset[str] | set[str] = frozenset()
-    ) -> dict[str, object]:
-        """Return what of such attributes is state, not the library's. What cannot be described is named if the class `is_own`.
-
-        `chosen` are those in which the program may put one object of a library's in the place of another.
-        """
+    def _state(self, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
+        """Return those of such attributes that can be described. What cannot is named if the class `is_own`."""
         state = {}
         for name, item in stored.items():
-            if not self._kinds.is_of_library(item) or (name in chosen and self._kinds.is_choice(item)):
-                if self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
-                    state[name] = item
-                elif not self._collects and is_own:
-                    self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
+            if self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
+                state[name] = item
+            elif not self._collects and is_own:
+                self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
         return state
 
     def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
@@ -325,5 +317,6 @@ class Encoder(Leaves):
         """A class stays as it is; its attributes that are not methods are state."""
         attributes = class_attributes(value)
         if not is_user_class(value):  # it derives from a library's
-            attributes = self._state(attributes, path, is_own=True)
+            stored = {name: item for name, item in attributes.items() if not self._kinds.is_of_library(item)}
+            attributes = self._state(stored, path, is_own=True)
         return ["class", class_name(value), self._address(number, value, path), self._encode_pairs(attributes, path)]

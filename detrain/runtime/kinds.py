@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.runtime.baseline import Baseline
-from detrain.runtime.derived import is_of_framework
+from detrain.runtime.derived import is_of_framework, stored_names
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.frames import has_user_code, is_user_file
 from detrain.runtime.graph import CONTAINERS, Hooks
@@ -72,13 +72,26 @@ class Kinds:
         is_framework = is_of_framework(cls) and not self.is_holder(value) and not self.is_marked(value)
         return self._hooks.variable(value) is not None or (is_framework and not self._is_tensor(value))
 
-    def is_choice(self, value: object) -> bool:
-        """Return whether the program may have put an object of a library's in the place of another: one that was there before the
-        loop, or a compiled function of its own that the loop has made."""
-        is_container = type(value) in CONTAINERS.values() or self._hooks.is_container(value)
+    def attributes(self, value: object) -> dict[str, object]:
+        """Return the attributes of an object of a library's, or of a class that derives from one, that are the program's: data, and
+        what the program chooses among objects of libraries."""
+        own = own_attributes(value) or {}
+        of_program = stored_names(type(value)) | self._hooks.stored_outside
+        names = own.keys() if self.is_holder(value) else of_program
+        chosen = of_program if is_own_class(type(value)) else frozenset()
+        stored = {name: item for name, item in list(own.items()) if name in names}
+        return {n: item for n, item in stored.items() if not self.is_of_library(item) or (n in chosen and self.is_choice(item))}
+
+    def is_choice(self, value: Any, depth: int = 0) -> bool:
+        """Return whether the program may have put objects of a library's in the place of others: such as were there before the
+        loop, data sets, or a compiled function of its own that the loop has made."""
+        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
+            values = list(value.values() if isinstance(value, dict) else value)
+            return depth < _DEEP_STATE and all(self.is_choice(item, depth + 1) for item in values)
         is_known = self._collects or self._baseline.has(value)
         wrapped = getattr(value, "__wrapped__", None)
-        return not is_container and (is_known or has_user_code(getattr(wrapped, "__func__", wrapped)))
+        is_data_set = hasattr(type(value), "element_spec")  # of tf.data
+        return is_known or is_data_set or has_user_code(getattr(wrapped, "__func__", wrapped))
 
     def is_holder(self, value: object) -> bool:
         """Return whether all attributes of a library's object that are data are state."""

@@ -97,9 +97,7 @@ class LiveEncoder(Encoder):
         self._note_classes(type(value))
         own = own_attributes(value) or {}
         self._attributes[number] = set(own)
-        names = own.keys() if self._kinds.is_holder(value) else stored_names(type(value)) | self._hooks.stored_outside
-        state = {name: item for name, item in list(own.items()) if name in names and not self._kinds.is_of_library(item)}
-        pairs = self._encode_pairs(state, path)
+        pairs = self._encode_pairs(self._kinds.attributes(value), path)
         return ["derived", *node[1:], pairs, None if stream is None else self._encode_stream(stream, value, path)]
 
     def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
@@ -205,8 +203,9 @@ class Undo(LiveDecoder):
         return found
 
     def _built(self, own: dict[str, object]) -> dict[str, object]:
-        hooks = self._hooks
-        return {name: value for name, value in own.items() if hooks.variable(value) is not None or hooks.holds_variables(value)}
+        hooks, before = self._hooks, {id(value) for value in self._live.objects}
+        new = {name: value for name, value in own.items() if id(value) not in before}
+        return {name: value for name, value in new.items() if hooks.variable(value) is not None or hooks.holds_variables(value)}
 
 
 def encode_value(value: object, hooks: Hooks) -> Live:

@@ -322,6 +322,47 @@ def test_masks_that_a_recurrent_cell_keeps_are_as_if_nothing_had_been(server: Se
     assert log[-1]["action"] == "recovered"
 
 
+CHOICES = """
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.optimizers = net(), [keras.optimizers.Adam(1e-2), keras.optimizers.SGD(1e-2, momentum=0.9)]
+        self.chosen, self.turns = self.optimizers[0], self.optimizers[:]
+    def call(self, x, training=None):
+        return self.inner(x, training=training)
+    def swap(self):
+        self.turns.reverse()
+        self.chosen = self.turns[0] if self.chosen is self.turns[1] else self.turns[1]
+
+model = Net()
+weights = model.inner.trainable_variables
+for optimizer in model.optimizers:
+    optimizer.build(weights)
+for epoch in range(2):
+    for i, (a, b) in enumerate(data):
+        struck = strike()
+        if i % 3 == 0:
+            model.swap()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
+        gradients = tape.gradient(loss, weights)
+        gradients[2] = gradients[2] + struck[0]
+        model.chosen.apply_gradients(zip(gradients, weights))
+        model.turns[0].learning_rate = model.turns[0].learning_rate * 0.9
+    print(model.optimizers.index(model.chosen), float(loss).hex(), [float(each.learning_rate).hex() for each in model.turns])
+show(*model.variables, *[v for optimizer in model.optimizers for v in optimizer.variables])
+"""
+
+
+def test_what_a_model_chooses_is_chosen_again(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, CHOICES)
+
+    lines, log, err, status = _run(server, tmp_path, CHOICES, "--guard", "recover", FAULTS="6:gradient,9:nan,19:gradient")
+
+    assert (status, lines) == (0, expected), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
+
+
 OUT_OF_SIGHT = {
     "the generator of cv2.randn": ("import cv2\n", "cv2.randn(np.zeros((3, 1), np.float32), 0.0, 1.0)"),
     "what the child process cat holds": ("import subprocess\nchild = subprocess.Popen(['cat'], stdin=subprocess.PIPE)\n", "pass"),

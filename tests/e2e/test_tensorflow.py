@@ -945,12 +945,19 @@ class Net(keras.Model):
         self.head, self.optimizers = keras.layers.Dense(1), [keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.01)]
         self.chosen, self.signature, self.factor = self.optimizers[0], [tf.TensorSpec([None, 3])], 1.0
         self.fast = tf.function(self.measure, input_signature=self.signature)  # Keras makes a list of its own of the signature
+        self.turns, self.rates, self.by_name = self.optimizers[:], [tf.Variable(2.0), tf.Variable(3.0)], {}
+        self.rate, self.data = self.rates[0], tf.data.Dataset.range(2)
     def call(self, x):
         return self.head(x)
     def measure(self, x):
         return self.factor * tf.reduce_mean(self(tf.nn.dropout(x, 0.5)) ** 2)
     def change(self, epoch):
         self.chosen, self.factor = self.optimizers[epoch % 2], epoch + 1.0
+        self.turns.reverse()
+        self.by_name["now"] = self.turns[0]
+        self.rate = self.rates[epoch % 2]
+        if epoch == 2:
+            self.data = tf.data.Dataset.range(3)
         if epoch < 2:
             self.fast = tf.function(self.measure, input_signature=self.signature)
         else:
@@ -966,7 +973,8 @@ for epoch in range(3):
         with tf.GradientTape() as tape:
             loss = net.fast(tf.ones([4, 3]))
         net.chosen.apply_gradients(zip(tape.gradient(loss, net.head.trainable_variables), net.head.trainable_variables))
-        print(float(loss).hex())
+        places = [net.optimizers.index(each) for each in [*net.turns, *net.by_name.values()]]
+        print(float(loss).hex(), places, float(net.rate), len(net.data))
         if os.environ.get("DIE_AT") == f"{epoch}:{turn}":
             os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -983,3 +991,4 @@ def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_pat
     assert run.out.splitlines() == whole.out.splitlines()[5:]
     assert "net.fast" not in killed.err
     assert "net.fast (tensorflow" in whole.err  # that of a function without a name cannot be made again
+    assert "net.data (tensorflow" in whole.err
