@@ -23,8 +23,8 @@ _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 class Updates:
     """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from another.
 
-    `on_assign(what)` is called where a trainable variable is set in eager code for no reason that is known: by a program that
-    trains without gradients, or one that restores weights.
+    `on_assign(what)` is called where a trainable variable is set for no reason that is known: by a program that trains without
+    gradients, or one that restores weights.
     """
 
     def __init__(self, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> None:
@@ -52,6 +52,12 @@ class Updates:
             graph.detrain_updates = True
             graph = getattr(graph, "outer_graph", None)
 
+    def _note_assignment(self, what: object) -> None:
+        if context.executing_eagerly():
+            self._on_assign(id(what))
+        else:
+            ops.get_default_graph().detrain_assigns = True
+
     def _watch(self, cls: Any, name: str) -> None:
         original = getattr(cls, name)
 
@@ -75,8 +81,11 @@ class Updates:
         @functools.wraps(original)
         def called(function: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(function, *args, **kwargs)
-            if getattr(function._func_graph, "detrain_updates", False):
-                self._note(function._func_graph)
+            graph = function._func_graph
+            if getattr(graph, "detrain_updates", False):
+                self._note(graph)
+            elif getattr(graph, "detrain_assigns", False):
+                self._note_assignment(graph)
             return result
 
         concrete_function.ConcreteFunction._call_flat = called
@@ -103,8 +112,8 @@ class Updates:
             if not self._depth and id(variable.handle) in self._by_gradient and not _is_initializing():
                 self._by_gradient.discard(id(variable.handle))
                 self._note(variable.handle)
-            elif not self._depth and variable.trainable and context.executing_eagerly():
-                self._on_assign(id(variable.handle))
+            elif not self._depth and variable.trainable and not _is_initializing():
+                self._note_assignment(variable.handle)
             return original(variable, *args, **kwargs)
 
         setattr(cls, name, assigned)

@@ -12,6 +12,9 @@ from detrain.instrument.syntax import Inner, called_name, invoked_by, is_over_gr
 from detrain.structure import AnyLoop, bound_names
 
 _UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
+_BY_GRADIENT: Final = frozenset({"GradientTape", "gradient", "gradients", "fit", "fit_generator", "compile"})
+"""Calls of programs that train by gradients, themselves or through Keras."""
+_SETTERS: Final = frozenset({"assign", "assign_add", "assign_sub", "set_weights"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
 
@@ -38,7 +41,7 @@ class Updates:
 
 def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> Updates:
     """Return what updates weights: the calls, and the functions of the program that make them, directly or through others."""
-    updates = Updates(_direct_updates(trees), set())
+    updates = Updates(_direct_updates(trees) or _settings(trees), set())
     aliases = aliases_in(trees, methods)
     before = -1
     while before != len(updates.references):
@@ -56,6 +59,30 @@ def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     gradients = {name for node in nodes for name in _gradients_bound(node)}
     return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_direct_update(node, gradients)}
+
+
+def _settings(trees: Iterable[ast.Module]) -> set[int]:
+    """Return the calls that set weights, in a program that takes no gradients: k-means, an evolution strategy.
+
+    Left out are those on what a loop around them goes over or looks up: they put saved weights back, one layer after another.
+    """
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if any(called_name(call) in _BY_GRADIENT for call in calls):
+        return set()
+    loops = [node for node in nodes if isinstance(node, ast.For)]
+    restoring = {
+        id(node)
+        for loop in loops
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_of(loop, node.func.value)
+    }
+    return {id(call) for call in calls if called_name(call) in _SETTERS and isinstance(call.func, ast.Attribute)} - restoring
+
+
+def _is_of(loop: ast.For, value: ast.expr) -> bool:
+    """Return whether a loop binds what a value is taken from: what it goes over, or what its body looks up."""
+    return not read_names(value, with_index=False).isdisjoint(bound_names([loop]))
 
 
 def _gradients_bound(node: ast.AST) -> tuple[str, ...]:

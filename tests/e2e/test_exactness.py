@@ -50,6 +50,7 @@ FRAMEWORK = [
     "random_in_graph",
     "random_maps",
     "reused_iterators",
+    "running_mean",
     "several_fits",
     "xla_step",
     "dqn_replay",

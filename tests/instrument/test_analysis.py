@@ -502,6 +502,36 @@ def test_gradient_descent_by_hand_in_a_loop_over_variables_is_an_update(tmp_path
     )
 
 
+def test_where_nothing_takes_gradients_what_sets_weights_is_an_update(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for layer, values in zip(model.layers, saved):
+            layer.set_weights(values)
+        for name in names:
+            layer = model.get_layer(name)
+            layer.kernel.assign(values[name])
+
+        def move(centre, x): ...
+
+        for epoch in range(3): #E1
+            for x in data: #B1
+                centres.assign(move(centres, x)) #U1
+        """,
+    )
+
+
+def test_where_something_takes_gradients_what_sets_weights_is_none(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for step in range(3):
+            centres.assign(0.9 * centres)
+        model.fit(data)
+        """,
+    )
+
+
 def test_loops_of_compiled_functions_are_no_batch_loops(tmp_path: Path) -> None:
     check(
         tmp_path,
