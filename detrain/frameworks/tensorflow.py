@@ -96,7 +96,11 @@ class TensorFlow:
         self._weights: KerasWeights | None = None
         self._holder_types: tuple[type, ...] = (tf.train.CheckpointManager,)
         self._model_types: tuple[type, ...] = (tf.Module,)
-        self._container_types: tuple[type, ...] = (data_structures.ListWrapper, data_structures._DictWrapper)
+        self._container_types: tuple[type, ...] = (
+            data_structures.ListWrapper,
+            data_structures._DictWrapper,
+            data_structures._TupleWrapper,
+        )
         self._settle(settings)
         self._watch_variables()
         for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint):
@@ -319,8 +323,8 @@ class TensorFlow:
         return self._datasets.is_counted(value) or self._fit.is_loader(value)
 
     def is_container(self, value: object) -> bool:
-        """Return whether an object is what a model or module makes of a list, dict or set that is assigned to it."""
-        return isinstance(value, self._container_types) and type(value) not in (list, dict, set)
+        """Return whether an object is what a model or module makes of a list, dict, set or tuple that is assigned to it."""
+        return type(value) in self._container_types
 
     def not_captured(self) -> list[str]:
         """Return variables that hold no numbers, orders of sets that are lost, and models that have come to hold other things."""
@@ -453,7 +457,7 @@ class TensorFlow:
         self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar)
         self._model_types += (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         _make_monitors_repeatable()
-        self._container_types += (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedSet)
+        self._container_types += (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedOrderedDict, tracking.TrackedSet)
         births = self._births
         original = Operation.__new__
 

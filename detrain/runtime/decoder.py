@@ -281,8 +281,10 @@ class Decoder(Leaves):
         new: Any = self.decode(node[2], old, path)  # which may fill `old` itself
         if not is_live or type(old) is not type(new):
             return new
+        if isinstance(new, tuple):
+            return current if list(map(id, before)) == list(map(id, new)) else type(current)(new)
         try:
-            _refill(current, before, values, new)
+            _refill(current, values, new)
         except (TypeError, ValueError) as error:  # Keras: a layer that has been built takes no further one
             self._miss(path, f"what it holds cannot be put back ({error})")
         return current
@@ -465,24 +467,36 @@ def _is_alike(one: object, other: object) -> bool:
     return False
 
 
-def _refill(current: Any, before: list[Any], values: dict[Any, Any], new: Any) -> None:
-    """Make a framework's container hold what `new` does, by its own methods; before it held `before`, of a dict the keys."""
-    is_order = len(before) == len(new) and sorted(map(id, before)) == sorted(map(id, new))
-    if isinstance(new, list) and is_order:  # the same objects, of which Keras would not let a built layer go and come back
-        for index, item in enumerate(new):
-            if before[index] is not item:
-                current[index] = item
-    elif isinstance(new, list):
-        kept = len(before) if all(map(_is_same, before, new)) and len(before) <= len(new) else 0
-        if not kept:
+def _refill(current: Any, values: dict[Any, Any], new: Any) -> None:
+    """Make a framework's container hold what `new` does, by its own methods; `values`: what a dict held before.
+
+    As much as can stays where it is: Keras would not let a layer of a model that is built go and come back.
+    """
+    if isinstance(new, set):
+        if set(map(id, current)) != set(map(id, new)):
             current.clear()
-        current.extend(new[kept:])
-    elif isinstance(new, dict) and _are_same(before, list(new)[: len(before)]):
-        current.update({key: value for key, value in new.items() if values.get(key, ABSENT) is not value})
-    elif "clear" in vars(type(current)):
-        current.clear()
-        current.update(new)
-    else:  # TensorFlow's dict takes a `clear` for a change behind its back, and is never saved again
-        for key in before:
-            del current[key]
-        current.update(new)
+            current.update(new)
+        if list(map(id, current)) != list(map(id, new)):
+            raise ValueError("the order of a set")
+    elif isinstance(new, dict):
+        # TensorFlow's dict takes what its other methods remove for a change behind its back, and is never saved again.
+        remove = current.pop if "pop" in vars(type(current)) else current.__delitem__
+        for key in [key for key in values if key not in new]:
+            remove(key)
+        there = [key for key in values if key in new]
+        kept = next((n for n, (key, other) in enumerate(zip(there, new, strict=False)) if not _is_same(key, other)), len(there))
+        for key in there[kept:]:
+            remove(key)
+        stays = {key for key in there[:kept] if values[key] is new[key]}
+        current.update({key: value for key, value in new.items() if key not in stays})
+    else:
+        going = {id(item) for item in current} - set(map(id, new))
+        for index in reversed(range(len(current))):
+            if len(current) > len(new) and id(current[index]) in going:
+                del current[index]
+        while len(current) > len(new):
+            current.pop()
+        for index, item in enumerate(new[: len(current)]):
+            if not _is_same(current[index], item):
+                current[index] = item
+        current.extend(new[len(current) :])

@@ -213,12 +213,18 @@ class Encoder(Leaves):
             return ["made", described[0], self._encode_all(described[1], path)]
         is_kept = self._kinds.is_of_library(value) and not self._kinds.is_choice(value)
         if self._hooks.is_container(value) and not is_kept and self._kinds.is_walkable(value):
-            return ["held", type_name(value), self.encode(plain(value), path)]
+            return ["held", type_name(value), self._encode_held(number, value, path)]
         if isinstance(value, logging.Filterer):
             self._note_handlers(value, path)
         if is_own_class(cls) or self._kinds.is_holder(value) or self._kinds.is_marked(value):
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
+
+    def _encode_held(self, number: int, value: Any, path: str) -> Item:
+        """Encode what a framework's list, dict, set or tuple holds; the order of a set is its own, not that of a copy."""
+        if isinstance(value, set):
+            return self._node(plain(value), self._encode_set(number, value, path))
+        return self.encode(plain(value), path)
 
     def _encode_table(self, number: int, value: Any, path: str) -> list[Item]:
         """A table is described by what it holds; a large one that is as it was stays as it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import decimal
 import enum
@@ -122,8 +123,10 @@ class Kinds:
 
 
 def plain(value: Any) -> object:
-    """Return a plain list, dict or set of what a framework's one holds."""
-    return next(base(value) for base in (dict, list, set) if isinstance(value, base))
+    """Return a plain list, dict or set of what a framework's one holds, or the tuple that is in its wrapper."""
+    if isinstance(value, tuple):
+        return value.__wrapped__  # type: ignore[attr-defined]
+    return next(base(value) for base in (collections.OrderedDict, dict, list, set) if isinstance(value, base))
 
 
 def is_plain_state(value: object) -> bool:

@@ -938,7 +938,7 @@ def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Pa
 
 CHOOSES = """
 import os, signal
-import keras, tensorflow as tf
+import collections, keras, tensorflow as tf
 class Net(keras.Model):
     def __init__(self):
         super().__init__()
@@ -947,6 +947,7 @@ class Net(keras.Model):
         self.fast = tf.function(self.measure, input_signature=self.signature)  # Keras makes a list of its own of the signature
         self.turns, self.rates, self.by_name = self.optimizers[:], [tf.Variable(2.0), tf.Variable(3.0)], {}
         self.rate, self.data = self.rates[0], tf.data.Dataset.range(2)
+        self.pair, self.counts = (self.optimizers[0], 1), collections.OrderedDict(a=0, b=0)
     def call(self, x):
         return self.head(x)
     def measure(self, x):
@@ -954,6 +955,9 @@ class Net(keras.Model):
     def change(self, epoch):
         self.chosen, self.factor = self.optimizers[epoch % 2], epoch + 1.0
         self.turns.reverse()
+        self.pair = (self.turns[0], epoch)
+        self.counts["a"] += 1
+        self.counts.move_to_end("a")
         self.by_name["now"] = self.turns[0]
         self.rate = self.rates[epoch % 2]
         if epoch == 2:
@@ -973,8 +977,8 @@ for epoch in range(3):
         with tf.GradientTape() as tape:
             loss = net.fast(tf.ones([4, 3]))
         net.chosen.apply_gradients(zip(tape.gradient(loss, net.head.trainable_variables), net.head.trainable_variables))
-        places = [net.optimizers.index(each) for each in [*net.turns, *net.by_name.values()]]
-        print(float(loss).hex(), places, float(net.rate), len(net.data))
+        places = [net.optimizers.index(each) for each in [*net.turns, *net.by_name.values(), net.pair[0]]]
+        print(float(loss).hex(), places, float(net.rate), len(net.data), net.pair[1], *net.counts.items())
         if os.environ.get("DIE_AT") == f"{epoch}:{turn}":
             os.kill(os.getpid(), signal.SIGKILL)
 """
