@@ -124,8 +124,8 @@ class Framework(Protocol):
     def describe_variable(self, value: object) -> list[str | bool] | None:
         """Return a variable's key and what else is needed to make it anew, or None for anything else."""
 
-    def find_variable(self, described: list[str | bool]) -> object | None:
-        """Return the variable with a description; one that does not exist is made, where that is possible, else None."""
+    def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
+        """Return the variable with a description; one that does not exist is made, if `makes` and it can be, else None."""
 
     def is_holder(self, value: object) -> bool:
         """Return whether the attributes of an object of the framework's own class are state of the loop (a callback)."""

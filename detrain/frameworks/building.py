@@ -35,6 +35,8 @@ class Unit(msgspec.Struct, frozen=True):
     """How often Keras had given the names that building takes numbered (`variable_2`), before it."""
     forms: tuple[str, ...] = ()
     """Digests of what was traced, in order: the kinds of operations, and the constants."""
+    has_failed: bool = False
+    """Whether it ended in an error, as it will again."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -98,7 +100,7 @@ class Building:
             return
         turn = self._turns.get(owner, 0)
         self._turns[owner] = turn + 1
-        earlier = self._earlier.pop((owner, turn), None)
+        earlier = self._earlier.get((owner, turn))
         before, names = self._streams.read(), dict(self.names())
         call = describe() if earlier is None else None
         if earlier is not None:
@@ -107,20 +109,25 @@ class Building:
         self._is_inside, self.is_again = True, earlier is not None
         self._forms = []
         is_late = earlier is not None and not self.is_ahead
+        has_failed = True
         try:
             with self.unchanged() if is_late else contextlib.nullcontext():
                 yield
+            has_failed = False
         finally:
             self._is_inside = self.is_again = False
             if earlier is not None:
-                self._built[earlier.key] = earlier
+                if has_failed and not earlier.has_failed:
+                    self._turns[owner] = turn  # it is still to be built
+                else:
+                    self._built[earlier.key] = self._earlier.pop(earlier.key)
                 self._streams.write(before)
                 self._set_names({name: names.get(name, 0) for name in earlier.names})
             else:
                 after = self._streams.read()
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
                 given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
-                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms))
+                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), has_failed)
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):

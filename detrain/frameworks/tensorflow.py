@@ -287,14 +287,14 @@ class TensorFlow:
             return None
         return [key, "tensorflow" if isinstance(value, tf.Variable) else "keras", bool(getattr(value, "trainable", True))]
 
-    def find_variable(self, described: list[str | bool]) -> object | None:
-        """Return the variable. One of TensorFlow that the loop made is made again, with its value from the checkpoint."""
+    def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
+        """Return the variable. If `makes`, one of TensorFlow that the loop made is made again, with the checkpoint's value."""
         key, owner, is_trainable = str(described[0]), described[1], bool(described[2])
         if owner == "keras":
             keras_variable: object | None = self._builder.keras_variable(key)
             return keras_variable
         found = self._births.find(key)
-        if found is None and key in self._pending:
+        if found is None and makes and key in self._pending:
             with self._births.naming(key):
                 found = tf.Variable(self._pending[key], trainable=is_trainable)
         return found

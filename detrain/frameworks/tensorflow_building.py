@@ -46,11 +46,14 @@ class Builder:
         self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._list_types: tuple[type[Any], ...] = (list, data_structures.ListWrapper)  # what models make of a list is one, too
         self._keras_types: tuple[type[Any], ...] = ()  # known once Keras is imported
+        self._layer_types: tuple[type[Any], ...] = ()
         self._optimizer_types: tuple[type[Any], ...] = ()
         self._layer_2_types: tuple[type[Any], ...] = ()
         self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
         """How the loop has compiled methods."""
         self.is_in_loop = False
+        self._layer_ahead: Any = None
+        """The layer of Keras's that is being built ahead."""
         self._watch_functions()
 
     def function_parts(self, value: Any) -> list[object] | None:
@@ -73,21 +76,27 @@ class Builder:
     def build_ahead(self, units: list[Unit]) -> None:
         """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
         self._building.is_ahead = True
+        left: list[str] = []
         for unit in units:
-            if unit.call is None or self._building.is_built(unit):
+            if self._building.is_built(unit):
                 continue
             owner = self._find(unit.owner)
-            if owner is None:
+            # A layer that was built by itself after the model that it is in: that model must not find it built.
+            is_within_left = isinstance(owner, self._layer_types) and any(unit.owner.startswith(f"{each}/") for each in left)
+            if unit.call is None or owner is None or is_within_left:
+                left.append(unit.owner)
                 continue
             try:
                 self._build(owner, json.loads(unit.call))
             except DetrainError:
                 raise
             except _NotThereError:  # of something that is built when it is needed, and so is this
-                continue
+                left.append(unit.owner)
             except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
-                why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-                report.warn(f"cannot build {unit.owner!r} ahead ({why}); it is built when needed")
+                left.append(unit.owner)
+                if not unit.has_failed:
+                    why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+                    report.warn(f"cannot build {unit.owner!r} ahead ({why}); it is built when needed")
         self._building.is_ahead = False
 
     def watch_keras(self) -> None:
@@ -103,10 +112,15 @@ class Builder:
         original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
         original_metrics = CompileMetrics.build
         original_initialize = Variable._initialize
-        self._keras_types, self._optimizer_types = (Variable,), (*self._optimizer_types, keras.optimizers.Optimizer)
+        self._keras_types, self._layer_types = (Variable,), (keras.Layer,)
+        self._optimizer_types = (*self._optimizer_types, keras.optimizers.Optimizer)
 
         @functools.wraps(original_build)
         def built(layer: Any, call_spec: Any) -> Any:
+            if layer is self._layer_ahead and not layer.built:
+                with tf.init_scope():  # as the first run did, whose calls come later: first values are computed, others restored
+                    original_build(layer, call_spec)
+                raise _BuiltAheadError
             if layer.built or tf.inside_function():
                 return original_build(layer, call_spec)
             scope = layer._parent_path  # Keras has opened the layer's scope by now
@@ -346,7 +360,7 @@ class Builder:
 
         if isinstance(owner, keras.Layer) and owner._parent_path is None:
             owner._parent_path = call.get("scope")  # its variables are named after it, and slots after these
-        self._call_on_placeholders(owner, owner.build if isinstance(owner, keras.Metric) else owner, args, kwargs)
+        self._call_on_placeholders(owner, owner.build if isinstance(owner, keras.Metric) else owner, args, kwargs, call["scope"])
 
     def _as_compiled(self, function: Any) -> AbstractContextManager[None]:
         """Have a model of Keras 2 train what it was compiled to train, as its own methods do around its training function."""
@@ -359,10 +373,11 @@ class Builder:
         as_compiled: AbstractContextManager[None] = RespectCompiledTrainableState(model)
         return as_compiled
 
-    def _call_on_placeholders(self, owner: Any, what: Any, args: list[Any], kwargs: dict[str, Any], scope: str = "") -> None:
-        with func_graph.FuncGraph(BUILDING_GRAPH).as_default(), tf.name_scope(scope):
+    def _call_on_placeholders(self, owner: Any, what: Any, args: list[Any], kwargs: dict[str, Any], scope: str | None) -> None:
+        with func_graph.FuncGraph(BUILDING_GRAPH).as_default(), tf.name_scope(scope or ""):
             placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
-            with self._building.unit(self._births.key(owner) or "", lambda: None):
+            self._layer_ahead = owner
+            with self._building.unit(self._births.key(owner) or "", lambda: None), contextlib.suppress(_BuiltAheadError):
                 what(*placeholders[0], **placeholders[1])
 
 
@@ -381,6 +396,10 @@ def _form(graph: Any) -> str:
 
 def _is_constant(tensor: Any) -> bool:
     return isinstance(tensor, EagerTensor) and tensor.dtype not in (tf.string, tf.resource, tf.variant)
+
+
+class _BuiltAheadError(BaseException):
+    """A layer has been built, and need not be called. Keras reports what is an Exception."""
 
 
 class _NoDataError(Exception):

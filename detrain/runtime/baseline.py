@@ -7,7 +7,7 @@ same way, so that the address leads to its own such object.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Baseline:
     _by_address: dict[str, Callable[[], object]] = field(default_factory=dict)
     _sets: dict[int, frozenset[int]] = field(default_factory=dict)
     _positions: dict[int, object] = field(default_factory=dict)
+    _names: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def add(self, value: object, path: str = "") -> None:
         """Note an object, without keeping it alive if that can be had. Without a path it has no address."""
@@ -88,6 +89,14 @@ class Baseline:
     def is_at(self, value: object, position: object) -> bool:
         """Return whether an object is where it was, or has no position."""
         return self._positions.get(id(value)) == position
+
+    def add_names(self, value: object, names: Iterable[str]) -> None:
+        """Note under which names an object held what is state."""
+        self._names[id(value)] = frozenset(names)
+
+    def names(self, value: object) -> frozenset[str]:
+        """Return the names under which an object that was there held what is state."""
+        return self._names.get(id(value), frozenset()) if self.has(value) else frozenset()
 
     def add_set(self, value: object, elements: list[object]) -> None:
         """Note the elements of a set."""

@@ -218,10 +218,10 @@ class Capture:
                     return [framework.name, *described]
             return None
 
-        def find_variable(described: list[Item]) -> object | None:
+        def find_variable(described: list[Item], makes: bool) -> object | None:
             for framework in self._frameworks:
                 if framework.name == described[0]:
-                    return framework.find_variable(described[1:])
+                    return framework.find_variable(described[1:], makes=makes)
             return None
 
         def parts(value: object) -> tuple[str, list[object]] | None:

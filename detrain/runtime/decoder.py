@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from detrain.runtime.decoder_leaves import Leaves
-from detrain.runtime.derived import stored_names
+from detrain.runtime.derived import program_names
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
 from detrain.runtime.kinds import class_attributes, has_contents, is_plain_state, plain, read_slot
@@ -92,7 +92,7 @@ class Decoder(Leaves):
         if kind in ("random", "RandomState", "Generator", "bits", "seeds"):
             return self._decode_rng(node, current, path)
         if kind == "variable":
-            found = self._hooks.find_variable(node[1])
+            found = self._hooks.find_variable(node[1], True)
             if found is None:
                 self._miss(path, f"the variable {node[1][1]!r} is not there")
             return current if found is None else found
@@ -260,18 +260,40 @@ class Decoder(Leaves):
         elif self._hooks.is_holder(found):
             names = {pair[0] for pair in pairs} if is_own_class(type(found)) else set(own)
         elif is_own_class(type(found)):
-            names = set(stored_names(type(found)) | self._hooks.stored_outside)
+            names = set(program_names(type(found), self._hooks.stored_outside, (pair[0] for pair in pairs)))
         else:
             names = set(self._hooks.stored_outside)
         self._made[number] = found
         if not is_data and not self._hooks.is_holder(found) and not names.issuperset(pair[0] for pair in pairs):
             self._miss(path, f"{type_name(found)} held only data, and holds more here")
-        new = self._attributes([pair for pair in pairs if pair[0] in names], dict(own), path)
+        deleted = {pair[0] for pair in pairs if isinstance(pair[1], list) and self._nodes[pair[1][0]] == ["absent"]}
+        # The variables of a layer of Keras's that is not built, its `build` will make.
+        is_unbuilt, kept = own.get("built", True) is False and "built" not in names, names - deleted
+        pairs = [pair for pair in pairs if pair[0] in kept and not (is_unbuilt and self._is_to_come(pair[1]))]
+        new = self._attributes(pairs, dict(own), path)
         own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
+        for gone in deleted & own.keys():
+            delattr(found, gone)  # which frameworks keep account of
         if is_data:  # what the loop has deleted, or the first run had not made yet
             for gone in [key for key, value in own.items() if key not in names and is_plain_state(value)]:
                 del own[gone]
         return found
+
+    def _is_to_come(self, item: Item) -> bool:
+        """Return whether an item is a variable that is not there yet, or a container with such in it."""
+        seen: set[int] = set()
+        left = [item]
+        while left:
+            item = left.pop()
+            if not isinstance(item, list) or item[0] in seen:
+                continue
+            seen.add(item[0])
+            node: list[Any] = self._nodes[item[0]]
+            if node[0] == "variable" and self._hooks.find_variable(node[1], False) is None:
+                return True
+            items = [node[2]] if node[0] == "held" else node[1] if node[0] in CONTAINERS else []
+            left += [pair[1] for pair in items] if issubclass(CONTAINERS.get(node[0], list), dict) else items
+        return False
 
     def _decode_held(self, node: list[Item], current: Any, path: str) -> Any:
         """Fill a framework's list, dict or set by its own methods: it also keeps account of what it holds."""

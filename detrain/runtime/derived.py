@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import dis
 import re
-from collections.abc import Hashable, Iterator
-from functools import lru_cache
+from collections.abc import Hashable, Iterable, Iterator
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
@@ -22,6 +22,8 @@ _FRAMEWORKS: Final = frozenset({"keras", "tensorflow", "tf_keras"})
 _DOTTED: Final = re.compile(r"\w+(\.\w+)*")
 _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
 """Ways to store attributes under names that are texts."""
+_ANY_NAME: Final = ""
+"""Stands for the names that a program makes as it runs: `setattr(model, f"head_{i}", layer)`."""
 _BUILT_LAZILY: Final = frozenset({"built"})
 """Says of a layer of Keras that its variables exist, so in a resumed process when they do. A `tf.Module` means what it likes."""
 
@@ -29,6 +31,17 @@ _BUILT_LAZILY: Final = frozenset({"built"})
 def stored_names(cls: type) -> frozenset[str]:
     """Return the names of the attributes that the methods of a class store, as far as the class and its bases are the program's."""
     return _stored_names(cls)
+
+
+def program_names(cls: type, outside: frozenset[str], present: Iterable[str]) -> frozenset[str]:
+    """Return the names of the attributes of an object that the program stores: in methods of its class, or `outside` of them.
+
+    Where it makes names as it runs, they are all that are `present` but for the library's.
+    """
+    names = _stored_names(cls) | outside
+    if _ANY_NAME in names and is_own_class(cls):
+        names |= {name for name in present if isinstance(name, str) and not name.startswith("_")} - _stored_names(cls, is_own=False)
+    return names - {_ANY_NAME}
 
 
 @lru_cache(maxsize=512)
@@ -42,7 +55,8 @@ def stored_outside(file: str) -> frozenset[str]:
     in_classes = {id(node) for cls in nodes if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}
     attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     stored = {node.attr for node in attributes if id(node) not in in_classes or ast.unparse(node.value) != "self"}
-    return frozenset(stored | {name for node in nodes if (name := _set_by_name(node)) is not None}) - _BUILT_LAZILY
+    by_name = {name for node in nodes if (name := _set_by_name(node, is_in_class=id(node) in in_classes)) is not None}
+    return frozenset(stored | by_name) - _BUILT_LAZILY
 
 
 @lru_cache(maxsize=512)
@@ -56,11 +70,15 @@ def stored_on_names(file: str) -> frozenset[tuple[str, str]]:
     return frozenset((name, node.attr) for node in stored if _DOTTED.fullmatch(name := ast.unparse(node.value)))
 
 
-def _set_by_name(node: ast.AST) -> str | None:
+def _set_by_name(node: ast.AST, *, is_in_class: bool) -> str | None:
     """Return the name that a call `setattr(object, "name", value)` stores under."""
     match node:
         case ast.Call(ast.Name("setattr"), [_, ast.Constant(str(name)), _]):
             return name
+        case ast.Call(ast.Name("setattr"), [ast.Name("self"), _, _]) if is_in_class:
+            return None
+        case ast.Call(ast.Name("setattr"), [_, _, _]):
+            return _ANY_NAME
     return None
 
 
@@ -70,21 +88,28 @@ def is_of_framework(cls: type) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _stored_names(cls: Hashable) -> frozenset[str]:
+def _stored_names(cls: Hashable, *, is_own: bool = True) -> frozenset[str]:
+    """Return the names that the methods of a class store, as far as it and its bases are the program's, or the library's."""
     assert isinstance(cls, type)
-    functions = (item for base in cls.__mro__ if is_own_class(base) for item in vars(base).values())
-    codes = [code for item in functions for function in _functions(item) for code in _codes(function.__code__)]
+    items = [item for base in cls.__mro__ if is_own_class(base) == is_own for item in vars(base).items()]
+    codes = [code for _, item in items for function in _functions(item) for code in _codes(function.__code__)]
     stored = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
-    by_name = {text for code in codes if _BY_NAME & set(code.co_names) for text in code.co_consts if isinstance(text, str)}
+    stored |= {name for name, item in items if isinstance(item, cached_property)}
+    if not is_own:
+        return frozenset(stored)
+    by_name = [code for code in codes if _BY_NAME & set(code.co_names)]
+    texts = {text for code in by_name for text in code.co_consts if isinstance(text, str)} | ({_ANY_NAME} if by_name else set())
     is_keras = any(module_of(base).partition(".")[0] == "keras" for base in cls.__mro__)
-    return frozenset(stored | by_name) - (_BUILT_LAZILY if is_keras else frozenset())
+    return frozenset(stored | texts) - (_BUILT_LAZILY if is_keras else frozenset())
 
 
 def _functions(item: object) -> Iterator[FunctionType]:
     """Yield the functions behind what a class holds: methods, properties, and what decorators wrap."""
-    for function in (item, *(getattr(item, name, None) for name in ("__func__", "__wrapped__", "fget", "fset"))):
-        if isinstance(function, FunctionType):
+    for found in (item, *(getattr(item, name, None) for name in ("__func__", "__wrapped__", "fget", "fset", "func"))):
+        function = found
+        while isinstance(function, FunctionType):
             yield function
+            function = getattr(function, "__wrapped__", None)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

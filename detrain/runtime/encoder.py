@@ -16,6 +16,7 @@ import numpy as np
 from detrain.runtime.encoder_leaves import Leaves
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import (
+    ABSENT,
     CONTAINERS,
     MAX_DEPTH,
     Encoded,
@@ -277,7 +278,10 @@ class Encoder(Leaves):
         if not self._collects and not self._baseline.has(value):
             return node
         stored = self._kinds.attributes(value)
-        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))), path)
+        if self._collects:
+            self._baseline.add_names(value, stored)
+        gone = dict.fromkeys(sorted(self._baseline.names(value) - (own_attributes(value) or {}).keys()), ABSENT)
+        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))) | gone, path)
         place = None if stream is None else self._encode_stream(stream, value, path)
         return ["derived", *node[1:3], pairs, place, *node[3:]]
 

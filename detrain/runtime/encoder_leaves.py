@@ -16,6 +16,7 @@ from detrain.runtime.baseline import Baseline
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.graph import (
+    ABSENT,
     BIT_GENERATORS,
     LARGE_BYTES,
     NANS,
@@ -89,6 +90,8 @@ class Leaves:
     def _encode_scalar(self, value: Any, path: str) -> list[Item] | None:
         """Encode what has no parts that others could hold."""
         cls = type(value)
+        if value is ABSENT:
+            return ["absent"]
         if cls is float:  # not a number: as a key it is found by its identity alone
             return ["nan", value, next((name for name, known in NANS.items() if known is value), None)]
         if cls is complex:

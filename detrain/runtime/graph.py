@@ -74,8 +74,8 @@ class Hooks:
     make_tensor: Callable[[Array], object]
     variable: Callable[[object], list[Item] | None]
     """Describes a variable, whose value a framework captures; None for anything else."""
-    find_variable: Callable[[list[Item]], object | None]
-    """Returns the variable with a description, made anew if need be, or None."""
+    find_variable: Callable[[list[Item], bool], object | None]
+    """Returns the variable with a description, made anew if need be and wanted (the second argument), or None."""
     is_holder: Callable[[object], bool] = lambda _: False
     """Says whether the attributes of an object of a framework's class are state (a callback)."""
     is_container: Callable[[object], bool] = lambda _: False

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.runtime.baseline import Baseline
-from detrain.runtime.derived import is_of_framework, stored_names
+from detrain.runtime.derived import is_of_framework, program_names
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.frames import has_user_code, is_user_file
 from detrain.runtime.graph import CONTAINERS, Hooks
@@ -77,11 +77,23 @@ class Kinds:
         """Return the attributes of an object of a library's, or of a class that derives from one, that are the program's: data, and
         what the program chooses among objects of libraries."""
         own = own_attributes(value) or {}
-        of_program = stored_names(type(value)) | self._hooks.stored_outside
+        of_program = program_names(type(value), self._hooks.stored_outside, own)
         names = own.keys() if self.is_holder(value) else of_program
         chosen = of_program if is_own_class(type(value)) else frozenset()
         stored = {name: item for name, item in list(own.items()) if name in names}
-        return {n: item for n, item in stored.items() if not self.is_of_library(item) or (n in chosen and self.is_choice(item))}
+        return {
+            name: item
+            for name, item in stored.items()
+            if not self.is_of_library(item) or (name in chosen and (self.is_choice(item) or self.is_made(item)))
+        }
+
+    def is_made(self, value: Any, depth: int = 0) -> bool:
+        """Return whether the loop has made such a thing that building ahead does not: a loss, a schedule, no variables in it."""
+        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
+            values = list(value.values() if isinstance(value, dict) else value)
+            return depth < _DEEP_STATE and any(self.is_made(item, depth + 1) for item in values)
+        is_configured = callable(value) and hasattr(type(value), "get_config")
+        return is_configured and not self._hooks.holds_variables(value) and not self.is_choice(value)
 
     def is_choice(self, value: Any, depth: int = 0) -> bool:
         """Return whether the program may have put objects of a library's in the place of others: such as were there before the

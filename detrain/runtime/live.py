@@ -15,7 +15,7 @@ import numpy as np
 
 from detrain.runtime.baseline import Baseline
 from detrain.runtime.decoder import Decoder
-from detrain.runtime.derived import stored_names
+from detrain.runtime.derived import program_names
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.encoder import Encoder
 from detrain.runtime.graph import ABSENT, Hooks, Item, deep_calls
@@ -177,7 +177,7 @@ class LiveDecoder(Decoder):
         """Set the program's attributes; those that it has made since are gone."""
         found = super()._decode_derived(number, node, current, path)
         own, before = own_attributes(found) or {}, self._live.names[number]
-        for name in (stored_names(type(found)) | self._hooks.stored_outside) & own.keys() - before:
+        for name in program_names(type(found), self._hooks.stored_outside, own) & own.keys() - before:
             del own[name]
         return found
 

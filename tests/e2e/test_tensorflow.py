@@ -60,9 +60,10 @@ class Noisy(keras.layers.Layer):
         self.calls, self.rng, self.bias = 0, np.random.RandomState(3), None
     def build(self, shape):
         self.weight, self.bias = self.add_weight(shape=(shape[-1], 3)), self.add_weight(shape=(3,))
+        self.named, self.free = {"now": self.add_weight(shape=(3,))}, [tf.Variable(tf.constant_initializer(1.0)((3,)))]
     def call(self, x):
         self.calls += 1
-        return x @ self.weight + self.bias + self.rng.normal(size=3) / self.calls
+        return self.free[0] * (x @ self.weight) + self.bias * self.named["now"] + self.rng.normal(size=3) / self.calls
 
 class Model(keras.Model):
     def __init__(self):
@@ -89,6 +90,35 @@ for epoch in range(4):
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         die(f"{epoch}:{step}")
     print(f"epoch {epoch} loss {float(loss)!r}", model.noisy.calls, len(model.seen), kind.traced, flush=True)
+show(*model.variables, *optimizer.variables)
+""",
+    "layers that make TensorFlow's variables when they are built": """
+class Linear(keras.layers.Layer):
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+    def build(self, shape):
+        self.gain, self.drop = self.add_weight(shape=(self.units,), initializer="ones"), keras.layers.Dropout(0.3)
+        self.w = tf.Variable(tf.random_normal_initializer()((shape[-1], self.units)))
+    def call(self, x):
+        return self.drop(x @ self.w, training=True) * self.gain
+
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.parts = [Linear(4), Linear(3)]
+    def call(self, x):
+        return self.parts[1](tf.nn.relu(self.parts[0](x)))
+
+model, optimizer = Model(), keras.optimizers.Adam(1e-2)
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b) ** 2)
+        variables = [*model.trainable_variables, *(part.w for part in model.parts)]
+        optimizer.apply_gradients([(g, v) for g, v in zip(tape.gradient(loss, variables), variables) if g is not None])
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", float(tf.random.uniform([])), flush=True)
 show(*model.variables, *optimizer.variables)
 """,
     "recurrent cells that are called by hand keep their masks": """
@@ -937,8 +967,8 @@ def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Pa
 
 
 CHOOSES = """
-import os, signal
-import collections, keras, tensorflow as tf
+import collections, functools, os, signal
+import keras, tensorflow as tf
 class Net(keras.Model):
     def __init__(self):
         super().__init__()
@@ -948,6 +978,12 @@ class Net(keras.Model):
         self.turns, self.rates, self.by_name = self.optimizers[:], [tf.Variable(2.0), tf.Variable(3.0)], {}
         self.rate, self.data = self.rates[0], tf.data.Dataset.range(2)
         self.pair, self.counts = (self.optimizers[0], 1), collections.OrderedDict(a=0, b=0)
+        self.pause, self.loss = self.optimizers[0], None
+        for i in range(2):
+            setattr(self, f"side_{i}", self.optimizers[0])
+    @functools.cached_property
+    def start(self):
+        return self.factor
     def call(self, x):
         return self.head(x)
     def measure(self, x):
@@ -960,8 +996,12 @@ class Net(keras.Model):
         self.counts.move_to_end("a")
         self.by_name["now"] = self.turns[0]
         self.rate = self.rates[epoch % 2]
+        setattr(self, f"side_{epoch}", self.chosen)
+        if epoch == 1:
+            del self.pause
+            self.start
         if epoch == 2:
-            self.data = tf.data.Dataset.range(3)
+            self.data, self.loss = tf.data.Dataset.range(3), keras.losses.Huber(0.5)
         if epoch < 2:
             self.fast = tf.function(self.measure, input_signature=self.signature)
         else:
@@ -977,8 +1017,9 @@ for epoch in range(3):
         with tf.GradientTape() as tape:
             loss = net.fast(tf.ones([4, 3]))
         net.chosen.apply_gradients(zip(tape.gradient(loss, net.head.trainable_variables), net.head.trainable_variables))
-        places = [net.optimizers.index(each) for each in [*net.turns, *net.by_name.values(), net.pair[0]]]
+        places = [net.optimizers.index(each) for each in [*net.turns, *net.by_name.values(), net.pair[0], net.side_0, net.side_1]]
         print(float(loss).hex(), places, float(net.rate), len(net.data), net.pair[1], *net.counts.items())
+        print(hasattr(net, "pause"), vars(net).get("start"))
         if os.environ.get("DIE_AT") == f"{epoch}:{turn}":
             os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -992,7 +1033,8 @@ def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_pat
     run = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
 
     assert (whole.status, killed.status, run.status) == (0, -9, 0), run.err
-    assert run.out.splitlines() == whole.out.splitlines()[5:]
+    assert run.out.splitlines() == whole.out.splitlines()[10:]
     assert "net.fast" not in killed.err
     assert "net.fast (tensorflow" in whole.err  # that of a function without a name cannot be made again
     assert "net.data (tensorflow" in whole.err
+    assert "net.loss (keras" in whole.err
