@@ -40,20 +40,20 @@ AFTER = 4
 
 def test_the_guard_sees_what_does_harm_and_nothing_else_also_in_the_step_with_which_the_program_ends(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = detrain("random", "--guard", "-n", 44, "--seed", 3, "--after", AFTER, "--json", "program.py", cwd=tmp_path)
+    done = detrain("random", "--guard", "-n", 24, "--seed", 3, "--after", AFTER, "--json", "program.py", cwd=tmp_path)
     assert done.status == 0, done.err
     records = json.loads(done.out)
     golden = next((tmp_path / "ckpt").glob("program.faults/*/golden-guarded/log"))
     steps = [line["step"] for line in map(json.loads, golden.open()) if "step" in line]
     state = {(step["phase"], step["epoch"], step["batch"]): step["state"] for step in steps}
 
-    assert len(records) >= 40
+    assert len(records) >= 20
     seen = [record for record in records if record["alarm"] is not None]
     broken = [record for record in records if any(not _is_finite(step) for step in record["steps"])]
     unharmed = [
         record for record in records if all(step["state"] in ("", state.get(tuple(step["at"]))) for step in record["steps"])
     ]
-    assert len(broken) >= 3
+    assert len(broken) >= 2
     assert len(unharmed) >= 3
     assert all(record["alarm"] is not None and record["alarm"]["steps"] < 2 for record in broken)
     assert not any(record in seen for record in unharmed)

@@ -55,7 +55,7 @@ LAST_OF_EPOCH = DIGITS_BATCHES * 2
 RNG = random.Random(2026)
 KILLS = [
     pytest.param("1", [1], marks=pytest.mark.slow),
-    ("1", [DIGITS_BATCHES + 1]),
+    pytest.param("1", [DIGITS_BATCHES + 1], marks=pytest.mark.slow),
     ("1", [LAST_OF_EPOCH]),
     pytest.param("5b", [RNG.randrange(DIGITS_BATCHES, LAST_OF_EPOCH)], marks=pytest.mark.slow),
     ("5b", [RNG.randrange(6, DIGITS_BATCHES), RNG.randrange(5, LAST_OF_EPOCH)]),
