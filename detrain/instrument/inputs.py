@@ -35,8 +35,10 @@ _CALLS: Final = {
     "hash": ("hash", "the hash seed is fixed"),
 }
 _METHODS: Final = {"iterdir": ("listing", _SORTED), "rglob": ("listing", _SORTED)}
-_UNSEEDED: Final = frozenset({"numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "numpy.random.SeedSequence"})
-"""Take their seed from the system where they are given none."""
+_UNSEEDED: Final = frozenset(
+    {"random.Random", "random.seed"} | {f"numpy.random.{name}" for name in ("default_rng", "RandomState", "SeedSequence", "seed")}
+)
+"""Take their seed from the system where they are given none, or `None`."""
 _SETS: Final = ("order of a set", "the hash seed is fixed, and the order is captured")
 
 _RANDOM_OPS: Final = ("tensorflow.random.", "tensorflow.image.random_", "tensorflow.nn.dropout", "tensorflow.nn.experimental.")
@@ -106,7 +108,7 @@ def _inputs(file: str, tree: ast.Module) -> Iterator[tuple[str, str, Place, str]
             yield kind, name, place, done
         elif name.startswith("secrets."):
             yield "entropy", name, place, _RECORDED
-        elif name in _UNSEEDED and not call.args and not call.keywords:
+        elif name in _UNSEEDED and not call.keywords and all(ast.unparse(seed) == "None" for seed in call.args):
             yield "unseeded generator", name, place, _GENERATOR
         elif isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS and name not in _CALLS:
             kind, done = _METHODS[call.func.attr]

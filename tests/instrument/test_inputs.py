@@ -25,6 +25,8 @@ def found(look: Callable[[Mapping[str, ast.Module]], list[Input]], text: str) ->
         ("import numpy as np\nnp.random.default_rng()", "unseeded generator: numpy.random.default_rng", "its state is in each"),
         ("from numpy.random import RandomState\nRandomState()", "unseeded generator: numpy.random.RandomState", "its state"),
         ("import random\nrandom.Random()", "unseeded generator: random.Random", "its state is in each"),
+        ("import random\nrandom.seed()", "unseeded generator: random.seed", "its seed is recorded"),
+        ("import numpy as np\nnp.random.seed(None)", "unseeded generator: numpy.random.seed", "its seed is recorded"),
         ("import os\nos.listdir('.')", "listing: os.listdir", "in the order of names"),
         ("import glob\nglob.glob('*')", "listing: glob.glob", "in the order of names"),
         ("import pathlib\nfor p in pathlib.Path().iterdir(): pass", "listing: .iterdir", "in the order of names"),
@@ -48,6 +50,7 @@ def test_an_input_is_found_and_what_is_done_about_it_is_said(text: str, name: st
     [
         "import numpy as np\nnp.random.default_rng(3)",
         "import random\nrandom.Random(4)",
+        "import random\nrandom.seed(4)",
         "class time:\n    time = len\ntime.time('')",
         "clock.time()",
         "for x in [1, 2]: pass",
