@@ -60,7 +60,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
     wanted = read_names(update)
     for statement in loop.body:
         if any(node is update for node in ast.walk(statement)):
-            if isinstance(statement, AnyLoop):  # over optimizers: it takes its gradients itself
+            if isinstance(statement, AnyLoop | ast.With):  # over optimizers, or a tape's: it takes its gradients itself
                 wanted |= read_names(statement)
             break
         before.append(statement)

@@ -1016,6 +1016,23 @@ def test_the_arguments_of_fit_that_matter_are_named(call: str, arguments: dict[s
     assert fit.function == call.partition("(")[0]
 
 
+def test_the_load_is_found_where_the_update_is_in_the_block_of_the_tape(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for step in range(100): #E1
+            for _ in range(10): #B1
+                x, y = next(source) #L1
+                x = tf.cast(x, tf.float32)
+                with tf.GradientTape() as tape:
+                    loss = loss_of(model(x), y)
+                    variables = model.trainable_variables
+                    gradients = tape.gradient(loss, variables)
+                    optimizer.apply_gradients(zip(gradients, variables)) #U1
+        """,
+    )
+
+
 @pytest.mark.parametrize("noise", ["tf.random.uniform([32, 8])", "rng.standard_normal((32, 8)) * 0.1", "np.random.randn(32, 8)"])
 def test_noise_that_is_drawn_after_the_batch_was_loaded_is_no_load(noise: str, tmp_path: Path) -> None:
     check(
