@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import session as sessions
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, lift_to_graph
 from tensorflow.python.framework import func_graph, importer, op_def_registry, ops
 from tensorflow.python.ops import gen_candidate_sampling_ops, gen_image_ops, gen_nn_ops, gen_random_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
@@ -177,6 +177,7 @@ class RandomCounters:
         self._watch_loaded()
         self._watch_saving()
         self._watch_graphs()
+        self._watch_first_values()
 
     def not_captured(self) -> list[str]:
         """Return, in words, the random ops whose state nobody can read."""
@@ -271,6 +272,53 @@ class RandomCounters:
                 view._children_cache[view.root]["detrain_random_counters"] = counters
 
         saving._AugmentedGraphView.set_signature = set_signature
+
+    def _watch_first_values(self) -> None:
+        """Let first values of variables that a function draws be drawn outside of it: under XLA TensorFlow has no other way."""
+        original = lift_to_graph.lift_to_graph
+
+        @functools.wraps(original)
+        def lifted(tensors: Any, graph: Any, *args: Any, op_map: Any = None, **kwargs: Any) -> Any:
+            try:
+                return original(tensors, graph, *args, op_map=op_map, **kwargs)
+            except lift_to_graph.UnliftableError:
+                order = None if op_map is None or args or kwargs else self._order(tensors)
+                if order is None:
+                    raise
+            with graph.as_default():
+                for op in order:
+                    handle = self._handle(op)
+                    if handle is None:
+                        lift_to_graph._copy_non_source(op, graph, op_map, op.graph)
+                    else:
+                        op_map[op.outputs[0]] = graph.capture(handle)
+                        op_map[op] = op_map[op.outputs[0]].op
+            return op_map
+
+        lift_to_graph.lift_to_graph = lifted
+
+    def _order(self, tensors: Any) -> list[Any] | None:
+        """Return the operations that such values take, each behind what it takes itself; None if that is more than counters."""
+        order, seen = [], set()
+        left = [(tensor.op, False) for tensor in tensors]
+        while left:
+            op, is_ready = left.pop()
+            if is_ready:
+                order.append(op)
+            elif op not in seen:
+                seen.add(op)
+                if op.type == "Placeholder" and self._handle(op) is None:
+                    return None
+                before = [*(each.op for each in op.inputs), *op.control_inputs]
+                left += [(op, True), *((each, False) for each in before)]
+        return order
+
+    def _handle(self, op: Any) -> Any:
+        """Return the handle of the counter that a function has taken in as this operation, or None."""
+        if op.type != "Placeholder" or not isinstance(op.graph, func_graph.FuncGraph):
+            return None
+        outer = next((outer for outer, inner in op.graph.captures if inner is op.outputs[0]), None)
+        return next((each.handle for each in self._counters.values() if each.handle is outer), None)
 
     def _named_call(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
