@@ -75,9 +75,10 @@ class Done:
 
     @property
     def values(self) -> set[str]:
-        """The places of the Python values that differ."""
+        """The places of the Python values that differ, and the widths of Keras's bars: times in them make them equal by chance."""
         differences = self.comparison.checkpoints.values() if self.comparison is not None else ()
-        return {_place(each.name) for found in differences for each in found if each.what == "value"}
+        places = {_place(each.name) for found in differences for each in found if each.what == "value"}
+        return places | {place.replace("._last_update", "._prev_total_width") for place in places}
 
     def is_equal(self, *, but_for: Collection[str] = ()) -> bool:
         """Return whether the run was compared, and nothing differs but for these Python values."""

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detrain.cli.diff import Comparison
 from detrain.cli.outputs import copy_folder, first_difference, timed_fields, written
+from detrain.cli.verify import Done
 from detrain.runtime.digest import Array
 from detrain.store import read, write
-from detrain.store.compare import compare, compare_arrays
+from detrain.store.compare import Difference, compare, compare_arrays
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
 from tests.e2e.runs import detrain
 
@@ -270,6 +272,16 @@ for epoch in range(3):
 open("turns.txt", "w").write(turns.hexdigest())
 """
 )
+
+
+def test_the_width_of_a_bar_with_times_in_it_is_no_difference(tmp_path: Path) -> None:
+    def run(*values: str) -> Done:
+        return Done("run", tmp_path, comparison=Comparison(3, None, {"1:0": [Difference(value, "value") for value in values]}))
+
+    again, killed = run("callbacks[1].progbar._last_update"), run("callbacks[1].progbar._prev_total_width")
+
+    assert killed.is_equal(but_for=again.values)
+    assert not killed.is_equal(but_for=run("callbacks[1].best").values)
 
 
 def test_what_only_the_output_and_the_files_show_is_found(tmp_path: Path) -> None:
