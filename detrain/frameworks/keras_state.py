@@ -30,8 +30,8 @@ _BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network",
 _PARTS: Final = ("_layers", "_optimizer", "optimizer")
 """Attributes that say what a model consists of."""
 
-_SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm")
-"""Private attributes of Keras 2 that lie behind public ones."""
+_SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm", "_u_product_counter")
+"""Private attributes of Keras 2 that lie behind public ones, and what Nadam counts where its steps are not compiled."""
 
 _CONFIG: Final = frozenset({"floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch"})
 _MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
@@ -165,10 +165,10 @@ class Keras2State:
             for name, content in state.get(key, {}).items():
                 if _is_same(now.get(name, ABSENT), content):
                     continue
-                if name == "_trainable":  # of this layer alone: to set the property sets it of all in it
+                if name[0] == "_":  # of this object alone: to set the property `trainable` sets it of all layers in it
                     vars(value)[name] = content
                 else:
-                    setattr(value, name.lstrip("_"), content)
+                    setattr(value, name, content)
 
     def _objects(self) -> list[tuple[str, Any]]:
         return [(key, value) for key, value in self._births.alive() if isinstance(value, self._types)]
