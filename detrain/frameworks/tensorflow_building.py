@@ -173,7 +173,10 @@ class Builder:
                 return original(layer, inputs)
             call = sys._getframe(1).f_locals
             with building.unit(births.key(layer) or "", lambda: describe(layer, inputs, call)):
-                return original(layer, inputs)
+                found = original(layer, inputs)
+                if layer is self._layer_ahead and building.is_ahead and isinstance(layer.call, polymorphic_function.Function):
+                    raise _BuiltAheadError  # each trace of it is a piece of building by itself
+                return found
 
         @functools.wraps(original_apply)
         def applied(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
