@@ -63,7 +63,8 @@ def inside(value: object) -> object:
         item = left.pop()
         read += 1
         if isinstance(item, _SCALARS):
-            state.update(repr(item).encode("utf-8", "surrogatepass"))
+            text = hex(item) if type(item) is int else repr(item)  # Python writes no more than 4,300 digits
+            state.update(text.encode("utf-8", "surrogatepass"))
         elif id(item) not in seen:
             seen.add(id(item))
             parts = _parts(item) if _is_looked_into(item) else ()
