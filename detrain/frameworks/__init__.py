@@ -42,6 +42,8 @@ class Settings:
     """The experiment that this run is, if it is one."""
     unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
     """Puts back what the code inside changes of the program's Python state, but for what it builds."""
+    moment: Callable[[], object] = lambda: None
+    """Returns how far the run is: another value in each turn of a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ class Framework(Protocol):
 
     def is_container(self, value: object) -> bool:
         """Return whether an object is a list, dict or set of the framework's around what the program put there."""
+
+    def is_of_loop(self, value: object) -> bool:
+        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it again."""
 
     def holds_variables(self, value: object) -> bool:
         """Return whether an object holds variables: one that the loop has made cannot be put back."""

@@ -4,16 +4,21 @@ The order of creation alone is not a name: optimizer slots and metrics come into
 process first uses them at another moment. So an object is named within the object whose method was making it (its owner, on the
 Python stack): the n-th `kernel` made by the first `Dense` made by the first `Sequential`. Only the counts at the top, where the
 program itself makes things, depend on how far the run is; they are part of a checkpoint. What is never made ahead (sets of tf.data
-and their iterators) is always counted there: a program's loop may run in a method of its own model.
+and their iterators) is always counted there: a program's loop may run in a method of its own model. Other things that such a loop
+makes, or the program's code in a method of an owner at several moments (a metric for each epoch, a layer in each call), are
+counted on in a checkpoint, too. What was made at one moment, and is alive, a resumed process will make once more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import weakref
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FrameType
+
+from detrain.runtime.frames import is_user_file
 
 TOP = ""
 
@@ -25,6 +30,26 @@ class Births:
         self._keys: dict[int, tuple[weakref.ref[object], str]] = {}
         self._counts: dict[str, dict[str, int]] = {}
         self._given: str | None = None
+        self._of_loop: frozenset[CodeType] | None = None
+        """The code of the training loop, and of what has called it; None before it."""
+        self._made_in_loop: set[int] = set()
+        self._once: dict[tuple[str, str], tuple[int, object]] = {}
+        """What the program's code has made in methods of owners at one moment of the loop: how many there were before, and when."""
+        self._found_alive: dict[tuple[str, str], int] = {}
+        self._going_on: set[tuple[str, str]] = set()
+        """What it makes again and again: a resumed process makes only what comes next."""
+        self.moment: Callable[[], object] = lambda: None
+        """Returns how far the run is."""
+        self.is_building: Callable[[], bool] = lambda: False
+        """Says whether something is being built that a resumed process builds again."""
+
+    def begin_loop(self, frame: FrameType | None) -> None:
+        """The program enters a training loop in this frame."""
+        codes = set()
+        while frame is not None:
+            codes.add(frame.f_code)
+            frame = frame.f_back
+        self._of_loop = frozenset(codes)
 
     @contextlib.contextmanager
     def naming(self, key: str) -> Iterator[None]:
@@ -40,14 +65,33 @@ class Births:
         known = self.key(value)
         if known is not None:
             return known
-        key = self._given or self.next_key(label, frame or sys._getframe(1), value)
+        key = self._given
+        if key is None:
+            key = self.next_key(label, frame or sys._getframe(1), value)
+        else:
+            self._count_given(key)
         self._given = None
         return self._enter(value, key)
 
     def _enter(self, value: object, key: str) -> str:
         identity = id(value)
-        self._keys[identity] = (weakref.ref(value, lambda _ref: self._keys.pop(identity, None)), key)
+
+        def forget(_reference: object) -> None:
+            self._keys.pop(identity, None)
+            self._made_in_loop.discard(identity)
+
+        self._keys[identity] = (weakref.ref(value, forget), key)
+        if self._of_loop is not None and not self.is_building():
+            self._made_in_loop.add(identity)
         return key
+
+    def _count_given(self, key: str) -> None:
+        """What was made again has taken its turn."""
+        owner, _, name = key.rpartition("/")
+        label, _, turn = name.rpartition(".")
+        label, made = (label, int(turn) + 1) if label and turn.isdecimal() else (name, 1)
+        counts = self._counts.setdefault(owner, {})
+        counts[label] = max(counts.get(label, 0), made)
 
     def register_at_top(self, value: object, label: str) -> str:
         """Name a new object by its turn among all of the program: the method of a model that trains may make it, epoch by epoch."""
@@ -55,12 +99,40 @@ class Births:
 
     def next_key(self, label: str, frame: FrameType | None, value: object = None) -> str:
         """Return the key of the next object with this label that the innermost owner on the stack makes."""
-        owner = self.owner(frame, object, value)
+        owner, at = self._owner(frame, object, value)
         counts = self._counts.setdefault(owner, {})
         turn = counts.get(label, 0)
         counts[label] = turn + 1
-        name = f"{label}.{turn}" if turn else label
-        return f"{owner}/{name}" if owner else name
+        if at is not None and self._of_loop is not None and not self.is_building() and is_user_file(at.f_code.co_filename):
+            group, now = (owner, label), self.moment()
+            if at.f_code in self._of_loop or self._once.setdefault(group, (turn, now))[1] != now:
+                self._going_on.add(group)
+        return _key(owner, label, turn)
+
+    def is_of_loop(self, value: object) -> bool:
+        """Return whether the loop has made an object, and that not as it built something."""
+        return id(value) in self._made_in_loop and self.key(value) is not None
+
+    def going_on(self) -> dict[str, dict[str, int]]:
+        """Return, by owner and label, how many there have been of what the loop makes again and again."""
+        once = {group: self._counts[group[0]][group[1]] for group in self._once.keys() - self._going_on}
+        if any(count != self._found_alive.get(group) for group, count in once.items()):
+            gc.collect()
+            self._found_alive.update(once)
+        alive = {key for key, _ in self.alive()} if once else set()
+        for group, count in once.items():
+            if not any(_key(*group, turn) in alive for turn in range(self._once[group][0], count)):
+                self._going_on.add(group)
+        found: dict[str, dict[str, int]] = {}
+        for owner, label in sorted(self._going_on):
+            found.setdefault(owner, {})[label] = self._counts[owner][label]
+        return found
+
+    def set_going_on(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Count on from there."""
+        for owner, labels in counts.items():
+            self._counts.setdefault(owner, {}).update(labels)
+            self._going_on.update((owner, label) for label in labels)
 
     def key(self, value: object) -> str | None:
         """Return the key of a registered object."""
@@ -95,6 +167,9 @@ class Births:
 
     def owner(self, frame: FrameType | None, kind: type, value: object = None) -> str:
         """Return the key of the innermost registered object of a kind whose method is on the stack, or `TOP`."""
+        return self._owner(frame, kind, value)[0]
+
+    def _owner(self, frame: FrameType | None, kind: type, value: object) -> tuple[str, FrameType | None]:
         while frame is not None:
             code = frame.f_code
             if code.co_argcount and code.co_varnames[0] == "self":
@@ -102,6 +177,11 @@ class Births:
                 if owner is not value and isinstance(owner, kind):
                     key = self.key(owner)
                     if key is not None:
-                        return key
+                        return key, frame
             frame = frame.f_back
-        return TOP
+        return TOP, None
+
+
+def _key(owner: str, label: str, turn: int) -> str:
+    name = f"{label}.{turn}" if turn else label
+    return f"{owner}/{name}" if owner else name

@@ -63,6 +63,11 @@ class Building:
         self.is_again = False
         """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether something is being built, or made that is not the program's."""
+        return self._is_inside
+
     def units(self) -> list[Unit]:
         """Return what the run has built so far, in this process or before it."""
         return [*self._built.values(), *self._earlier.values()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib.metadata
 import json
 import sys
@@ -51,6 +52,7 @@ from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
+from detrain.runtime.frames import user_frames
 from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
@@ -85,6 +87,8 @@ class TensorFlow:
         self._births = Births()
         self._building = Building(streams)
         self._building.unchanged = settings.unchanged
+        self._births.is_building = lambda: self._building.is_inside
+        self._births.moment = settings.moment
         self._variables: dict[str, weakref.ref[Any]] = {}
         self._handles: dict[int, str] = {}
         self._pending: dict[str, Array] = {}
@@ -180,12 +184,15 @@ class TensorFlow:
 
     def unclaimed(self) -> list[str]:
         """Return the variables made in place of those that the first run had before the cut, but without their values."""
+        if any(key in self._alive() for key in self._strays):
+            gc.collect()  # what a layer makes in its call, and nobody holds
         return [key for key in self._strays if key in self._alive()]
 
     def counters(self) -> bytes:
         """Return the counts of births at the top, what shuffled sets have given as seeds, and how far iterators alive have come."""
         state = {
             "births": self._births.top_counts(),
+            "going on": self._births.going_on(),
             "built": msgspec.to_builtins(self._building.units()),
             "traced by": self._traced_by(),
             **self._datasets.counters(),
@@ -229,6 +236,7 @@ class TensorFlow:
         self._fit.restore(state["fit"], self._datasets.set_seeds, None if mode == "forward" else positions.get(FIT))
         self._datasets.restore(state, positions, mode, self._fit.source())
         self._births.set_top_counts(state["births"])
+        self._births.set_going_on(state.get("going on", {}))
         if self._keras is not None and state.get("keras") is not None:
             self._keras.restore(state["keras"])
         if self._keras_2 is not None and state.get("keras 2") is not None:
@@ -307,6 +315,10 @@ class TensorFlow:
         """Return whether an object is a model, layer, optimizer, metric or module."""
         return isinstance(value, self._model_types)
 
+    def is_of_loop(self, value: object) -> bool:
+        """Return whether the loop has made an object, and that not as it built something."""
+        return self._births.is_of_loop(value)
+
     def is_spent(self, value: object) -> bool:
         """Return whether an object is a tape that has given its gradients."""
         return isinstance(value, tf.GradientTape) and value._tape is None and not value._recording
@@ -314,6 +326,7 @@ class TensorFlow:
     def begin_phase(self) -> None:
         """Note what models consist of, and forget what was left before: each process comes by there."""
         self._builder.is_in_loop = True
+        self._births.begin_loop(next(iter(user_frames(sys._getframe())), None))
         self._datasets.begin_phase()
         if self._keras is not None:
             self._keras.begin_phase()

@@ -244,6 +244,9 @@ class Capture:
         def holds_variables(value: object) -> bool:
             return any(framework.holds_variables(value) for framework in self._frameworks)
 
+        def is_of_loop(value: object) -> bool:
+            return any(framework.is_of_loop(value) for framework in self._frameworks)
+
         files = [module.__file__ or "" for module in user_modules().values()]
         outside = frozenset().union(*map(stored_outside, files))
         return Hooks(
@@ -261,6 +264,7 @@ class Capture:
             self._pulls.state,
             self._pulls.replay,
             holds_variables,
+            is_of_loop,
             outside,
             parts,
             remake,

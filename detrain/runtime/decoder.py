@@ -280,7 +280,7 @@ class Decoder(Leaves):
         return found
 
     def _is_to_come(self, item: Item) -> bool:
-        """Return whether an item is a variable that is not there yet, or a container with such in it."""
+        """Return whether an item is a variable that is still to be built, or a container with such in it."""
         seen: set[int] = set()
         left = [item]
         while left:
@@ -289,7 +289,7 @@ class Decoder(Leaves):
                 continue
             seen.add(item[0])
             node: list[Any] = self._nodes[item[0]]
-            if node[0] == "variable" and self._hooks.find_variable(node[1], False) is None:
+            if node[0] == "variable" and not node[2] and self._hooks.find_variable(node[1], False) is None:
                 return True
             items = [node[2]] if node[0] == "held" else node[1] if node[0] in CONTAINERS else []
             left += [pair[1] for pair in items] if issubclass(CONTAINERS.get(node[0], list), dict) else items

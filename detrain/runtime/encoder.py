@@ -203,7 +203,7 @@ class Encoder(Leaves):
         if variable is not None:
             if self._collects:
                 self._baseline.add(value)
-            return ["variable", variable]
+            return ["variable", variable, self._hooks.is_of_loop(value)]
         tensor = self._hooks.tensor(value)
         if tensor is not None:
             return self._encode_array("tensor", value, tensor, path)

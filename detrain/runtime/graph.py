@@ -96,6 +96,8 @@ class Hooks:
     """Brings a generator to where another was; returns whether it has yielded the same."""
     holds_variables: Callable[[object], bool] = lambda _: False
     """Says whether an object is a framework's with variables of its own: one that the loop has made cannot be put back."""
+    is_of_loop: Callable[[object], bool] = lambda _: False
+    """Says whether the loop has made such an object, and that not as it built something lazily."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
     parts: Callable[[object], tuple[str, list[object]] | None] = lambda _: None

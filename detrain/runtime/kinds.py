@@ -88,23 +88,27 @@ class Kinds:
         }
 
     def is_made(self, value: Any, depth: int = 0) -> bool:
-        """Return whether the loop has made such a thing that building ahead does not: a loss, a schedule, no variables in it."""
+        """Return whether the loop has made such a thing, and building ahead will not: a loss, a schedule, an optimizer."""
         if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
             values = list(value.values() if isinstance(value, dict) else value)
             return depth < _DEEP_STATE and any(self.is_made(item, depth + 1) for item in values)
-        is_configured = callable(value) and hasattr(type(value), "get_config")
-        return is_configured and not self._hooks.holds_variables(value) and not self.is_choice(value)
+        if self._hooks.holds_variables(value):
+            is_new = self._hooks.is_of_loop(value)
+        else:
+            is_new = callable(value) and hasattr(type(value), "get_config")
+        return is_new and not self.is_choice(value)
 
     def is_choice(self, value: Any, depth: int = 0) -> bool:
         """Return whether the program may have put objects of a library's in the place of others: such as were there before the
-        loop, data sets, or a compiled function of its own that the loop has made."""
+        loop, data sets, or what the loop has made and a resume makes again: a compiled function of its own, a variable."""
         if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
             values = list(value.values() if isinstance(value, dict) else value)
             return depth < _DEEP_STATE and all(self.is_choice(item, depth + 1) for item in values)
         is_known = self._collects or self._baseline.has(value)
+        is_new_variable = self._hooks.variable(value) is not None and self._hooks.is_of_loop(value)
         wrapped = getattr(value, "__wrapped__", None)
         is_data_set = hasattr(type(value), "element_spec")  # of tf.data
-        return is_known or is_data_set or has_user_code(getattr(wrapped, "__func__", wrapped))
+        return is_known or is_new_variable or is_data_set or has_user_code(getattr(wrapped, "__func__", wrapped))
 
     def is_holder(self, value: object) -> bool:
         """Return whether all attributes of a library's object that are data are state."""

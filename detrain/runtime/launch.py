@@ -187,7 +187,10 @@ class _Finder:
             contents = self._session.contents if self._session is not None else None
             seed, threads = self._config.seed, self._config.threads
             unchanged = self._session.unchanged if self._session is not None else contextlib.nullcontext
-            settings = Settings(seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment, unchanged)
+            moment = self._session.moment if self._session is not None else lambda: None
+            settings = Settings(
+                seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment, unchanged, moment
+            )
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 framework = ADAPTERS[name](settings, streams)

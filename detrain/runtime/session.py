@@ -158,6 +158,10 @@ class Session:
         self._journal.flush()
         self._saves.drain()
 
+    def moment(self) -> tuple[int, int, int]:
+        """Return the turns that the program is in: of its training loops, of one's epochs, and of an epoch's batches."""
+        return self._phase, self._epoch, self._batch
+
     def attach(self, framework: Framework) -> None:
         """A framework has been imported."""
         self.frameworks.append(framework)

@@ -121,6 +121,36 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r}", float(tf.random.uniform([])), flush=True)
 show(*model.variables, *optimizer.variables)
 """,
+    "a model whose methods make things again and again": """
+class Trainer(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net, self.optimizer_ = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)]), keras.optimizers.Adam(1e-2)
+        self.worst, self.sums = None, []
+    def one(self, a, b):
+        self.sums.append(tf.Variable(float(len(self.sums))))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(keras.layers.Dropout(0.3)(a, training=True)) - b) ** 2)
+        variables = self.net.trainable_variables
+        self.optimizer_.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        self.worst.assign(tf.maximum(self.worst, loss))
+        self.sums[0].assign_add(loss)
+        return loss
+    def new_epoch(self):
+        self.worst = tf.Variable(0.0)
+    def run(self):
+        for epoch in range(4):
+            mean = keras.metrics.Mean()
+            self.new_epoch()
+            for step, (a, b) in enumerate(data):
+                loss = self.one(a, b)
+                mean.update_state(loss)
+                die(f"{epoch}:{step}")
+            print(f"epoch {epoch} loss {float(loss)!r}", float(mean.result()), float(self.worst), float(sum(self.sums)), flush=True)
+        show(*self.net.variables, *self.optimizer_.variables, *self.sums)
+
+Trainer().run()
+""",
     "recurrent cells that are called by hand keep their masks": """
 early, late = keras.layers.LSTMCell(8, dropout=0.5), keras.layers.GRUCell(8, dropout=0.3, recurrent_dropout=0.3, implementation=1)
 early.build((None, 5))
