@@ -23,6 +23,8 @@ class Baseline:
     """Large arrays and constant tensors by digest."""
     paths: dict[str, str] = field(default_factory=dict)
     """Digest of each array by its path."""
+    data: dict[str, int] = field(default_factory=dict)
+    """Identity of what each name was bound to, but for what others may hold when the name is read no more."""
     _bound: dict[str, Callable[[], object]] = field(default_factory=dict)
     _known: dict[int, Callable[[], object]] = field(default_factory=dict)
     _addresses: dict[int, str] = field(default_factory=dict)

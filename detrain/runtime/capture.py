@@ -58,8 +58,13 @@ class Capture:
         live = {(root, name) for root, values in _namespaces(frame) for name in values}
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
-                if (root, name) not in live and _may_be_held_elsewhere(value) and not at_phase.is_bound(f"{root}|{name}", value):
+                if (root, name) in live:
+                    continue
+                if not _may_be_held_elsewhere(value):
+                    found.data[_place(root, name)] = id(value)
+                elif not at_phase.is_bound(f"{root}|{name}", value):
                     found.bind(_place(root, name), value)
+        found.data = {place: number for place, number in found.data.items() if at_phase.data.get(place) != number}
         return found
 
     def baseline(self, frame: FrameType, loop: Loop | None = None, left: Baseline | None = None) -> Baseline:
@@ -68,9 +73,13 @@ class Capture:
         encoder = Encoder(self._hooks(), found, is_baseline=True)
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
-                encoder.encode(value, _path(root, name))
-                if _may_be_held_elsewhere(value) and not (left is not None and left.is_bound(_place(root, name), value)):
+                place, is_held = _place(root, name), _may_be_held_elsewhere(value)
+                if not is_held:
+                    found.data[place] = id(value)
+                elif left is None or not left.is_bound(place, value):
                     found.bind(f"{root}|{name}", value)
+                if is_held or left is None or left.data.get(place) != id(value):
+                    encoder.encode(value, _path(root, name))
                 if root.startswith("module|") and isinstance(value, type | FunctionType):
                     found.bind_static(value)
         for module in _modules(frame).values():
