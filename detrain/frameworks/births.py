@@ -103,7 +103,7 @@ class Births:
         counts = self._counts.setdefault(owner, {})
         turn = counts.get(label, 0)
         counts[label] = turn + 1
-        if at is not None and self._of_loop is not None and not self.is_building() and is_user_file(at.f_code.co_filename):
+        if at is not None and self._of_loop is not None and not self.is_building() and _is_of_program(frame, at):
             group, now = (owner, label), self.moment()
             if at.f_code in self._of_loop or self._once.setdefault(group, (turn, now))[1] != now:
                 self._going_on.add(group)
@@ -180,6 +180,15 @@ class Births:
                         return key, frame
             frame = frame.f_back
         return TOP, None
+
+
+def _is_of_program(frame: FrameType | None, outermost: FrameType) -> bool:
+    """Return whether the program's code is on the stack, up to a frame: no library makes this as it builds something lazily."""
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            return True
+        frame = None if frame is outermost else frame.f_back
+    return False
 
 
 def _key(owner: str, label: str, turn: int) -> str:
