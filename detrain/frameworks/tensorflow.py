@@ -289,22 +289,24 @@ class TensorFlow:
         return made
 
     def describe_variable(self, value: object) -> list[str | bool] | None:
-        """Return (key, whose it is, whether it is trainable) of a variable of TensorFlow or Keras."""
+        """Return (key, whose it is, whether it is trainable, its name) of a variable of TensorFlow or Keras."""
         key = self._builder.variable_key(value)
         if key is None:
             return None
-        return [key, "tensorflow" if isinstance(value, tf.Variable) else "keras", bool(getattr(value, "trainable", True))]
+        owner, name = "tensorflow" if isinstance(value, tf.Variable) else "keras", str(value.name)  # type: ignore[attr-defined]
+        return [key, owner, bool(getattr(value, "trainable", True)), name]
 
     def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
         """Return the variable. If `makes`, one of TensorFlow that the loop made is made again, with the checkpoint's value."""
-        key, owner, is_trainable = str(described[0]), described[1], bool(described[2])
+        key, owner, is_trainable, name = str(described[0]), described[1], bool(described[2]), str(described[3])
         if owner == "keras":
             keras_variable: object | None = self._builder.keras_variable(key)
             return keras_variable
         found = self._births.find(key)
         if found is None and makes and key in self._pending:
             with self._births.naming(key):
-                found = tf.Variable(self._pending[key], trainable=is_trainable)
+                # Slots of optimizers are named after it.
+                found = tf.Variable(self._pending[key], trainable=is_trainable, name=name.partition(":")[0] or None)
         return found
 
     def is_holder(self, value: object) -> bool:
