@@ -54,7 +54,7 @@ def test_the_guard_sees_what_does_harm_and_nothing_else_also_in_the_step_with_wh
         record for record in records if all(step["state"] in ("", state.get(tuple(step["at"]))) for step in record["steps"])
     ]
     assert len(broken) >= 2
-    assert len(unharmed) >= 3
+    assert len(unharmed) >= 2
     assert all(record["alarm"] is not None and record["alarm"]["steps"] < 2 for record in broken)
     assert not any(record in seen for record in unharmed)
     assert all(record["alarm"]["steps"] < 2 for record in seen)
