@@ -84,8 +84,12 @@ class Done:
         """Return whether the run was compared, and nothing differs but for these Python values."""
         if self.comparison is None or self.comparison.first_batch is not None or self.differing:
             return False
-        differences = [each for found in self.comparison.checkpoints.values() for each in found]
-        return all(each.is_unused or (each.what == "value" and _place(each.name) in but_for) for each in differences)
+        return self.equal_checkpoints(but_for=but_for) == len(self.comparison.checkpoints)
+
+    def equal_checkpoints(self, *, but_for: Collection[str]) -> int:
+        """Return how many checkpoints of the run have no other bits, but for these Python values."""
+        found = self.comparison.checkpoints.values() if self.comparison is not None else ()
+        return sum(all(each.is_unused or (each.what == "value" and _place(each.name) in but_for) for each in one) for one in found)
 
     def compare(self, other: Done) -> None:
         """Compare with another run. A variable that only one of them has was not in use any more."""
@@ -267,11 +271,11 @@ def _print(runs: list[Done], batches: int) -> None:
         if run.status:
             cells.append(f"ended with {run.status}")
         if run.comparison is not None:
-            equal = [not differences for differences in run.comparison.checkpoints.values()]
+            equal = run.equal_checkpoints(but_for=runs[1].values)
             common, first = run.comparison.batches, run.comparison.first_batch
             cells += [
                 f"{common} of {batches}" if first is None else f"until {first}",
-                f"{sum(equal)} of {len(equal)}",
+                f"{equal} of {len(run.comparison.checkpoints)}",
                 f"{run.variables - len(run.differing)} of {run.variables}",
             ]
         table.add_row(*cells)

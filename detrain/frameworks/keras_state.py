@@ -34,7 +34,11 @@ _SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm", "_
 """Private attributes of Keras 2 that lie behind public ones, and what Nadam counts where its steps are not compiled."""
 
 _CONFIG: Final = frozenset({"floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch"})
+_SEED: Final = "global_random_seed"
+_GENERATOR: Final = "global_seed_generator"
 _MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
+_CACHES: Final = ("_dropout_mask_cache", "_recurrent_dropout_mask_cache")
+"""Where cells of Keras 2 keep them, by the graph; those of no graph under an object that is none."""
 
 
 class KerasState:
@@ -49,6 +53,7 @@ class KerasState:
         self._births = births
         self._variables = variables
         self._cell_type = DropoutRNNCell
+        self._generator_type = keras.random.SeedGenerator
         self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         self._at_phase: dict[str, dict[str, list[str]]] = {}
 
@@ -59,6 +64,7 @@ class KerasState:
             "config": {name: getattr(self._config, name)() for name in _CONFIG},
             "dtype_policy": self._config.dtype_policy().name,
             "names": dict(names_given()),
+            "seeds": self._global_seeds(),
             "attributes": {key: _scalars(value) for key, value in objects.items()},
             "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
@@ -78,11 +84,13 @@ class KerasState:
             names = names_given()
             names.clear()
             names.update(state["names"])
+        if "seeds" in state:
+            self._set_global_seeds(*state["seeds"])
         for key, attributes in state["attributes"].items():
             now = _scalars(objects[key]) if key in objects else {}
             own = vars(objects[key]) if key in objects else {}
             own.update({name: value for name, value in attributes.items() if name in now and not _is_same(now[name], value)})
-        self._restore_masks(state.get("masks", {}), objects)
+        _restore_masks(state.get("masks", {}), objects)
         frozen = set(state["frozen"])
         for key, variable in self._variables():
             if variable.trainable == (key in frozen):
@@ -98,20 +106,22 @@ class KerasState:
                         "the loop has changed what the model consists of: add layers, and compile, before the loop",
                     )
 
-    def _restore_masks(self, masks: dict[str, Any], objects: dict[str, Any]) -> None:
-        lost = sorted(masks.keys() - objects.keys())
-        if lost:
-            raise Diverged(
-                f"the dropout masks that {lost[0]!r} keeps from call to call cannot be put back: the loop makes it",
-                "make and build it before the loop, or call its reset_dropout_mask() in each step, and start anew with --fresh",
-            )
-        for key, value in objects.items():
-            vars(value).update(dict.fromkeys(vars(value).keys() & set(_MASKS)))
-            vars(value).update({name: _tensors(described) for name, described in masks.get(key, {}).items()})
+    def _global_seeds(self) -> tuple[int | None, str | None]:
+        """Return the seed that the program has set last, and the key of the generator behind draws without one of their own."""
+        return _global(_SEED), self._births.key(_global(_GENERATOR))
+
+    def _set_global_seeds(self, seed: int | None, key: str | None) -> None:
+        """Make the generator that the first draw in the loop has made: to make it draws a number of Python's."""
+        generator = None if key is None else self._births.find(key)
+        if key is not None and generator is None:
+            with self._births.naming(key):
+                generator = self._generator_type()
+        for name, value in ((_SEED, seed), (_GENERATOR, generator)):
+            _set_global(name, value)
 
     def kept_masks(self) -> list[str]:
         """Return, in words, the masks of dropout that cells keep from call to call."""
-        return [f"the dropout masks that {key} keeps" for key, cell in self._births.living(self._cell_type) if _masks(cell)]
+        return _kept_masks(self._births, self._cell_type)
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
@@ -150,19 +160,28 @@ class Keras2State:
     def __init__(self, births: Births) -> None:
         from tf_keras.layers import Layer
         from tf_keras.optimizers import Optimizer, legacy
+        from tf_keras.src.layers.rnn.dropout_rnn_cell_mixin import DropoutRNNCellMixin
 
         self._births = births
+        self._cell_type = DropoutRNNCellMixin
         self._types = (Layer, Optimizer, legacy.Optimizer)
 
     def state(self) -> dict[str, Any]:
         """Return the state, as JSON can have it."""
-        return {key: _settings(value) for key, value in self._objects()}
+        objects = self._objects()
+        return {
+            "attributes": {key: _settings(value) for key, value in objects.items()},
+            "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the state."""
-        for key, value in self._objects():
+        objects = self._objects()
+        _restore_masks(state.get("masks", {}), objects)
+        attributes = state.get("attributes", state)  # earlier versions kept nothing else
+        for key, value in objects.items():
             now = _settings(value)
-            for name, content in state.get(key, {}).items():
+            for name, content in attributes.get(key, {}).items():
                 if _is_same(now.get(name, ABSENT), content):
                     continue
                 if name[0] == "_":  # of this object alone: to set the property `trainable` sets it of all layers in it
@@ -170,8 +189,12 @@ class Keras2State:
                 else:
                     setattr(value, name, content)
 
-    def _objects(self) -> list[tuple[str, Any]]:
-        return [(key, value) for key, value in self._births.alive() if isinstance(value, self._types)]
+    def kept_masks(self) -> list[str]:
+        """Return, in words, the masks of dropout that cells keep from call to call."""
+        return _kept_masks(self._births, self._cell_type)
+
+    def _objects(self) -> dict[str, Any]:
+        return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
 
 
 Note = Callable[[Any, str, object], None]
@@ -210,10 +233,23 @@ def watch_frozen(note: Note) -> None:
 
 def names_given() -> dict[str, int]:
     """Return how often Keras has given each name (`dense`, then `dense_1`); `keras.backend.get_uid` counts on."""
+    if _global("object_name_uids") is None:
+        _set_global("object_name_uids", collections.defaultdict(int))
+    found: dict[str, int] = _global("object_name_uids")
+    return found
+
+
+def _global(name: str) -> Any:
+    """Return what Keras keeps for all, under this name; None if nothing."""
     from keras.src.backend.common import global_state
 
-    found: dict[str, int] = global_state.get_global_attribute("object_name_uids", collections.defaultdict(int), set_to_default=True)
-    return found
+    return global_state.get_global_attribute(name)
+
+
+def _set_global(name: str, value: object) -> None:
+    from keras.src.backend.common import global_state
+
+    global_state.set_global_attribute(name, value)
 
 
 def _scalars(value: Any) -> dict[str, Any]:
@@ -228,7 +264,33 @@ def _settings(value: Any) -> dict[str, Any]:
 def _masks(value: Any) -> dict[str, Any]:
     """Return the masks that a cell keeps: type, shape and bytes of each, lists of them where it keeps one for each gate."""
     own = vars(value)
-    return {name: found for name in _MASKS if (found := _described(own.get(name))) is not None}
+    held = {name: own.get(name) for name in _MASKS}
+    for name in own.keys() & set(_CACHES):
+        held[name] = next((masks for graph, masks in own[name].items() if not isinstance(graph, tf.Graph)), None)
+    return {name: found for name, masks in held.items() if (found := _described(masks)) is not None}
+
+
+def _kept_masks(births: Births, cell_type: type) -> list[str]:
+    return [f"the dropout masks that {key} keeps" for key, cell in births.living(cell_type) if _masks(cell)]
+
+
+def _restore_masks(masks: dict[str, Any], objects: dict[str, Any]) -> None:
+    lost = sorted(masks.keys() - objects.keys())
+    if lost:
+        raise Diverged(
+            f"the dropout masks that {lost[0]!r} keeps from call to call cannot be put back: the loop makes it",
+            "make and build it before the loop, or call its reset_dropout_mask() in each step, and start anew with --fresh",
+        )
+    for key, value in objects.items():
+        own, kept = vars(value), masks.get(key, {})
+        own.update(dict.fromkeys(own.keys() & set(_MASKS)))
+        for name in own.keys() & set(_CACHES):
+            own[name].clear()
+        for name, described in kept.items():
+            if name in _CACHES:
+                own[name].setdefault(default=_tensors(described))
+            else:
+                own[name] = _tensors(described)
 
 
 def _described(mask: Any) -> list[Any] | None:

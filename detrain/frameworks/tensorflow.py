@@ -132,7 +132,7 @@ class TensorFlow:
 
     def beyond_recall(self) -> list[str]:
         """Return, in words, what steps move on that `put_back` cannot put back."""
-        kept_masks = self._keras.kept_masks() if self._keras is not None else ()
+        kept_masks = [mask for keras in (self._keras, self._keras_2) if keras is not None for mask in keras.kept_masks()]
         return [*self._datasets.beyond_recall(), *kept_masks, *self._moments.set_by_loaders]
 
     def watch_gradients(self) -> None:

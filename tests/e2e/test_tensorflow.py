@@ -49,8 +49,9 @@ for epoch in range(4):
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         losses.update_state(loss)
+        noise = float(keras.random.uniform([]))  # the first one makes a generator, whose seed comes from Python's stream
         die(f"{epoch}:{step}")
-    print(f"epoch {epoch} loss {float(losses.result())!r}", flush=True)
+    print(f"epoch {epoch} loss {float(losses.result())!r}, {noise!r}, {random.random()!r}", flush=True)
 show(*model.variables, *optimizer.variables)
 """,
     "a model and a function that are given no data, and whose building counts": """
@@ -168,6 +169,22 @@ for epoch in range(4):
         die(f"{epoch}:{step}")
     print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
 show(*early.variables, *late.variables)
+""",
+    "recurrent cells of Keras 2 that are called by hand keep their masks": """
+import tf_keras
+
+cell = tf_keras.layers.LSTMCell(8, dropout=0.5, recurrent_dropout=0.3)
+cell.build((None, 5))
+optimizer = tf_keras.optimizers.Adam(1e-2)
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            out, _ = cell(a[:4], [tf.zeros((4, 8)), tf.zeros((4, 8))], training=True)
+            loss = tf.reduce_mean((out[:, :3] - b[:4]) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, cell.trainable_variables), cell.trainable_variables))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+show(*cell.variables)
 """,
     "a model that is marked as built before its layers are": """
 class Model(keras.Model):
