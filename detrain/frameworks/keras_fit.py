@@ -28,6 +28,7 @@ from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 from detrain.errors import FrameworkUnsupported
 from detrain.frameworks.tensorflow_hold import runs_python
 from detrain.frameworks.tensorflow_positions import NoPosition, allow, read_position, set_position, stages
+from detrain.frameworks.tensorflow_seeds import set_with
 from detrain.runtime import report
 from detrain.runtime.digest import Array
 from detrain.runtime.frames import adopt
@@ -88,7 +89,7 @@ class Fit:
         self._iterator: weakref.ref[Any] | None = None
         self._turn = 0
         """Steps done in the epoch that is running."""
-        self._target: tuple[int, Array] | None = None
+        self._target: tuple[int, Callable[[Any], None]] | None = None
         """Steps to pass over without fetching, and the position to set the iterator to."""
         self._names: Mapping[str, Any] = {}
         """The locals of the `fit` that is running, as they were before its loops."""
@@ -161,8 +162,8 @@ class Fit:
             self._has_fetched = True
             self._iterator = weakref.ref(step[2])
             if self._target is not None:  # the iterator was made as in the first run; what it gave there need not be fetched
-                (passed, position), self._target = self._target, None
-                set_position(step[2], position)
+                (passed, set_to), self._target = self._target, None
+                set_to(step[2])
             self._turn += 1
             if self._turn > passed:
                 yield step
@@ -214,26 +215,42 @@ class Fit:
             "turn": self._turn,
         }
 
-    def position(self, *, is_forced: bool) -> Array | None:
-        """Return the position of the iterator that is drawn from or kept between epochs, None without one. Raises NoPosition."""
+    def position(self, read_with: Callable[[Any, Callable[[], Array]], Array], *, is_forced: bool) -> Array | None:
+        """Return the position of the iterator that is drawn from or kept between epochs, None without one. Raises NoPosition.
+
+        `read_with` is given the set and what reads the position, and notes what shuffled sets have given by then.
+        """
         steps = None if self._steps is None else self._steps()
         if steps is None or not (self._turn or _lives_on(steps)):
             return None
         iterator = self._iterator() if self._iterator is not None else steps._current_iterator
         if self._judged is None or iterator is None:
             raise NoPosition("fit() trains on a distributed set")
-        return read_position(iterator, self._judged, is_forced=is_forced, is_judged=True)
+        read = functools.partial(read_position, iterator, self._judged, is_forced=is_forced, is_judged=True)
+        return read_with(self._judged, read)
 
-    def restore(self, state: dict[str, Any] | None, set_seeds: Callable[[Mapping[str, int]], None], position: Array | None) -> None:
+    def restore(
+        self,
+        state: dict[str, Any] | None,
+        set_seeds: Callable[[Mapping[str, int]], None],
+        position: Array | None,
+        given: Mapping[str, int],
+    ) -> None:
         """Bring the loader to where it was, if no epoch has begun in this process.
 
-        `set_seeds` has shuffled sets, by key, give the seeds that they gave next when the first run made its iterator.
+        `set_seeds` has shuffled sets, by key, give the seeds that they gave next when the first run made its iterator; `given` is
+        what they had given at the checkpoint.
         """
         steps = None if self._steps is None else self._steps()
         if steps is None or state is None or self._has_fetched:
             return
+
+        def set_to(iterator: Any) -> None:
+            assert position is not None
+            set_with(self._judged, given, functools.partial(set_position, iterator, position))
+
         if state["turn"]:
-            self._target = None if position is None else (state["turn"], position)
+            self._target = None if position is None else (state["turn"], set_to)
             return
         if state["has_validated"]:
             self._make_validation()
@@ -244,7 +261,7 @@ class Fit:
             if position is None:
                 self._replay(steps, steps._current_iterator, state["steps_seen"])
             else:
-                set_position(steps._current_iterator, position)
+                set_to(steps._current_iterator)
         elif state["num_batches"] is not None and _is_generator(steps):
             self._replay(steps, iter(steps._distributed_dataset), state["num_batches"])
 

@@ -220,7 +220,7 @@ class TensorFlow:
         """Return the positions of loaders alive as data, and why others have none."""
         found, reasons = self._datasets.positions(mode)
         try:
-            fit = None if mode == "forward" else self._fit.position(is_forced=mode == "seek")
+            fit = None if mode == "forward" else self._fit.position(self._datasets.read_with, is_forced=mode == "seek")
         except NoPosition as reason:
             return found, [*reasons, str(reason)]
         return found if fit is None else found | {FIT: fit}, reasons
@@ -233,7 +233,8 @@ class TensorFlow:
         if not traced_by or state.get("traced by") != traced_by:
             units = [msgspec.structs.replace(unit, forms=()) for unit in units]
         self._builder.build_ahead(self._building.begin_restore(units))
-        self._fit.restore(state["fit"], self._datasets.set_seeds, None if mode == "forward" else positions.get(FIT))
+        position = None if mode == "forward" else positions.get(FIT)
+        self._fit.restore(state["fit"], self._datasets.set_seeds, position, state["seeds"])
         self._datasets.restore(state, positions, mode, self._fit.source())
         self._births.set_top_counts(state["births"])
         self._births.set_going_on(state.get("going on", {}))

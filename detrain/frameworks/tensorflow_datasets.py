@@ -42,6 +42,8 @@ class Datasets:
         self._called: dict[str, tuple[weakref.ref[Any], object]] = {}
         """Sets that Python makes the elements of, and what they call for these."""
         self._made: dict[str, int] = {}
+        self._with_positions: dict[str, int] = {}
+        """What shuffled sets had given when the positions of iterators over them were read."""
         self._pulls: Pulls | None = None
         self._uncertain: set[str] = set()
         """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had, is chance."""
@@ -58,7 +60,7 @@ class Datasets:
         """Return what each shuffled set has given as seeds, and how many elements the iterators alive have given."""
         return {
             "caches": {key: start for key, cached, cache in self._alive_caches() if (start := cache.start_of(cached)) is not None},
-            "seeds": {key: seeds.given for key, seeds in self._alive_seeds()},
+            "seeds": {key: self._with_positions.get(key, seeds.given) for key, seeds in self._alive_seeds()},
             "iterators": {key: iterator.detrain_pulled for key, iterator in self._alive()},
             "uncounted": [key for key, iterator in self._alive() if iterator.detrain_is_traced],
         }
@@ -70,6 +72,7 @@ class Datasets:
         """
         found: dict[str, Array] = {}
         reasons = []
+        self._with_positions = {}
         for key, iterator in self._alive():
             if mode == "forward" and not iterator.detrain_is_traced:
                 continue
@@ -77,10 +80,19 @@ class Datasets:
                 reasons.append("elements of a tf.data iterator are handed out again")
                 continue
             try:
-                found[key] = read_position(iterator, iterator._dataset, is_forced=mode == "seek" or iterator.detrain_is_traced)
+                is_forced = mode == "seek" or iterator.detrain_is_traced
+                read = functools.partial(read_position, iterator, iterator._dataset, is_forced=is_forced)
+                found[key] = self.read_with(iterator._dataset, read)
             except NoPosition as reason:
                 reasons.append(str(reason))
         return found, reasons
+
+    def read_with(self, dataset: Any, read: Callable[[], Array]) -> Array:
+        """Return the position of an iterator over a dataset, which `read` returns; note what shuffled sets have given by then."""
+        position, given = tensorflow_seeds.read_with(dataset, read)
+        self._with_positions.update(given)
+        found: Array = position
+        return found
 
     def restore(self, state: Mapping[str, Any], positions: Mapping[str, Array], mode: Mode, of_fit: Any) -> None:
         """Bring the iterators alive to where they were, and shuffled sets to the seeds that they give next.
@@ -100,7 +112,8 @@ class Datasets:
         for key, pulled in state["iterators"].items():
             iterator = alive.get(key)
             if iterator is not None and key in positions and (mode != "forward" or key in state["uncounted"]):
-                set_position(iterator, positions[key])
+                setting = functools.partial(set_position, iterator, positions[key])
+                tensorflow_seeds.set_with(iterator._dataset, state["seeds"], setting)
                 iterator.detrain_pulled = pulled
             elif iterator is not None:
                 behind.setdefault(id(getattr(iterator, "detrain_source", iterator)), []).append((iterator, pulled))

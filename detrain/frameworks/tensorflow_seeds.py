@@ -8,6 +8,7 @@ with a probe, an iterator over an empty set, whose position (TensorFlow's own fo
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ _GIVEN: Final = b"epoch_num_random_samples"
 _SEEDS: Final = "detrain_seeds"
 _DRAWN: Final = "detrain_drawn"
 _CACHE: Final = "detrain_cache"
+_FAR: Final = 1_000_003
+"""More numbers than anything takes ahead. TensorFlow passes over them one by one."""
 _TYPES: Final = [tf.int64]
 _SHAPES: Final = [tf.TensorShape([])]
 
@@ -150,6 +153,35 @@ def cache_of(dataset: Any) -> Cache | None:
 def given(dataset: Any) -> dict[str, int]:
     """Return what the sets that a dataset draws from have given, by their names."""
     return {seeds.key: seeds.given for seeds in drawn(dataset).at_start | drawn(dataset).later}
+
+
+def read_with(dataset: Any, read: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+    """Return what `read` returns of an iterator over a dataset, and what the sets had given at that very moment.
+
+    A stage of TensorFlow's may be drawing ahead meanwhile.
+    """
+    before = given(dataset)
+    while True:
+        found = read()
+        after = given(dataset)
+        if after == before:
+            return found, before
+        before = after
+
+
+def set_with(dataset: Any, was_given: Mapping[str, int], set_position: Callable[[], None]) -> None:
+    """Set an iterator over a dataset to a position, and the sets to what they had given.
+
+    It is in the position, and comes back as that is set, but not of a set that has run out while what stands behind it has not (a
+    last batch that waits): that would go on with what it has given to iterators that TensorFlow makes on the way.
+    """
+    seeds = [each for each in drawn(dataset).at_start | drawn(dataset).later if each.key in was_given]
+    for each in seeds:
+        each.given = was_given[each.key] + _FAR
+    set_position()
+    for each in seeds:
+        if each.given >= was_given[each.key] + _FAR:
+            each.given = was_given[each.key]
 
 
 def watch() -> None:
