@@ -32,6 +32,7 @@ from detrain.frameworks import tensorflow_composites as composites
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
+from detrain.frameworks.keras_metrics import METRIC, metric_parts, remake_metric
 from detrain.frameworks.keras_state import Keras2State, KerasState, watch_frozen, watch_sets
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import FUNCTION, Builder
@@ -278,14 +279,22 @@ class TensorFlow:
         return tf.constant(array, tf.string if array.dtype == object else None)
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return what a sparse or ragged tensor, indexed slices, a `TensorArray` or a compiled method are made of; else None."""
+        """Return what a sparse or ragged tensor, indexed slices, a `TensorArray` are made of; None for most else.
+
+        Compiled methods and metrics are described, too, if the loop has made them.
+        """
         made_of = self._builder.function_parts(value)
-        return composites.parts(value) if made_of is None else (FUNCTION, made_of)
+        if made_of is not None:
+            return FUNCTION, made_of
+        made_of = None if self._builder.holds_metrics else metric_parts(self._births, value)
+        return composites.parts(value) if made_of is None else (METRIC, made_of)
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
         """Return what `parts` described."""
         if kind == FUNCTION:
             return self._builder.remake_function(*parts)
+        if kind == METRIC:
+            return remake_metric(self._births, *parts)
         made: object | None = composites.remake(kind, parts, current)
         return made
 

@@ -52,6 +52,8 @@ class Builder:
         self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
         """How the loop has compiled methods."""
         self.is_in_loop = False
+        self.holds_metrics = False
+        """Whether a compiled function has taken hold of a metric that the loop has made."""
         self._layer_ahead: Any = None
         """The layer of Keras's that is being built ahead."""
         self._watch_functions()
@@ -243,6 +245,7 @@ class Builder:
             owner = births.owner(frame, polymorphic_function.Function)
             with building.unit(owner, lambda: self._describe_trace(frame, owner)):
                 graph = original_trace(*args, **kwargs)
+                self._note_captured(graph)
                 if owner and _FIRST_VALUES not in [getattr(each, "__qualname__", "") for each in args[1:2]]:
                     building.note_form(_form(graph))
                 return graph
@@ -250,6 +253,13 @@ class Builder:
         polymorphic_function.Function.__init__ = function_made
         func_graph.FuncGraph.__init__ = graph_made
         func_graph.func_graph_from_py_func = traced
+
+    def _note_captured(self, graph: Any) -> None:
+        """Note whether a function has taken hold of a metric that the loop has made: it stays with it when there is another."""
+        handles = {id(outer) for outer, _inner in graph.captures if outer.dtype is tf.resource}
+        for key, variable in self._births.living(tf.Variable) if handles and not self.holds_metrics else ():
+            if self._births.is_of_loop(variable) and id(getattr(variable, "handle", None)) in handles:
+                self.holds_metrics |= hasattr(self._births.find(key.rpartition("/")[0]), "update_state")
 
     def _describe_trace(self, frame: FrameType | None, owner: str) -> str | None:
         """Return the call that a function is being traced for, from its frame on the stack."""

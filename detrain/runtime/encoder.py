@@ -209,7 +209,8 @@ class Encoder(Leaves):
             return self._encode_array("tensor", value, tensor, path)
         if is_user_class(cls):
             return self._encode_user_object(number, value, path)
-        described = self._hooks.parts(value)
+        is_marked = self._hooks.holds_variables(value) and self._kinds.is_marked(value)
+        described = None if is_marked else self._hooks.parts(value)
         if described is not None:
             return ["made", described[0], self._encode_all(described[1], path)]
         is_kept = self._kinds.is_of_library(value) and not self._kinds.is_choice(value)

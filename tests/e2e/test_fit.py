@@ -243,8 +243,9 @@ SLOW = {
     "a GAN on a filtered set of unknown length",
     "two replicas",
     "mixed precision, a fit as a step of a loop",
+    "folds, eager, then fine-tuning",
 }
-"""What `tests/programs` have a like of."""
+"""What `tests/programs` or others here have a like of, or what takes longest."""
 
 
 @pytest.mark.parametrize(

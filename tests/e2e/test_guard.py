@@ -369,7 +369,7 @@ OUT_OF_SIGHT = {
 }
 
 
-@pytest.mark.parametrize("obstacle", OUT_OF_SIGHT)
+@pytest.mark.parametrize("obstacle", [pytest.param(name, marks=[pytest.mark.slow] * ("cv2" in name)) for name in OUT_OF_SIGHT])
 def test_what_is_out_of_sight_stands_in_the_way_back(obstacle: str, server: Server, tmp_path: Path) -> None:
     head, body = OUT_OF_SIGHT[obstacle]
     source = head + EAGER.replace("        struck = strike()", f"        {body}\n        struck = strike()")

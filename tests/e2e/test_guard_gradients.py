@@ -74,7 +74,9 @@ def test_a_gradient_that_only_its_norm_shows_is_seen(tmp_path: Path) -> None:
     assert asked.out == without.out
 
 
-@pytest.mark.parametrize("text", [LOOP, FIT], ids=["loop", "fit in mixed precision"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(LOOP, id="loop"), pytest.param(FIT, id="fit in mixed precision", marks=pytest.mark.slow)]
+)
 def test_bits_are_those_of_the_bare_program_and_nothing_is_seen(text: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(text)
     asked = detrain("run", "--guard", "recover", "--guard-gradients", "program.py", cwd=tmp_path)

@@ -524,6 +524,29 @@ for epoch in range(4):
     print(slices[-1].values, slices[0], text, words, [seen[each.value.ref()] for each in model.variables], flush=True)
 show(*model.variables)
 """,
+    "metrics that a trainer makes for each epoch": """
+class Trainer:
+    def __init__(self):
+        self.weights, self.optimizer = tf.Variable(tf.ones([5, 3])), keras.optimizers.SGD(1e-2)
+    def train(self):
+        for epoch in range(4):
+            self.mean = keras.metrics.Mean()
+            self.others = {"auc": keras.metrics.AUC(num_thresholds=9), "rest": [keras.metrics.F1Score(threshold=0.5)]}
+            for step, (a, b) in enumerate(data):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((a @ self.weights - b) ** 2)
+                self.optimizer.apply_gradients([(tape.gradient(loss, self.weights), self.weights)])
+                self.mean.update_state(loss)
+                for metric in self.others["auc"], *self.others["rest"]:
+                    metric.update_state(b > 0, tf.sigmoid(a @ self.weights))
+                die(f"{epoch}:{step}")
+            print(epoch, float(self.mean.result()), float(self.others["auc"].result()), self.others["rest"][0].result(), flush=True)
+        print(self.mean.name, [each.path for each in self.others["rest"][0].variables])
+
+trainer = Trainer()
+trainer.train()
+show(trainer.weights)
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)
@@ -601,13 +624,33 @@ for epoch in range(2):
 """
 
 
+HELD = """
+class Trainer:
+    @tf.function
+    def note(self, loss):
+        self.mean.update_state(loss)  # of the first epoch, for ever
+    def train(self):
+        weights, optimizer = tf.Variable(tf.ones([5, 3])), keras.optimizers.SGD(1e-2)
+        for epoch in range(2):
+            self.mean = keras.metrics.Mean()
+            for a, b in data:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((a @ weights - b) ** 2)
+                optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+                self.note(loss)
+
+Trainer().train()
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "named"),
     [
+        (HELD, "self in Trainer.train().mean (keras.src.metrics.reduction_metrics.Mean: with variables of its own)"),
         (SAMPLED, "log_uniform_candidate_sampler in train_step (a random op whose state TensorFlow keeps)"),
         (CACHED, "what a cache() of tf.data holds"),
     ],
-    ids=["a random op without a twin", "a cache that Python fills"],
+    ids=["a metric that a compiled function holds", "a random op without a twin", "a cache that Python fills"],
 )
 def test_what_nobody_can_read_is_named_at_the_first_checkpoint(source: str, named: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"

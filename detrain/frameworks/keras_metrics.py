@@ -1,0 +1,48 @@
+"""Metrics of Keras that a loop makes, a new one for each epoch: they are made again, by their settings, under their names.
+
+Their values are variables, and come back as those of any others. Only classes that Keras itself offers are made, and of settings
+that are numbers, texts and truths: a checkpoint names neither a class of the program's nor code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any, Final
+
+from detrain.frameworks.births import Births
+
+METRIC: Final = "keras.Metric"
+_LIBRARIES: Final = ("keras", "tf_keras")
+_PLAIN: Final = (bool, int, float, str, type(None))
+
+
+def metric_parts(births: Births, value: Any) -> list[object] | None:
+    """Return the library, the class, the key and the settings of a metric that the loop has made, or None for anything else."""
+    if not births.is_of_loop(value):
+        return None
+    library = next(
+        (name for name in _LIBRARIES if name in sys.modules and _class_of(name, type(value).__name__) is type(value)), None
+    )
+    if library is None:
+        return None
+    settings = value.get_config()
+    is_plain = all(type(each) in _PLAIN or (type(each) is list and {*map(type, each)} <= {*_PLAIN}) for each in settings.values())
+    return [library, type(value).__name__, births.key(value), json.dumps(settings)] if is_plain else None
+
+
+def remake_metric(births: Births, library: str, name: str, key: str, settings: str) -> object | None:
+    """Return the metric with a key, made again if there is none; None if this Keras has no such class."""
+    found = births.find(key)
+    cls = _class_of(library, name) if library in _LIBRARIES else None
+    if found is None and cls is not None:
+        with births.naming(key):
+            found = cls.from_config(json.loads(settings))
+    return found
+
+
+def _class_of(library: str, name: str) -> Any:
+    metrics = importlib.import_module(library).metrics
+    found = vars(metrics).get(name)
+    return found if isinstance(found, type) and issubclass(found, metrics.Metric) else None
