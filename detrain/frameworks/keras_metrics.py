@@ -28,18 +28,24 @@ def metric_parts(births: Births, value: Any) -> list[object] | None:
     if library is None:
         return None
     settings = value.get_config()
-    is_plain = all(type(each) in _PLAIN or (type(each) is list and {*map(type, each)} <= {*_PLAIN}) for each in settings.values())
-    return [library, type(value).__name__, births.key(value), json.dumps(settings)] if is_plain else None
+    return [library, type(value).__name__, births.key(value), json.dumps(settings)] if _is_plain(settings) else None
 
 
 def remake_metric(births: Births, library: str, name: str, key: str, settings: str) -> object | None:
-    """Return the metric with a key, made again if there is none; None if this Keras has no such class."""
+    """Return the metric with a key, made again if there is none; None if Keras has no such class, or not with such settings."""
     found = births.find(key)
     cls = _class_of(library, name) if library in _LIBRARIES else None
-    if found is None and cls is not None:
+    given = json.loads(settings)
+    if found is None and cls is not None and _is_plain(given):
         with births.naming(key):
-            found = cls.from_config(json.loads(settings))
+            found = cls.from_config(given)
     return found
+
+
+def _is_plain(settings: dict[str, Any]) -> bool:
+    """Return whether Keras looks up nothing by a name in the settings: a function, an object of another class."""
+    values = [item for each in settings.values() for item in (each if type(each) is list else [each])]
+    return "fn" not in settings and all(type(each) in _PLAIN for each in values)
 
 
 def _class_of(library: str, name: str) -> Any:
