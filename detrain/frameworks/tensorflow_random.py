@@ -52,6 +52,10 @@ _NOT_LIFTED: Final = (
 """Random ops that have no stateless twin."""
 
 
+_NEVER_RUN: Final = (BUILDING_GRAPH, "scratch_graph", "keras_graph", "build_graph")
+"""Parts of the names of graphs."""
+
+
 _VALUES: Final = ("shape", "num_samples", "minval", "maxval")
 """Arguments whose values decide how much is drawn."""
 
@@ -385,10 +389,11 @@ def _traced_function() -> Any:
     """Return the outermost function graph being traced, or None in eager code and in the functions of tf.data.
 
     The graph in which a layer is built ahead is none: nothing runs it, and what is traced inside of it was traced in eager code.
+    Nor are those in which Keras finds out shapes, as often as it has to: the draws there must not be counted among a function's.
     """
     graph = ops.get_default_graph()
     outermost = None
-    while isinstance(graph, func_graph.FuncGraph) and graph.name != BUILDING_GRAPH:
+    while isinstance(graph, func_graph.FuncGraph) and not any(name in graph.name for name in _NEVER_RUN):
         outermost = graph
         if str(graph.name).startswith("Dataset_"):
             return None

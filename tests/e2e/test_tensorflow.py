@@ -524,6 +524,26 @@ for epoch in range(4):
     print(slices[-1].values, slices[0], text, words, [seen[each.value.ref()] for each in model.variables], flush=True)
 show(*model.variables)
 """,
+    "a stateful dropout of Keras 2, whose model meets another size of batch in its evaluation": """
+import tf_keras
+
+net = tf_keras.Sequential([tf_keras.layers.Dense(8), tf_keras.layers.Dropout(0.3), tf_keras.layers.Dense(3)])
+optimizer = tf_keras.optimizers.Adam(1e-2)
+
+@tf.function
+def train_step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((net(a, training=True) - b) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    return loss
+
+for epoch in range(4):
+    for step, (a, b) in enumerate(data.take(5 if epoch else 4)):  # the fifth is of four
+        loss = train_step(a, b)
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r} {float(tf.reduce_sum(net(x[:12])))!r}", flush=True)
+show(*net.variables)
+""",
     "metrics that a trainer makes for each epoch": """
 class Trainer:
     def __init__(self):
