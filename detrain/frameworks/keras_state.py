@@ -33,6 +33,9 @@ _PARTS: Final = ("_layers", "_optimizer", "optimizer")
 _SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm", "_u_product_counter")
 """Private attributes of Keras 2 that lie behind public ones, and what Nadam counts where its steps are not compiled."""
 
+_SEEDS_2: Final = "_random_generator"
+"""What layers of Keras 2 draw by: given a seed, it counts that up with each draw."""
+
 _CONFIG: Final = frozenset({"floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch"})
 _SEED: Final = "global_random_seed"
 _GENERATOR: Final = "global_seed_generator"
@@ -184,7 +187,9 @@ class Keras2State:
             for name, content in attributes.get(key, {}).items():
                 if _is_same(now.get(name, ABSENT), content):
                     continue
-                if name[0] == "_":  # of this object alone: to set the property `trainable` sets it of all layers in it
+                if name == _SEEDS_2:
+                    vars(value)[name]._seed = content
+                elif name[0] == "_":  # of this object alone: to set the property `trainable` sets it of all layers in it
                     vars(value)[name] = content
                 else:
                     setattr(value, name, content)
@@ -257,8 +262,13 @@ def _scalars(value: Any) -> dict[str, Any]:
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    """Return what a program sets on an object of Keras 2; what else is private says how far it is built."""
-    return {name: item for name, item in _scalars(value).items() if name[0] != "_" or name in _SET_2}
+    """Return what a program sets on an object of Keras 2, and the seed that it draws with next, if it was given one.
+
+    What else is private says how far it is built.
+    """
+    found = {name: item for name, item in _scalars(value).items() if name[0] != "_" or name in _SET_2}
+    seed = getattr(vars(value).get(_SEEDS_2), "_seed", None)
+    return found if seed is None else found | {_SEEDS_2: seed}
 
 
 def _masks(value: Any) -> dict[str, Any]:

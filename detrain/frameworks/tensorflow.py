@@ -508,7 +508,7 @@ class TensorFlow:
         classes = (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
         for cls in classes:
             self._watch_class(cls)
-        watch_sets(self._moments.note_set, classes)
+        watch_sets(self._moments.note_set, (*classes, tf_keras.src.backend.RandomGenerator))
         self._builder.watch_keras_2()
         self._keras_2 = Keras2State(self._births)
         if self._instruments is not None:

@@ -170,16 +170,16 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
 show(*early.variables, *late.variables)
 """,
-    "recurrent cells of Keras 2 that are called by hand keep their masks": """
+    "recurrent cells of Keras 2 that are called by hand keep their masks, and a dropout counts its seed up": """
 import tf_keras
 
-cell = tf_keras.layers.LSTMCell(8, dropout=0.5, recurrent_dropout=0.3)
+cell, drop = tf_keras.layers.LSTMCell(8, dropout=0.5, recurrent_dropout=0.3), tf_keras.layers.Dropout(0.5, seed=7)
 cell.build((None, 5))
 optimizer = tf_keras.optimizers.Adam(1e-2)
 for epoch in range(4):
     for step, (a, b) in enumerate(data):
         with tf.GradientTape() as tape:
-            out, _ = cell(a[:4], [tf.zeros((4, 8)), tf.zeros((4, 8))], training=True)
+            out, _ = cell(drop(a[:4], training=True), [tf.zeros((4, 8)), tf.zeros((4, 8))], training=True)
             loss = tf.reduce_mean((out[:, :3] - b[:4]) ** 2)
         optimizer.apply_gradients(zip(tape.gradient(loss, cell.trainable_variables), cell.trainable_variables))
         die(f"{epoch}:{step}")
