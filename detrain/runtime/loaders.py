@@ -25,7 +25,7 @@ from detrain.parsing import parse
 from detrain.runtime.config import Mode
 from detrain.runtime.derived import is_of_framework
 from detrain.runtime.graph import Encoded
-from detrain.runtime.naming import is_own_class, is_user_module
+from detrain.runtime.naming import is_own_class, is_user_module, module_of
 from detrain.runtime.stdlib_state import parts
 from detrain.structure import loop_nodes
 
@@ -191,9 +191,14 @@ def _is_plain(value: Any) -> bool:
     """Return whether drawing from an iterator runs only code of Python's, of a framework's, or of what offers its position."""
     described = parts(value)
     if described is None:
-        return type(value) in _STORES or is_of_framework(type(value)) or _offers(value)
+        return type(value) in _STORES or _is_brought_back(type(value)) or _offers(value)
     kind, items = described
     return kind.rpartition(".")[2] not in _CALLING and all(_is_plain(item) for part in items for item in _flat(part))
+
+
+def _is_brought_back(cls: type) -> bool:
+    """Return whether an iterator is one of TensorFlow's. Those of Keras (`flow`, of pictures) are Python with a state of its own."""
+    return is_of_framework(cls) and module_of(cls).partition(".")[0] not in ("keras", "tf_keras")
 
 
 def _flat(value: object) -> Iterator[object]:
