@@ -197,7 +197,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_brought_back(cls: type) -> bool:
-    """Return whether an iterator is one of TensorFlow's. Those of Keras (`flow`, of pictures) are Python with a state of its own."""
+    """Return whether an iterator is one of TensorFlow's. Those of Keras (over pictures) are Python with a state of its own."""
     return is_of_framework(cls) and module_of(cls).partition(".")[0] not in ("keras", "tf_keras")
 
 
