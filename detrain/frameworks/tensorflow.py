@@ -468,6 +468,7 @@ class TensorFlow:
         if module != "keras":
             return
         import keras
+        from keras.src.legacy.preprocessing.image import Iterator
         from keras.src.ops.operation import Operation
         from keras.src.utils import tracking
 
@@ -479,7 +480,7 @@ class TensorFlow:
         watch_frozen(self._moments.note_set)
         if self._gradients is not None:
             self._gradients.on_keras()
-        self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar)
+        self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar, Iterator)
         self._model_types += (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         _make_monitors_repeatable()
         self._container_types += (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedOrderedDict, tracking.TrackedSet)

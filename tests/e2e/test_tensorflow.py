@@ -544,6 +544,22 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r} {float(tf.reduce_sum(net(x[:12])))!r}", flush=True)
 show(*net.variables)
 """,
+    "Keras's pictures by index, whose seed counts up": """
+from keras.src.legacy.preprocessing.image import ImageDataGenerator
+
+flow = ImageDataGenerator(horizontal_flip=True).flow(np.tile(x, 5).reshape(24, 5, 5, 1), y, batch_size=5, seed=5)
+weights, optimizer = tf.Variable(tf.ones([25, 3])), keras.optimizers.SGD(1e-2)
+for epoch in range(4):
+    for step in range(len(flow)):
+        a, b = flow[step]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a.reshape(-1, 25) @ weights - b) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        die(f"{epoch}:{step}")
+    flow.on_epoch_end()
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+show(weights)
+""",
     "metrics that a trainer makes for each epoch": """
 class Trainer:
     def __init__(self):
