@@ -11,6 +11,8 @@ import json
 import sys
 from typing import Any, Final
 
+from tensorflow.python.distribute.values import DistributedVariable
+
 from detrain.frameworks.births import Births
 
 METRIC: Final = "keras.Metric"
@@ -27,6 +29,8 @@ def metric_parts(births: Births, value: Any) -> list[object] | None:
     )
     if library is None:
         return None
+    if any(isinstance(getattr(each, "_value", each), DistributedVariable) for each in value.variables):
+        return None  # it belongs to a strategy's scope
     settings = value.get_config()
     return [library, type(value).__name__, births.key(value), json.dumps(settings)] if _is_plain(settings) else None
 
