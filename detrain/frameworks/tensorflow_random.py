@@ -16,6 +16,7 @@ import functools
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -52,8 +53,8 @@ _NOT_LIFTED: Final = (
 """Random ops that have no stateless twin."""
 
 
-_NEVER_RUN: Final = (BUILDING_GRAPH, "scratch_graph", "keras_graph", "build_graph")
-"""Parts of the names of graphs."""
+_NEVER_RUN: Final = re.compile(rf"{re.escape(BUILDING_GRAPH)}|keras_graph|(.*_)?scratch_graph(_\d+)?")
+"""Names of graphs. A function that is traced has its own for its graph: one more word here may be a program's."""
 
 
 _VALUES: Final = ("shape", "num_samples", "minval", "maxval")
@@ -393,7 +394,7 @@ def _traced_function() -> Any:
     """
     graph = ops.get_default_graph()
     outermost = None
-    while isinstance(graph, func_graph.FuncGraph) and not any(name in graph.name for name in _NEVER_RUN):
+    while isinstance(graph, func_graph.FuncGraph) and _NEVER_RUN.fullmatch(graph.name) is None:
         outermost = graph
         if str(graph.name).startswith("Dataset_"):
             return None

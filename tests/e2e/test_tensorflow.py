@@ -530,8 +530,8 @@ import tf_keras
 net = tf_keras.Sequential([tf_keras.layers.Dense(8), tf_keras.layers.Dropout(0.3), tf_keras.layers.Dense(3)])
 optimizer = tf_keras.optimizers.Adam(1e-2)
 
-@tf.function
-def train_step(a, b):
+@tf.function  # by a name that Keras gives a graph which never runs
+def build_graph(a, b):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((net(a, training=True) - b) ** 2)
     optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
@@ -539,7 +539,7 @@ def train_step(a, b):
 
 for epoch in range(4):
     for step, (a, b) in enumerate(data.take(5 if epoch else 4)):  # the fifth is of four
-        loss = train_step(a, b)
+        loss = build_graph(a, b)
         die(f"{epoch}:{step}")
     print(f"epoch {epoch} loss {float(loss)!r} {float(tf.reduce_sum(net(x[:12])))!r}", flush=True)
 show(*net.variables)
