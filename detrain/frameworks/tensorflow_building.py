@@ -111,7 +111,7 @@ class Builder:
         self._list_types = (*self._list_types, TrackedList)
         building, births = self._building, self._births
         building.names = names_given
-        original_build, original_apply = keras.Layer._maybe_build, keras.optimizers.Optimizer.apply
+        original_build = keras.Layer._maybe_build
         original_metrics = CompileMetrics.build
         original_initialize = Variable._initialize
         self._keras_types, self._layer_types = (Variable,), (keras.Layer,)
@@ -129,14 +129,6 @@ class Builder:
             with building.unit(births.key(layer) or "", lambda: self._describe_call((), call_spec.user_arguments_dict, scope)):
                 return original_build(layer, call_spec)
 
-        @functools.wraps(original_apply)
-        def applied(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            if optimizer.built or tf.inside_function() or trainable_variables is None:
-                return original_apply(optimizer, grads, trainable_variables)
-            trainable_variables = list(trainable_variables)
-            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((trainable_variables,), {})):
-                return original_apply(optimizer, grads, trainable_variables)
-
         @functools.wraps(original_initialize)
         def initialized(variable: Any, value: Any) -> None:
             original_initialize(variable, value)
@@ -153,8 +145,23 @@ class Builder:
 
         CompileMetrics.build = metrics_built
         keras.Layer._maybe_build = built
-        keras.optimizers.Optimizer.apply = applied
+        for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+            self._watch_apply(optimizer)
         Variable._initialize = initialized
+
+    def _watch_apply(self, cls: Any) -> None:
+        """Watch how an optimizer of Keras is built by its first `apply`, eagerly."""
+        building, births, original = self._building, self._births, cls.apply
+
+        @functools.wraps(original)
+        def applied(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if optimizer.built or tf.inside_function() or trainable_variables is None:
+                return original(optimizer, grads, trainable_variables)
+            trainable_variables = list(trainable_variables)
+            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((trainable_variables,), {})):
+                return original(optimizer, grads, trainable_variables)
+
+        cls.apply = applied
 
     def watch_keras_2(self) -> None:
         """Watch the layers of Keras 2. Each is built by itself, when it is first called: the call stands on the stack."""

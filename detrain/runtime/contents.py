@@ -173,19 +173,26 @@ class Contents:
 
 def _watch_h5py(contents: Contents) -> None:
     with contextlib.suppress(ImportError, AttributeError):
-        from h5py import h5f  # slow to import, and there anyway where checkpoints are
+        from h5py import h5f, h5fd, h5p  # slow to import, and there anyway where checkpoints are
 
         real_open, real_create = h5f.open, h5f.create
 
+        def is_in_memory(*given: Any) -> bool:
+            """Return whether a file lies in an object of Python's, as our own checkpoints do while they are written."""
+            access = [each for each in given if isinstance(each, h5p.PropFAID)]
+            return any(each.get_driver() == h5fd.fileobj_driver for each in access)
+
         @functools.wraps(real_open)
         def open_file(name: bytes, flags: int = h5f.ACC_RDWR, *arguments: Any, **keywords: Any) -> Any:
-            path = os.path.abspath(os.fsdecode(name))
-            (contents.reads if flags & h5f.ACC_RDWR == 0 else contents.changes)(path)
+            if not is_in_memory(*arguments, *keywords.values()):
+                path = os.path.abspath(os.fsdecode(name))
+                (contents.reads if flags & h5f.ACC_RDWR == 0 else contents.changes)(path)
             return real_open(name, flags, *arguments, **keywords)
 
         @functools.wraps(real_create)
         def create_file(name: bytes, *arguments: Any, **keywords: Any) -> Any:
-            contents.writes(os.path.abspath(os.fsdecode(name)))
+            if not is_in_memory(*arguments, *keywords.values()):
+                contents.writes(os.path.abspath(os.fsdecode(name)))
             return real_create(name, *arguments, **keywords)
 
         h5f.open, h5f.create = open_file, create_file

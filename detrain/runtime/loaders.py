@@ -71,22 +71,36 @@ class Entered:
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
         self._count = 0
+        self._has_ended = True
+        """Whether the last run of a `for` loop has gone on to its end."""
+        self.is_new = False
+        """Whether a run behind the first has loaded nothing yet: the one before it ended at the same cursor, and is the one found."""
         self.written_between = ""
         """A file that code between two runs has written. A run that resumes behind it would write what is not yet trained."""
+        self.is_behind_break = False
+        """Whether a run was left before its end. A run that resumes behind it passes over the body that has left it."""
 
     def begin(self, frame: FrameType | None) -> None:
         """An epoch begins, in this frame; None: a batch loop that no epoch loop is around."""
         self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
-        self._last, self._count, self.written_between = None, 0, ""
+        self._last, self._count, self._has_ended, self.is_new = None, 0, True, False
+        self.written_between, self.is_behind_break = "", False
 
     def note(self, loop: Loop, frame: FrameType, written: str = "") -> None:
         """A loop is at the head of a turn. `written`: a file that was written since the run of a loop before it ended."""
         now = loop.turn_of if loop.turn_of is not None else (id(frame), frame.f_lasti)
+        self.is_new = now != self._last and self._count > 0
+        if self.is_new:
+            self.written_between = self.written_between or written
+            self.is_behind_break |= not self._has_ended
         if now != self._last:
             self._last = now
             self._count += 1
-            if self._count > 1 and not self.written_between:
-                self.written_between = written
+        self._has_ended = loop.turn_of is None
+
+    def end(self) -> None:
+        """The loop has run out."""
+        self._has_ended = True
 
     def is_first(self, loop: Loop, frame: FrameType) -> bool:
         """Return whether a loop is the only one that the epoch has entered, and that only once."""

@@ -430,6 +430,7 @@ class Session:
     def end_load(self, frame: FrameType) -> None:
         """There was no further batch: the loader has run out. A batch loop outside of any epoch loop is a phase of its own."""
         self.contents.written_last = ""
+        self._entered.end()
         if self.experiment is not None:
             self.experiment.end_load()
         if self.recovery is not None:
@@ -510,7 +511,9 @@ class Session:
 
     def _is_due_in_epoch(self) -> bool:
         every = self._config.every
-        if self._batch == 0 or self._epoch_base != self._epoch or (every.unit != "epochs" and self._is_behind_a_file()):
+        if self._batch == 0 or self._epoch_base != self._epoch or self._entered.is_new:
+            return False
+        if every.unit != "epochs" and self._is_beyond_return():
             return False
         if self._termination.is_requested:
             return every.unit != "epochs"
@@ -518,16 +521,23 @@ class Session:
             return self._batches_done % max(int(every.count), 1) == 0
         return self._saves.is_due_by_time(time.monotonic())
 
-    def _is_behind_a_file(self) -> bool:
-        """Return whether code between the batch loops of this epoch has written a file, and say so when it first has."""
+    def _is_beyond_return(self) -> bool:
+        """Return whether the batch loops of this epoch up to here cannot be gone through again, and say so when it first is so."""
         path = self._entered.written_between
-        if path and not self._has_said_behind:
+        if not path and not self._entered.is_behind_break:
+            return False
+        if not self._has_said_behind:
             self._has_said_behind = True
-            report.say(
-                f"code between the batch loops of an epoch writes {self._files.shown(path)}: no checkpoint is taken from there to "
-                "the epoch's end, because a run that resumed behind it would write it again, without what was trained"
+            why = (
+                f"code between the batch loops of an epoch writes {self._files.shown(path)}"
+                if path
+                else "a batch loop is left before its end, and others follow in the same epoch"
             )
-        return bool(path)
+            then = "write it again, without what was trained" if path else "not leave it there"
+            report.say(
+                f"{why}: no checkpoint is taken from there to the epoch's end, because a run that resumed behind it would {then}"
+            )
+        return True
 
     def _note_streams(self, address: tuple[int, int, int]) -> None:
         """Record the random streams if the body that has just ended drew from one."""

@@ -189,6 +189,25 @@ def test_no_resume_runs_code_between_batch_loops_that_writes_files(
         assert (killed / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+@pytest.mark.parametrize(
+    ("last", "resumes_at"), [("pass", "1:6"), ("if i > 10: break", "1:3")], ids=["both run out", "the first is left by break"]
+)
+def test_killed_in_the_first_batch_of_an_epochs_second_loop(last: str, resumes_at: str, tmp_path: Path, run: Run) -> None:
+    """The end of the first loop and the start of the second are one cursor; and who passes over bodies does not `break`."""
+    loop = f"    for i in np.random.permutation(12)[:6]:\n        x = load(i)\n        optimizer.apply_gradients(x)\n        {last}\n"
+    second = "    for i in np.random.permutation(12):\n        x = load(i)\n        optimizer.apply_gradients(x)\n"
+    text = COUNTING + f"for epoch in range(3):\n{loop}    n = 0\n{second}        die(f'{{epoch}}:{{n}}')\n        n += 1\nshow(optimizer.weights)\n"
+    whole = run(text, tmp_path, "--bare")
+
+    died = run(text, tmp_path, "--every", "1b", die_at="1:0")
+    resumed = run(text, tmp_path, "--every", "1b")
+
+    assert died.status == -9
+    assert resumed.status == 0, resumed.err
+    assert resumed.out == whole.out
+    assert died.err.count("a batch loop is left before its end") == int(last != "pass")
+
+
 @pytest.mark.parametrize("name", FORWARDED)
 def test_batches_are_loaded_again_where_a_seek_might_not_be_exact(name: str, tmp_path: Path, run: Run) -> None:
     text, why = FORWARDED[name]

@@ -376,6 +376,22 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r} sample {sample.numpy().tobytes().hex()[:32]}", flush=True)
 show(*generator.variables, *critic.variables, average)
 """,
+    "a scaled loss, whose scale is the first one until the optimizer is built": """
+import tf_keras
+
+model, optimizer = keras.Sequential([keras.layers.Dense(3)]), keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), 8.0, 3)
+scale, old = tf.Variable(1.0), tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.Adam(1e-2), True, 8.0, 3)
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean((model(a, training=True) * scale - b) ** 2)
+            scaled, old_scaled = optimizer.scale_loss(loss), old.get_scaled_loss(loss)
+        optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
+        old.apply_gradients([(old.get_unscaled_gradients([tape.gradient(old_scaled, scale)])[0], scale)])
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", float(optimizer.dynamic_scale), float(old.loss_scale), flush=True)
+show(*model.variables, *optimizer.variables, scale, *old.variables)
+""",
     "a linear adversary and a moving average": """
 generator = keras.Sequential([keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(5)])
 critic = keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
