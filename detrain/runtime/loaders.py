@@ -74,7 +74,7 @@ class Entered:
         self._has_ended = True
         """Whether the last run of a `for` loop has gone on to its end."""
         self.is_new = False
-        """Whether a run behind the first has loaded nothing yet: the one before it ended at the same cursor, and is the one found."""
+        """Whether a run behind the first has loaded nothing yet: it is where the one before it has ended, which is found first."""
         self.written_between = ""
         """A file that code between two runs has written. A run that resumes behind it would write what is not yet trained."""
         self.is_behind_break = False

@@ -379,7 +379,8 @@ show(*generator.variables, *critic.variables, average)
     "a scaled loss, whose scale is the first one until the optimizer is built": """
 import tf_keras
 
-model, optimizer = keras.Sequential([keras.layers.Dense(3)]), keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), 8.0, 3)
+model = keras.Sequential([keras.layers.Dense(3)])
+optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), 8.0, 3)
 scale, old = tf.Variable(1.0), tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.Adam(1e-2), True, 8.0, 3)
 for epoch in range(4):
     for step, (a, b) in enumerate(data):
