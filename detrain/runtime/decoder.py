@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import struct
 import types
@@ -19,7 +20,6 @@ from detrain.runtime.naming import (
     STATIC,
     class_name,
     container_base,
-    find_class,
     find_method,
     find_static,
     is_own_class,
@@ -222,7 +222,7 @@ class Decoder(Leaves):
 
     def _decode_user_object(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         _kind, name, attributes, slots, content = node
-        cls = find_class(name, current)
+        cls = self._class(name, current)
         if cls is None:
             self._miss(path, f"class {name!r} is not there")
             return current
@@ -323,7 +323,8 @@ class Decoder(Leaves):
         ]
         made = self._hooks.remake(kind, values, current)
         if made is None:
-            made = remake(kind, values, current)
+            with contextlib.suppress(TypeError, ValueError):  # of parts that are not there
+                made = remake(kind, values, current)
         if made is None:
             self._miss(path, f"this Python cannot make {kind}")
         return ABSENT if made is None else made

@@ -22,7 +22,7 @@ from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import named_dtype
 from detrain.runtime.graph import ABSENT, BIT_GENERATORS, NANS, Hooks, Item, shown
 from detrain.runtime.memory import axes_of, memory_of, owner_of
-from detrain.runtime.naming import find_class, find_enum
+from detrain.runtime.naming import class_name, find_class, find_enum, is_own_class
 
 _DOUBLE: Final = struct.Struct("<d")
 _TEXTS: Final[dict[str, Callable[[str], object]]] = {
@@ -247,7 +247,7 @@ class Leaves:
         if kind == "enum":
             return self._decode_enum(rest, current, path)
         if kind == "namedtuple":
-            cls: Any = find_class(rest[0], current)
+            cls: Any = self._class(rest[0], current)
             values = self._items(rest[1], list(current) if type(current) is cls else [], path)
             if cls is None or not issubclass(cls, tuple):
                 self._miss(path, f"class {rest[0]!r} is not there")
@@ -286,7 +286,7 @@ class Leaves:
         return makers[kind](*parts)
 
     def _decode_enum(self, rest: list[Item], current: Any, path: str) -> Any:
-        cls = find_enum(rest[0], current)
+        cls = find_enum(rest[0].partition(" @ ")[0], current) or self._class(rest[0], ABSENT)
         if cls is not None and issubclass(cls, enum.Flag) and rest[2] is not None:
             return cls(self.decode(rest[2], ABSENT, path))
         member = cls.__members__.get(rest[1]) if cls is not None else None
@@ -294,6 +294,14 @@ class Leaves:
             self._miss(path, f"there is no {rest[1]!r} in the enumeration {rest[0]!r}")
             return current
         return member
+
+    def _class(self, described: str, current: object) -> Any:
+        """Return the class of the program with a name, the one at its address if it has one, or None."""
+        name, _, address = described.partition(" @ ")
+        found = self._baseline.at(address)
+        if isinstance(found, type) and class_name(found) == name and is_own_class(found):
+            return found
+        return find_class(name, current)
 
 
 def _bits_of(stream: Any) -> Any:

@@ -259,7 +259,7 @@ class Encoder(Leaves):
         cls = type(value)
         self._note_classes(cls)
         if hasattr(cls, "_fields") and issubclass(cls, tuple):
-            return ["namedtuple", class_name(cls), self._encode_all(tuple.__iter__(value), path)]
+            return ["namedtuple", self._name_of(cls, path), self._encode_all(tuple.__iter__(value), path)]
         own = own_attributes(value)
         attributes = None if own is value else self._encode_pairs(own or {}, path)
         slots = {name: item for name, slot in slots_of(cls).items() if (item := read_slot(slot, value)) is not None}
@@ -268,7 +268,8 @@ class Encoder(Leaves):
             content: list[Item] | None = self._encode_set(number, value, path)
         else:
             content = None if base is None else self._encode_container(number, base, value, path)
-        return ["object", class_name(cls), attributes, self._encode_pairs({n: i[0] for n, i in slots.items()}, path), content]
+        named = self._encode_pairs({n: i[0] for n, i in slots.items()}, path)
+        return ["object", self._name_of(cls, path), attributes, named, content]
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
         """An object of a class that derives from a library's stays as it is; what the program's methods store there is state."""

@@ -32,9 +32,11 @@ from detrain.runtime.kinds import TEXTS, Kinds
 from detrain.runtime.memory import address_of, axes_of, memory_of, owner_of
 from detrain.runtime.naming import (
     class_name,
+    is_findable,
+    is_own_class,
     type_name,
 )
-from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still
+from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still, takes_in
 
 
 class Leaves:
@@ -116,8 +118,17 @@ class Leaves:
             return ["zoneinfo", value.key]
         if issubclass(cls, enum.Enum):
             bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
-            return ["enum", class_name(cls), value.name, bits]
+            return ["enum", self._name_of(cls, path), value.name, bits]
         return None
+
+    def _name_of(self, cls: type, path: str) -> str:
+        """Return the name of an object's class; behind it, where no name leads to a class made in a function, its address."""
+        if is_findable(cls) or not is_own_class(cls):
+            return class_name(cls)
+        if self._collects:
+            self._baseline.add(cls, "" if self._is_unordered else f"{path}.__class__")
+        address = self._baseline.address(cls)
+        return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
 
     def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
         """Encode NumPy's scalars, dtypes and generators, and Python's generator."""
@@ -213,7 +224,7 @@ class Leaves:
         elif isinstance(now, Unreadable) and not self._is_loader:
             self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
         elif not self._baseline.is_at(value, now):
-            if self._are_loads_replayed:
+            if self._are_loads_replayed and not takes_in(value):
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
                 return place_of(value)
             self._lose(number, path, f"{type_name(value)}: it has moved on")

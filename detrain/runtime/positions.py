@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import contextvars
+import dis
 import functools
 import io
 import itertools
@@ -15,7 +16,7 @@ import logging
 import sys
 import threading
 import weakref
-from types import GeneratorType
+from types import CodeType, GeneratorType
 from typing import Any, Final
 
 import numpy as np
@@ -87,9 +88,34 @@ def position(value: Any) -> object:
 
 def place_of(value: Any) -> str | None:
     """Return the position of an object as text that is the same in another process, or None if it has none such."""
+    if isinstance(value, GeneratorType):
+        return _place_of_generator(value)
     now = position(value)
-    is_stable = not isinstance(value, GeneratorType) and type(now) not in (object, Unreadable)
-    return repr(now) if is_stable and now is not None else None
+    return repr(now) if now is not None and type(now) not in (object, Unreadable) else None
+
+
+def _place_of_generator(value: Any) -> str | None:
+    """Return where a generator of the program is, as far as counters and texts among its names tell it."""
+    frame = value.gi_frame
+    if frame is None:
+        return "ended"
+    if not is_user_file(frame.f_code.co_filename):
+        return None  # a progress bar keeps the time
+    told = sorted((name, item) for name, item in frame.f_locals.items() if type(item) in (bool, int, str))
+    inner = value.gi_yieldfrom
+    return digest_bytes(repr((frame.f_lasti, told, None if inner is None else place_of(inner))).encode())
+
+
+def takes_in(value: object) -> bool:
+    """Return whether an object is a generator to which something can be sent: to load the same batches does not send it again."""
+    return isinstance(value, GeneratorType) and _uses_yields(value.gi_code)
+
+
+@functools.lru_cache(maxsize=512)
+def _uses_yields(code: CodeType) -> bool:
+    names = [each.opname for each in dis.get_instructions(code)]
+    behind = [names[index + 2 : index + 3] for index, name in enumerate(names) if name == "YIELD_VALUE"]  # a RESUME between
+    return any(each not in (["POP_TOP"], ["JUMP_BACKWARD_NO_INTERRUPT"]) for each in behind)  # the second of a `yield from`
 
 
 def _place(file: Any) -> object:

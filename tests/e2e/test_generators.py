@@ -136,6 +136,40 @@ def test_a_generator_that_reads_what_the_loop_changes_is_refused(tmp_path: Path,
     assert "does not yield again what it did" in last.err
 
 
+COROUTINE = """
+def averages():
+    total = 0.0
+    while True:
+        total += yield total
+means = averages()
+next(means)
+def shuffled():
+    return (np.random.normal(size=3) for _ in range(99))
+def batches():
+    yield from shuffled()
+source = batches()"""
+
+
+def test_what_was_sent_to_a_generator_is_named_though_batches_are_loaded_again(tmp_path: Path, detrain: Run) -> None:
+    """Loading the same batches does not send it again: a mean over batches began anew, in silence."""
+    text = LOOP.format(before=COROUTINE, load="x = next(source)", after="x = means.send(float(optimizer.weights.sum()))")
+    (tmp_path / "program.py").write_text(PRELUDE + text)
+    killed = detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="0:3")
+
+    assert "not captured, a resumed run will not have them as they are now: means (generator: it has moved on)" in killed.err
+
+
+def test_a_generator_that_bodies_draw_from_is_missed_where_its_counters_tell(tmp_path: Path, detrain: Run) -> None:
+    before = "def turns():\n    turn = 0\n    while True:\n        turn += 1\n        yield from [turn]\nticket = turns()\n"
+    loop = LOOP.format(before=before + COROUTINE.partition("next(means)")[2], load="x = next(source)", after="y = next(ticket)")
+    (tmp_path / "program.py").write_text(PRELUDE + loop)
+    detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="0:3")
+    last = detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+
+    assert last.status == 78
+    assert "ticket: generator is not where the first run had it, though the same batches were loaded again" in last.err
+
+
 YIELDS = st.sampled_from(
     ["yield", "yield 1", "yield 1, 2", "yield (1, 2)", "x = yield 3", "x = (yield)", "yield {'a': 1}['a']",
      "yield [\n        1,\n    ]",

@@ -1,4 +1,8 @@
-# Nested functions: the step, the schedule and the log share variables of the function around them by `nonlocal`.
+# Nested functions: the step, the schedule and the log share variables of the function around them by `nonlocal`, and the classes
+# of what is collected are made in a function.
+import collections
+import dataclasses
+import enum
 import random
 
 
@@ -33,12 +37,27 @@ def build(size):
 
 def main():
     optimizer, look = build(3)
+    Row = collections.namedtuple("Row", "number first")
+
+    @dataclasses.dataclass
+    class Best:
+        row: Row
+        of: list = dataclasses.field(default_factory=list)
+
+    class Sign(enum.Enum):
+        MINUS = "-"
+        PLUS = "+"
+
+    past, signs = [], {}
     rows = [[random.random() for _ in range(3)] for _ in range(9)]
     for epoch in range(4):
         random.shuffle(rows)
-        for row in rows:
+        for number, row in enumerate(rows):
             optimizer.apply_gradients(row, row[0] - row[1] + random.gauss(0, 0.01))
+            signs[epoch, number] = Sign.PLUS if row[0] > 0.5 else Sign.MINUS
+            past.append(Best(Row(number, row[0]), [row]))
         seen, rate, log, weights = look()
+        print(past[0], past[-1].row, isinstance(past[0], Best), [signs[epoch, number] for number in range(3)])
         print(f"epoch {epoch} seen {seen} rate {rate!r} loss {log['loss']!r}", flush=True)
     print("weights", [w.hex() for w in weights], type(optimizer).calls)
 
