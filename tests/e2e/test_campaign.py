@@ -40,14 +40,14 @@ AFTER = 4
 
 def test_the_guard_sees_what_does_harm_and_nothing_else_also_in_the_step_with_which_the_program_ends(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = detrain("random", "--guard", "-n", 24, "--seed", 3, "--after", AFTER, "--json", "program.py", cwd=tmp_path)
+    done = detrain("random", "--guard", "-n", 44, "--seed", 3, "--after", AFTER, "--json", "program.py", cwd=tmp_path)
     assert done.status == 0, done.err
     records = json.loads(done.out)
     golden = next((tmp_path / "ckpt").glob("program.faults/*/golden-guarded/log"))
     steps = [line["step"] for line in map(json.loads, golden.open()) if "step" in line]
     state = {(step["phase"], step["epoch"], step["batch"]): step["state"] for step in steps}
 
-    assert len(records) >= 20
+    assert len(records) >= 40
     seen = [record for record in records if record["alarm"] is not None]
     broken = [record for record in records if any(not _is_finite(step) for step in record["steps"])]
     unharmed = [

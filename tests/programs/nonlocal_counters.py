@@ -15,12 +15,9 @@ def build(size):
         return rate
 
     def note(loss):
-        def running(old):
-            nonlocal seen
-            seen += 1
-            return old + (loss - old) / seen
-
-        log["loss"] = running(log.get("loss", 0.0))
+        nonlocal seen
+        seen += 1
+        log["loss"] = log.get("loss", 0.0) + (loss - log.get("loss", 0.0)) / seen
 
     class Step:
         calls = 0
@@ -38,26 +35,22 @@ def build(size):
 def main():
     optimizer, look = build(3)
     Row = collections.namedtuple("Row", "number first")
+    Sign = enum.Enum("Sign", ["MINUS", "PLUS"])
 
     @dataclasses.dataclass
     class Best:
         row: Row
         of: list = dataclasses.field(default_factory=list)
 
-    class Sign(enum.Enum):
-        MINUS = "-"
-        PLUS = "+"
-
-    past, signs = [], {}
-    rows = [[random.random() for _ in range(3)] for _ in range(9)]
+    past, signs, rows = [], {}, [[random.random() for _ in range(3)] for _ in range(9)]
     for epoch in range(4):
         random.shuffle(rows)
         for number, row in enumerate(rows):
             optimizer.apply_gradients(row, row[0] - row[1] + random.gauss(0, 0.01))
             signs[epoch, number] = Sign.PLUS if row[0] > 0.5 else Sign.MINUS
             past.append(Best(Row(number, row[0]), [row]))
-        seen, rate, log, weights = look()
         print(past[0], past[-1].row, isinstance(past[0], Best), [signs[epoch, number] for number in range(3)])
+        seen, rate, log, weights = look()
         print(f"epoch {epoch} seen {seen} rate {rate!r} loss {log['loss']!r}", flush=True)
     print("weights", [w.hex() for w in weights], type(optimizer).calls)
 
