@@ -120,6 +120,9 @@ class Framework(Protocol):
     def parts(self, value: object) -> tuple[str, list[object]] | None:
         """Return the kind of a tensor of several parts and these, or None for anything else."""
 
+    def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
+        """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
+
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
         """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
 

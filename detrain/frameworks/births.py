@@ -95,7 +95,8 @@ class Births:
 
     def register_at_top(self, value: object, label: str) -> str:
         """Name a new object by its turn among all of the program: the method of a model that trains may make it, epoch by epoch."""
-        return self._enter(value, self.next_key(label, None))
+        key, self._given = self._given, None
+        return self._enter(value, self.next_key(label, None) if key is None else key)
 
     def next_key(self, label: str, frame: FrameType | None, value: object = None) -> str:
         """Return the key of the next object with this label that the innermost owner on the stack makes."""

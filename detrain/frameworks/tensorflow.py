@@ -38,7 +38,7 @@ from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import FUNCTION, Builder
 from detrain.frameworks.tensorflow_clock import settle_clock
 from detrain.frameworks.tensorflow_contents import watch_contents
-from detrain.frameworks.tensorflow_datasets import Datasets
+from detrain.frameworks.tensorflow_datasets import ITERATORS, Datasets
 from detrain.frameworks.tensorflow_files import watch_files
 from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
@@ -289,8 +289,14 @@ class TensorFlow:
         made_of = None if self._builder.holds_metrics else metric_parts(self._births, value)
         return composites.parts(value) if made_of is None else (METRIC, made_of)
 
+    def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
+        """Return what an iterator over a tf.data set is made of."""
+        return self._datasets.parts(value)
+
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return what `parts` described."""
+        """Return what `parts` or `parts_of_new` described."""
+        if kind in ITERATORS:
+            return self._datasets.remake(kind, *parts)
         if kind == FUNCTION:
             return self._builder.remake_function(*parts)
         if kind == METRIC:

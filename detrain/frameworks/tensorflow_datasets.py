@@ -19,10 +19,12 @@ from detrain.errors import Diverged, NotCapturable
 from detrain.frameworks import tensorflow_seeds
 from detrain.frameworks.births import Births
 from detrain.frameworks.tensorflow_hold import Pulls, runs_python
-from detrain.frameworks.tensorflow_positions import NoPosition, read_position, refusal, set_position, stages
+from detrain.frameworks.tensorflow_positions import NoPosition, can_be_drawn_again, read_position, refusal, set_position, stages
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 
+ITERATORS: Final = ("tensorflow.iterator", "tensorflow.numpy_iterator")
+"""The kinds of iterators that the loop has made, in a checkpoint."""
 _ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
 _AHEAD: Final = ("_Prefetch", "_Parallel")
 
@@ -42,6 +44,10 @@ class Datasets:
         self._called: dict[str, tuple[weakref.ref[Any], object]] = {}
         """Sets that Python makes the elements of, and what they call for these."""
         self._made: dict[str, int] = {}
+        self._described: set[str] = set()
+        """Keys of iterators that the loop has made, and a resumed process is to make again."""
+        self._restored: tuple[Mapping[str, Any], Mapping[str, Array], Any] | None = None
+        """What a resumed run was restored from: (state, positions, what the running `fit` draws from)."""
         self._with_positions: dict[str, int] = {}
         """What shuffled sets had given when the positions of iterators over them were read."""
         self._pulls: Pulls | None = None
@@ -68,13 +74,14 @@ class Datasets:
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
         """Return the positions of the iterators alive, as data, and why others have none.
 
-        With `forward` only of those that compiled functions advance: nobody counts what they draw, so it cannot be drawn again.
+        With `forward` only of those that compiled functions advance: nobody counts what they draw, so it cannot be drawn again;
+        and of those that the loop has made somewhere, which loading the same batches may not make.
         """
         found: dict[str, Array] = {}
         reasons = []
         self._with_positions = {}
         for key, iterator in self._alive():
-            if mode == "forward" and not iterator.detrain_is_traced:
+            if mode == "forward" and not iterator.detrain_is_traced and key not in self._described:
                 continue
             if self._pulls is not None and self._pulls.has_waiting(iterator):
                 reasons.append("elements of a tf.data iterator are handed out again")
@@ -124,8 +131,54 @@ class Datasets:
                 self.set_seeds(state["caches"][key])
                 for _element in cached:
                     pass
+        self._restored = state, positions, of_fit
+        self._settle_seeds()
+
+    def _settle_seeds(self) -> None:
+        assert self._restored is not None
+        state, _positions, of_fit = self._restored
         repeated = self._repeated(of_fit)
         self.set_seeds({key: given for key, given in state["seeds"].items() if key not in repeated})
+
+    def parts(self, value: Any) -> tuple[str, list[object]] | None:
+        """Return what an iterator is made of that has a position or can be drawn again, or None for anything else.
+
+        [its key, the set, what the sets that it draws from had given as seeds before it was made]
+        """
+        is_numpy = isinstance(value, dataset_ops.NumpyIterator)
+        iterator = value._iterator if is_numpy else value
+        if not self.is_counted(iterator):
+            return None
+        if refusal(iterator._dataset) is not None and (iterator.detrain_is_traced or not can_be_drawn_again(iterator._dataset)):
+            return None
+        key = self._births.key(iterator) or ""
+        self._described.add(key)
+        return ITERATORS[is_numpy], [key, iterator._dataset, iterator.detrain_given]
+
+    def remake(self, kind: str, key: str, dataset: Any, given: Mapping[str, int]) -> object | None:
+        """Return the iterator with a key, where it was; the one that is alive, if the code before the cut has made it again."""
+        iterator: Any = self._births.find(key)
+        if iterator is None and isinstance(dataset, dataset_ops.DatasetV2) and self._restored is not None:
+            state, positions, _of_fit = self._restored
+            if key not in state["iterators"]:
+                return None
+            self.set_seeds(given)
+            with self._births.naming(key):
+                iterator = iter(dataset)
+            if key in positions:
+                setting = functools.partial(set_position, iterator, positions[key])
+                tensorflow_seeds.set_with(dataset, state["seeds"], setting)
+                iterator.detrain_pulled = state["iterators"][key]
+            else:
+                _draw_again([(iterator, state["iterators"][key])])
+            self._settle_seeds()
+        if not self.is_counted(iterator):
+            return None
+        if kind != ITERATORS[1]:
+            return iterator  # type: ignore[no-any-return]
+        numpy = object.__new__(dataset_ops.NumpyIterator)
+        numpy._iterator, numpy._dataset = iterator, iterator._dataset
+        return numpy  # type: ignore[no-any-return]
 
     def _repeated(self, of_fit: Any) -> set[str]:
         """Return the shuffled sets that an iterator alive repeats.
@@ -254,7 +307,7 @@ class Datasets:
         def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             is_of_fit = self._is_of_fit(sys._getframe(1))
             if dataset is not None and context.executing_eagerly():
-                begin(iterator, dataset, is_of_fit=is_of_fit)
+                begin(iterator, dataset)
             original_iterator(iterator, dataset, *args, **kwargs)
             iterator.detrain_pulled, iterator.detrain_is_traced = 0, False
             if not is_of_fit:  # whose batches are kept by their steps
@@ -346,10 +399,9 @@ def _draw_again(behind: Sequence[tuple[Any, int]]) -> None:
             next(iterator)
 
 
-def begin(iterator: Any, dataset: Any, *, is_of_fit: bool = False) -> None:
+def begin(iterator: Any, dataset: Any) -> None:
     """Note what is there when an iterator over a dataset is about to be made."""
-    if is_of_fit:
-        iterator.detrain_given = tensorflow_seeds.given(dataset)
+    iterator.detrain_given = tensorflow_seeds.given(dataset)
     drawn = tensorflow_seeds.drawn(dataset)
     for stage in stages(dataset) if drawn.at_start or drawn.later else ():
         cache = tensorflow_seeds.cache_of(stage)

@@ -33,6 +33,7 @@ _HARMLESS: Final = frozenset(
 )
 """Operations that count as stateful and keep no state between elements; what they call is looked at by itself."""
 _RANDOM: Final = ("Random", "Multinomial", "Truncated", "Parameterized", "SampleDistorted", "StatefulRandom", "StatefulUniform")
+_KEEPING: Final = ("CacheDataset", "PerDeviceGenerator")
 _PYTHON: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
@@ -100,6 +101,19 @@ def refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
         if size > _MOST_BYTES:
             return _too_large(size)
     return None
+
+
+def can_be_drawn_again(dataset: Any) -> bool:
+    """Return whether a new iterator over a dataset gives what another has given, after the same seeds: it runs no Python, reads no
+    variable, keeps nothing.
+    """
+    found = [(stage, each) for stage in stages(dataset) for each in _operations(stage) if each not in _HARMLESS | _allowed(stage)]
+    definitions = [(each, op_def_registry.get(each)) for _stage, each in found]
+    is_free = all(
+        each.startswith(_RANDOM) or (definition is not None and ("Dataset" in each or not definition.is_stateful))
+        for each, definition in definitions
+    )
+    return is_free and not any(type(stage).__name__.strip("_").endswith(_KEEPING) for stage in stages(dataset))
 
 
 def stages(dataset: Any) -> Iterator[Any]:

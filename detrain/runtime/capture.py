@@ -241,6 +241,10 @@ class Capture:
             made = (framework.remake(kind, values, current) for framework in self._frameworks)
             return next((each for each in made if each is not None), None)
 
+        def parts_of_new(value: object) -> tuple[str, list[object]] | None:
+            found = (framework.parts_of_new(value) for framework in self._frameworks)
+            return next((each for each in found if each is not None), None)
+
         def is_holder(value: object) -> bool:
             return any(framework.is_holder(value) for framework in self._frameworks)
 
@@ -277,6 +281,7 @@ class Capture:
             outside,
             parts,
             remake,
+            parts_of_new,
             lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
         )
 

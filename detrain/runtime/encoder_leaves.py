@@ -189,6 +189,9 @@ class Leaves:
             self._moved.append(f"{shown(path)} (generator)")
             return ["generator", type_name(value), self._baseline.address(value), pulled]
         elif not self._baseline.has(value):
+            made = self._encode_new(value, path)
+            if made is not None:
+                return made
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
             return self._lose(number, path, f"{type_name(value)}{why}")
         elif (loader := self._encode_offered(value, path)) is not None:
@@ -199,6 +202,18 @@ class Leaves:
         elif not is_captured and (place := self._note_moved(number, value, path)) is not None:
             return ["opaque", type_name(value), self._baseline.address(value), place]
         return ["opaque", type_name(value), self._baseline.address(value)]
+
+    def _encode_new(self, value: object, path: str) -> list[Item] | None:
+        """Encode what the loop has made and a framework can make again, if all that it is made of is there."""
+        described = self._hooks.parts_of_new(value)
+        if described is None:
+            return None
+        lost = len(self._lost)
+        items = [self.encode(part, f"{path}[{index}]") for index, part in enumerate(described[1])]
+        if len(self._lost) > lost:
+            del self._lost[lost:]
+            return None
+        return ["made", described[0], items]
 
     def _encode_offered(self, value: object, path: str) -> list[Item] | None:
         """Encode the position that an object of a library offers, if that is data."""

@@ -104,6 +104,8 @@ class Hooks:
     """Returns the kind of a tensor of several parts and these, or None for anything else."""
     remake: Callable[[str, list[Any], object], object | None] = lambda _kind, _parts, _current: None
     """Returns the tensor of such a kind with these parts: the live one if it is that, or can become it."""
+    parts_of_new: Callable[[object], tuple[str, list[object]] | None] = lambda _: None
+    """Like `parts`, of what stays as the process has it, unless the loop has made it: an iterator over a dataset."""
     is_constant: Callable[[object], bool] = lambda _: False
     """Says whether an object is a constant tensor, without reading it."""
 

@@ -133,13 +133,14 @@ def reasons_to_load(loop: Loop | None, encoded: Encoded, files: Iterable[str], *
         foreign = sorted({name for file in files for name in _foreign_modules(file)})
         if foreign:
             reasons.append(f"the program loads batches by code of its own and imports {', '.join(foreign)}, which may keep a state")
-    return list(dict.fromkeys(reasons))
+    return reasons
 
 
 def settle(reasons: list[str], mode: Mode) -> str:
     """Return the reasons as one text, empty to seek. Raises CannotSeek where a seek was asked for and is not exact."""
     if mode == "forward":
         return "--loader forward"
+    reasons = list(dict.fromkeys(reasons))
     if not reasons:
         return ""
     more = f" and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""

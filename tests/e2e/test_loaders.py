@@ -528,6 +528,69 @@ def test_iterators_that_compiled_functions_advance_come_back(every: str, tmp_pat
     assert "not captured" not in resumed.err
 
 
+KEPT = """
+rows = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
+
+class Trainer:
+    def __init__(self):
+        self.data = tf.data.Dataset.from_tensor_slices(rows).shuffle(24){noise}.batch(6).prefetch(2)
+        self.rows, self.others, self.weights = iter(self.data), {{}}, tf.Variable(tf.ones(5))
+        self.optimizer = keras.optimizers.SGD(0.1)
+
+    def batch(self):
+        try:
+            return next(self.rows)
+        except StopIteration:
+            self.rows = iter(self.data)
+            return next(self.rows)
+
+    def step(self, number):
+        if number % 2 == 0:
+            self.others["tensors"] = iter(self.data)
+        if number % 4 == 0:
+            self.others["arrays"] = self.data.as_numpy_iterator()
+        other = next(self.others["tensors"]) + next(self.others["arrays"])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(((self.batch() + 0.01 * other) * self.weights) ** 2)
+        self.optimizer.apply_gradients([(tape.gradient(loss, self.weights), self.weights)])
+        return loss
+
+trainer = Trainer()
+for step in range(30):
+    loss = trainer.step(step)
+    die(str(step))
+    if step % 3 == 0:
+        print(step, float(loss), flush=True)
+print(trainer.weights.numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize(
+    ("noise", "deaths"),
+    [
+        ("", ("5", "6", "19")),
+        (".map(lambda row: row + tf.random.normal([5]))", ("13", "15")),
+        pytest.param("", ("7",), marks=pytest.mark.slow),
+        pytest.param(".map(lambda row: row + tf.random.normal([5]))", ("4", "9", "10", "22"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_iterators_that_the_body_makes_and_keeps_are_made_again(
+    noise: str, deaths: tuple[str, ...], tmp_path: Path, detrain: Run
+) -> None:
+    """They were named, and the resumed run went on with a new one: only what was there before the loop was set to its position."""
+    pytest.importorskip("tensorflow")
+    (tmp_path / "program.py").write_text(TENSORFLOW.partition("rows = ")[0] + KEPT.format(noise=noise))
+
+    whole = bare(tmp_path / "program.py")
+    for death in (*deaths, ""):
+        done = detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT=death)
+        assert done.status == (-9 if death else 0), done.err
+        assert "not captured" not in done.err
+
+    assert done.last_line() == whole.last_line()
+
+
 def test_one_that_cannot_come_back_is_named_and_no_run_goes_on_without_it(tmp_path: Path, run: Run) -> None:
     program = INSIDE.replace("iter(data.repeat())", "iter(noisy.repeat())")
     named = run(program, tmp_path, "--every", "3b", die_at="1:8")
