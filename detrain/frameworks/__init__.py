@@ -69,6 +69,8 @@ class Framework(Protocol):
     name: str
     constant_type: type
     """The type of immutable tensors."""
+    on_functions: frozenset[str]
+    """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
 
     def streams(self) -> dict[str, Stream]:
         """Return the framework's global random streams, by name."""

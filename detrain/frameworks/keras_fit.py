@@ -38,6 +38,8 @@ _NAME: Final = "_detrain"
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
 _STEP: Final = "multi_step_on_iterator"
 """Keras's function that fetches one batch and trains on it."""
+_TRAIN: Final = "train_function("
+"""What `fit` calls to do a step."""
 _HANDLES: Final = (tf.variant, tf.resource)
 FIT: Final = "fit"
 """The key of the position of the loader of the `fit` that is running."""
@@ -58,8 +60,8 @@ class Probes(Protocol):
     def record_batch(self, batch: object = None) -> bool:
         """Mark that a body starts. Returns whether it is to be executed."""
 
-    def note_fetched(self, parts: list[np.ndarray[Any, Any]]) -> None:
-        """Take the digest of (a part of) the batch that the body has loaded."""
+    def note_fetched(self, parts: list[np.ndarray[Any, Any]], *, is_whole: bool) -> None:
+        """Take the digest of the batch that the body has loaded, or of a part of it."""
 
     def is_in_phase(self) -> bool:
         """Return whether a loop with probes is running."""
@@ -71,7 +73,13 @@ class Probes(Protocol):
         """Have the random streams at all batches of this phase recorded: its loader can only be replayed from its start."""
 
     def set_streams(self, epoch: int, batch: int) -> None:
-        """Set the random streams to where they were at the head of a batch of this phase."""
+        """Set the random streams to where they were when a batch of this phase was about to be fetched."""
+
+    def begin_fetch(self) -> None:
+        """Have the random streams recorded as they are now, behind callbacks: Python is about to fetch the batch."""
+
+    def end_fetch(self) -> None:
+        """Have the batch recorded that has been fetched, before callbacks see it."""
 
 
 class Fit:
@@ -122,6 +130,7 @@ class Fit:
         self._note_ends(trainer.TFEpochIterator)
         self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
         self.record_epoch, self.record_batch = probes.record_epoch, probes.record_batch
+        self.end_step = probes.end_fetch
 
     def _note_ends(self, cls: Any) -> None:
         """Know when an epoch is over, also where a step has found no further batch, so that its loop was left by an error."""
@@ -168,6 +177,12 @@ class Fit:
             if self._turn > passed:
                 yield step
         self._turn = 0
+
+    def begin_step(self) -> None:
+        """The step is about to fetch its batch."""
+        if self._runs_python:
+            assert self._probes is not None
+            self._probes.begin_fetch()
 
     def source(self) -> Any:
         """Return the set that the running `fit` draws from by an iterator that it has now, or None."""
@@ -296,8 +311,10 @@ class Fit:
         return self._steps()
 
     def _digesting(self, dataset: Any) -> Any:
+        is_whole = self._running().steps_per_execution == 1
+
         def passed(*element: Any) -> Any:
-            self._note(element)
+            self._note(element, is_whole=is_whole)
             return element if isinstance(dataset.element_spec, tuple) else element[0]
 
         return dataset.map(passed)
@@ -310,18 +327,18 @@ class Fit:
         def get_next(iterator: Any, *args: Any, **kwargs: Any) -> Any:
             batch = original(iterator, *args, **kwargs)
             if sys._getframe(1).f_code.co_name == _STEP:
-                self._note(batch)
+                self._note(batch, is_whole=False)
             return batch
 
         DistributedIteratorBase.get_next = get_next
 
-    def _note(self, element: Any) -> None:
+    def _note(self, element: Any, *, is_whole: bool) -> None:
         """Take the digest of a batch, now or whenever the function that is being traced runs."""
         assert self._probes is not None
         note = self._probes.note_fetched
 
         def noted(*parts: np.ndarray[Any, Any]) -> None:
-            note(list(parts))
+            note(list(parts), is_whole=is_whole)
 
         parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in _HANDLES]
         tf.numpy_function(noted, parts, [], name="detrain_digest")
@@ -440,6 +457,9 @@ def _instrumented(function: Any) -> Any:
     _replace(outer, f"{_NAME}.epoch_loop({_NAME}.begin({steps}, x, {epochs}))", f"{_NAME}.record_epoch({epoch})")
     skip = f"if not {_NAME}.record_batch({begin}):\n    {_NAME}.pull({iterator})\n    continue"
     _replace(inner, f"{_NAME}.fetch_loop({_NAME}.steps({steps}, x))", skip)
+    [step] = [index for index, each in enumerate(inner.body) if isinstance(each, ast.Assign) and _TRAIN in ast.unparse(each.value)]
+    for index, name in ((step + 1, "end_step"), (step, "begin_step")):
+        inner.body.insert(index, _at(inner, f"{_NAME}.{name}()"))
     space: dict[str, Any] = {}
     exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, space)
     made = space[definition.name]
@@ -450,11 +470,16 @@ def _instrumented(function: Any) -> Any:
 
 def _replace(loop: ast.For, iterable: str, first: str) -> None:
     """Give a loop another iterable and a first statement, at the line of its header."""
-    [expression], [statement] = ast.parse(iterable).body, ast.parse(first).body
+    expression = _at(loop, iterable)
     assert isinstance(expression, ast.Expr)
-    for made in (expression.value, statement):
-        for node in ast.walk(made):
-            if isinstance(node, ast.expr | ast.stmt):
-                ast.copy_location(node, loop.iter)
+    loop.body.insert(0, _at(loop, first))
     loop.iter = expression.value
-    loop.body.insert(0, statement)
+
+
+def _at(loop: ast.For, text: str) -> ast.stmt:
+    """Return a statement at the line of a loop's header."""
+    [statement] = ast.parse(text).body
+    for node in ast.walk(statement):
+        if isinstance(node, ast.expr | ast.stmt):
+            ast.copy_location(node, loop.iter)
+    return statement

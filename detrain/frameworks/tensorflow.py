@@ -77,6 +77,8 @@ class TensorFlow:
 
     name = "tensorflow"
     constant_type = EagerTensor
+    on_functions = frozenset({"ag_dnc_wrapper__"})
+    """`tf.numpy_function` and its like keep what they have made of a function there."""
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
         version = tuple(int(part) for part in tf.__version__.split(".")[:2])

@@ -29,6 +29,7 @@ class Batches:
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._fetching: Address | None = None
         self._fetched: list[str] = []
+        self._recorded: Address | None = None
         self.suspects: Collection[str] = ()
         """What was not captured, in words."""
         self.has_sought = False
@@ -50,10 +51,14 @@ class Batches:
         """The body of a batch begins that loads by itself."""
         self._fetching = address
 
-    def note_fetched(self, parts: list[Array]) -> bool:
-        """Take what such a body has loaded. Returns whether one is running."""
+    def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
+        """Take what such a body has loaded, a part of its batch or the whole one. Returns whether one is running."""
         if self._fetching is not None:
             self._fetched.append(digest_value(parts, self._to_array))
+            # The body goes on to train, and may not live to its end. Another thread than its own must raise nothing here.
+            if is_whole and self._most == 1 and self.is_recording and self._fetching not in self._journal.batches:
+                self._journal.add_batch(self._fetching, bytes.fromhex(digest_value(self._fetched[0], self._to_array)))
+                self._recorded = self._fetching
         return self._fetching is not None
 
     def end_fetch(self) -> None:
@@ -77,7 +82,7 @@ class Batches:
             expected = self._journal.batches.get(address)
             if expected is not None and expected != digest and loaded is not None and not self._may_differ:
                 raise self._diverged(address, digest, expected)
-            if self.is_recording:
+            if self.is_recording and address != self._recorded:
                 self._journal.add_batch(address, digest)
         is_small = bool(waiting) and size_bytes(waiting[-1][1], self._to_array) <= _SMALL_BATCH_BYTES
         self._most = _MOST_UNDIGESTED if is_small and not self._journal.batches else 1

@@ -279,6 +279,7 @@ class Capture:
             holds_variables,
             is_of_loop,
             outside,
+            frozenset().union(*(framework.on_functions for framework in self._frameworks)),
             parts,
             remake,
             parts_of_new,

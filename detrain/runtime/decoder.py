@@ -421,7 +421,9 @@ class Decoder(Leaves):
             new = self._required(item, old, f"{path}.{name}")
             if not _is_alike(old, new):
                 setattr(function, name, new)
+        kept = {name: item for name, item in vars(function).items() if name in self._hooks.on_functions}
         self._fill_attributes(vars(function), attributes, path)
+        vars(function).update(kept)
 
     def _decode_bound(self, node: list[Item], current: Any, path: str) -> Any:
         """A bound method or a partial call: made anew where what it is bound to is not what the live one is bound to."""

@@ -322,7 +322,7 @@ class Encoder(Leaves):
             [self.encode(cell, f"{path}.<{name}>") for name, cell in cells],
             self.encode(value.__defaults__, f"{path}.__defaults__"),
             self.encode(value.__kwdefaults__, f"{path}.__kwdefaults__"),
-            self._encode_pairs(vars(value), path),
+            self._encode_pairs({name: item for name, item in vars(value).items() if name not in self._hooks.on_functions}, path),
         ]
 
     def _encode_class(self, number: int, value: type, path: str) -> list[Item]:

@@ -100,6 +100,8 @@ class Hooks:
     """Says whether the loop has made such an object, and that not as it built something lazily."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
+    on_functions: frozenset[str] = frozenset()
+    """Names of attributes that frameworks store on functions of the program for themselves."""
     parts: Callable[[object], tuple[str, list[object]] | None] = lambda _: None
     """Returns the kind of a tensor of several parts and these, or None for anything else."""
     remake: Callable[[str, list[Any], object], object | None] = lambda _kind, _parts, _current: None

@@ -318,10 +318,10 @@ def note_update(what: int) -> None:
         _guarded(_session.on_update, what)
 
 
-def note_fetched(parts: list[Any]) -> None:
-    """Take the digest of arrays that a body has loaded. They are not kept."""
+def note_fetched(parts: list[Any], *, is_whole: bool) -> None:
+    """Take the digest of arrays that a body has loaded, a part of its batch or the whole one. They are not kept."""
     if _session is not None:
-        _guarded(_session.note_fetched, parts)
+        _guarded(_session.note_fetched, parts, is_whole=is_whole)
 
 
 def is_in_phase() -> bool:
@@ -333,6 +333,18 @@ def note_all_streams() -> None:
     """Have the random streams at all batches of the phase that begins recorded: its loader can only be replayed from its start."""
     if _session is not None:
         _guarded(_session.note_all_streams)
+
+
+def begin_fetch() -> None:
+    """Have the random streams recorded as they are now: Python is about to fetch the batch of the body that runs."""
+    if _session is not None:
+        _guarded(_session.begin_fetch)
+
+
+def end_fetch() -> None:
+    """Have the batch recorded that has been fetched by the body that runs."""
+    if _session is not None:
+        _guarded(_session.end_fetch)
 
 
 def is_resuming() -> bool:

@@ -417,10 +417,21 @@ class Session:
         self._notes_all_streams = True
         self._streams_at_batch = self.streams.read()
 
-    def note_fetched(self, parts: list[Array]) -> None:
+    def note_fetched(self, parts: list[Array], *, is_whole: bool) -> None:
         """Take the digest of what the body of the batch has loaded."""
-        if self._batches.note_fetched(parts) and self.recovery is not None:
+        if self._batches.note_fetched(parts, is_whole=is_whole) and self.recovery is not None:
             self.recovery.note_fetched(parts)
+
+    def begin_fetch(self) -> None:
+        """Record the random streams as Python that fetches a batch finds them, where they are not what they were at its head."""
+        self._note_streams((self._phase, self._epoch, self._batch - 1), is_again=True)
+
+    def end_fetch(self) -> None:
+        """Record the batch that the running body has fetched; what fetching drew from is recorded at the next head."""
+        self._batches.end_fetch()
+        if self._streams_at_batch is not None:
+            states = self.streams.read()
+            self._streams_at_batch = {name: old for name, old in self._streams_at_batch.items() if states.get(name) == old}
 
     @property
     def is_passing(self) -> bool:
@@ -539,15 +550,16 @@ class Session:
             )
         return True
 
-    def _note_streams(self, address: tuple[int, int, int]) -> None:
-        """Record the random streams if the body that has just ended drew from one."""
+    def _note_streams(self, address: tuple[int, int, int], *, is_again: bool = False) -> None:
+        """Record the random streams if the body that has just ended drew from one, or the running one has, before it loads."""
         if self._streams_at_batch is None:
             return
         states = self.streams.read()
         changed = {name: state for name, state in states.items() if self._streams_at_batch.get(name) != state}
-        self._streams_at_batch = states if self._notes_all_streams else None
+        self._streams_at_batch = states if self._notes_all_streams or is_again else None
         if changed:
-            self._journal.add_streams(address, changed)
+            noted = self._journal.streams.get(address, {}) if is_again else {}
+            self._journal.add_streams(address, {**noted, **changed})
 
     def _save(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> None:
         if self.experiment is None or self.experiment.plan.has_checkpoints:

@@ -58,6 +58,8 @@ class Draws(keras.callbacks.Callback):
     seen = []
     def on_epoch_end(self, epoch, logs=None):
         self.seen.append(np.random.rand())
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen.append(np.random.rand())
     def on_train_batch_end(self, batch, logs=None):
         if batch % 3 == 0:
             self.seen.append(np.random.rand())
@@ -66,6 +68,24 @@ model, data = net(), batches()
 one = model.fit(data, steps_per_epoch=5, epochs=3, verbose=0, callbacks=[Draws(), Die()])
 two = model.fit(data, steps_per_epoch=4, epochs=3, initial_epoch=1, verbose=0, callbacks=[Draws(), Die()])
 show(model, one.history, two.history, Draws.seen)
+""",
+    "a set that Python fills, random numbers before each batch": """
+def rows():
+    for number in np.random.permutation(96):
+        yield x[number] + np.random.normal(), y[number]
+
+class Draws(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        np.random.rand()
+        if batch % 2 == 0:
+            random.seed(3)
+    def on_train_batch_end(self, batch, logs=None):
+        random.random()
+
+data = tf.data.Dataset.from_generator(rows, output_signature=(tf.TensorSpec([8]), tf.TensorSpec([], tf.int32))).batch(16)
+model = net()
+history = model.fit(data, epochs=4, verbose=0, callbacks=[Draws(), Die()])
+show(model, history.history, random.random())
 """,
     "a PyDataset that shuffles itself, workers, a counter on the model": """
 class Data(keras.utils.PyDataset):
@@ -257,7 +277,7 @@ def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path:
     whole = server.detrain("run", "--bare", program, cwd=_folder(tmp_path / "whole"))
     assert whole.status == 0, whole.err
 
-    for every, deaths in (("1", ("9", "5")), ("2b", ("8", "6"))):
+    for every, deaths in (("1", ("9", "5")), ("2b", ("9", "6"))):
         folder = _folder(tmp_path / every)
         for death in (*deaths, ""):
             last = server.detrain("run", "--every", every, program, cwd=folder, DIE_AT=death)
@@ -312,3 +332,41 @@ def test_other_data_are_noticed(before: str, server: Server, tmp_path: Path) -> 
 
     assert run.status == 78
     assert "batch 1:0 has digest" in run.err
+
+
+OTHERS = """
+def rows():
+    for number in range(96):
+        yield x[number] + bool(os.environ.get("CHANGED")), y[number]
+
+def trains(rows):
+    Die().on_train_batch_end(0)
+    return rows
+
+class Net(keras.Sequential):
+    def train_step(self, batch):
+        rows = tf.numpy_function(trains, [batch[0]], tf.float32) if {is_inside} else batch[0]
+        rows.set_shape([16, 8])
+        return super().train_step((rows, batch[1]))
+
+data = tf.data.Dataset.from_generator(rows, output_signature=(tf.TensorSpec([8]), tf.TensorSpec([], tf.int32))).batch(16)
+model = Net([keras.layers.Dense(2)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(data, epochs=3, verbose=0, callbacks=[] if {is_inside} else [Die()])
+show(model)
+"""
+
+
+@pytest.mark.parametrize("is_inside", [True, False], ids=["while it trained", "in a callback"])
+def test_other_data_are_noticed_in_the_very_step_in_which_the_run_was_killed(
+    is_inside: bool, server: Server, tmp_path: Path
+) -> None:
+    """Its batch was not on record before its callbacks were through."""
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + OTHERS.format(is_inside=is_inside))
+    died = server.detrain("run", "--every", "1b", program, cwd=tmp_path, DIE_AT="9")
+    run = server.detrain("run", "--every", "1b", program, cwd=tmp_path, CHANGED="1")
+
+    assert died.status == -9
+    assert run.status == 78
+    assert "batch 1:2 has digest" in run.err
