@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from detrain.runtime.derived import program_names
 from detrain.runtime.encoder_leaves import Leaves
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import (
@@ -283,15 +284,18 @@ class Encoder(Leaves):
         if self._collects:
             self._baseline.add_names(value, stored)
         gone = dict.fromkeys(sorted(self._baseline.names(value) - (own_attributes(value) or {}).keys()), ABSENT)
-        pairs = self._encode_pairs(self._state(stored, path, is_own=is_own_class(type(value))) | gone, path)
+        pairs = self._encode_pairs(self._state(value, stored, path, is_own=is_own_class(type(value))) | gone, path)
         place = None if stream is None else self._encode_stream(stream, value, path)
         return ["derived", *node[1:3], pairs, place, *node[3:]]
 
-    def _state(self, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
-        """Return those of such attributes that can be described. What cannot is named if the class `is_own`."""
+    def _state(self, owner: object, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
+        """Return those of such attributes that can be described, or that no run goes on without. Others are named if `is_own`."""
         state = {}
         for name, item in stored.items():
-            if self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
+            is_new = self._hooks.holds_variables(item) and self._hooks.is_of_loop(item)
+            # What a model of the program's makes and keeps, its method may make anew in each epoch.
+            is_needed = is_new and not self._hooks.holds_variables(owner)
+            if is_needed or self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
                 state[name] = item
             elif not self._collects and is_own:
                 self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
@@ -329,6 +333,7 @@ class Encoder(Leaves):
         """A class stays as it is; its attributes that are not methods are state."""
         attributes = class_attributes(value)
         if not is_user_class(value):  # it derives from a library's
-            stored = {name: item for name, item in attributes.items() if not self._kinds.is_of_library(item)}
-            attributes = self._state(stored, path, is_own=True)
+            names = program_names(value, self._hooks.stored_outside, attributes)
+            stored = {name: item for name, item in attributes.items() if name in names or not self._kinds.is_of_library(item)}
+            attributes = self._state(value, stored, path, is_own=True)
         return ["class", class_name(value), self._address(number, value, path), self._encode_pairs(attributes, path)]

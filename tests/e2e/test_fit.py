@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import bare, detrain
 
@@ -370,3 +371,26 @@ def test_other_data_are_noticed_in_the_very_step_in_which_the_run_was_killed(
     assert died.status == -9
     assert run.status == 78
     assert "batch 1:2 has digest" in run.err
+
+
+@pytest.mark.parametrize("owner", ["Nested", "self"])
+def test_a_model_that_a_callback_makes_in_the_loop_is_refused(owner: str, server: Server, tmp_path: Path) -> None:
+    """On its class, it was neither captured nor named, and on the object the run went on with a new one."""
+    program = tmp_path / "program.py"
+    made = f"""
+class Nested(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if not hasattr({owner}, "net"):
+            {owner}.net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+        {owner}.net.set_weights([value * 0.9 for value in {owner}.net.get_weights()])
+
+model = net()
+model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[Nested(), Die()])
+"""
+    program.write_text(PRELUDE + made)
+    died = server.detrain("run", program, cwd=tmp_path, DIE_AT="9")
+    run = server.detrain("run", program, cwd=tmp_path)
+
+    assert "net (keras.src.models.sequential.Sequential: with variables of its own)" in died.err
+    assert run.status == errors.NotCapturable.exit_code
+    assert "was made in the loop, with variables that cannot be put back into another one" in run.err
