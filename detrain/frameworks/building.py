@@ -16,10 +16,11 @@ import base64
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import NoReturn
 
 import msgspec
 
-from detrain.errors import Diverged
+from detrain.errors import DetrainError, Diverged
 from detrain.runtime.rng import Streams
 
 
@@ -60,6 +61,8 @@ class Building:
         """Whether what is built now is built ahead."""
         self.unchanged: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Puts back what the code inside changes of the program's Python state."""
+        self.refuse: Callable[[DetrainError], NoReturn] = _raise
+        """Ends the run with an error. The program, which is building, must not catch it."""
         self.is_again = False
         """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 
@@ -98,7 +101,7 @@ class Building:
     def unit(self, owner: str, describe: Callable[[], str | None]) -> Iterator[None]:
         """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON.
 
-        Raises Diverged where an earlier process had built something else: Python values that it read there are constants in it.
+        Refuses where an earlier process had built something else: Python values that it read there are constants in it.
         """
         if self._is_inside or not owner:
             yield
@@ -136,10 +139,9 @@ class Building:
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):
-            raise Diverged(
-                f"{owner!r} was traced with other Python values than it finds now: they are constants in it",
-                "does it read what the loop sets? Call it once before the loop, or hand it tensors; and start anew with --fresh",
-            )
+            what = f"{owner!r} was traced with other Python values than it finds now: they are constants in it"
+            do = "does it read what the loop sets? Call it once before the loop, or hand it tensors; and start anew with --fresh"
+            self.refuse(Diverged(what, do))
 
     def _set_names(self, counts: dict[str, int]) -> None:
         """Set how often Keras has given names; to one that it never has, it will add no number."""
@@ -148,3 +150,7 @@ class Building:
                 self.names()[name] = count
             else:
                 self.names().pop(name, None)
+
+
+def _raise(error: DetrainError) -> NoReturn:
+    raise error

@@ -90,6 +90,8 @@ class TensorFlow:
         self._births = Births()
         self._building = Building(streams)
         self._building.unchanged = settings.unchanged
+        if settings.probes is not None:
+            self._building.refuse = settings.probes.fail
         self._births.is_building = lambda: self._building.is_inside
         self._births.moment = settings.moment
         self._variables: dict[str, weakref.ref[Any]] = {}

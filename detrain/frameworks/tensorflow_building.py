@@ -32,6 +32,8 @@ BUILDING_GRAPH: Final = "detrain_build"
 """The graph in which layers are built ahead, which nothing runs."""
 FUNCTION: Final = "tensorflow.function"
 """The kind of a method that the loop has compiled, in a checkpoint."""
+_OF_DATASET: Final = "_tf_data_function"
+"""The attribute of functions that tf.data makes around those of the program."""
 _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
 """TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
@@ -50,6 +52,8 @@ class Builder:
         self._optimizer_types: tuple[type[Any], ...] = ()
         self._layer_2_types: tuple[type[Any], ...] = ()
         self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
+        self._of_datasets: set[str] = set()
+        """Keys of the functions that sets of tf.data call."""
         """How the loop has compiled methods."""
         self.is_in_loop = False
         self.holds_metrics = False
@@ -236,7 +240,10 @@ class Builder:
 
         @functools.wraps(original)
         def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
-            births.register(function, _function_label(python_function, sys._getframe(1)), sys._getframe(1))
+            key = births.register(function, _function_label(python_function, sys._getframe(1)), sys._getframe(1))
+            if _OF_DATASET in (kwargs.get("experimental_attributes") or ()):
+                self._of_datasets.add(key)
+                weakref.finalize(function, self._of_datasets.discard, key).atexit = False
             original(function, python_function, *args, **kwargs)
             if self.is_in_loop and isinstance(python_function, MethodType):
                 self._options[function] = (args, kwargs)
@@ -250,7 +257,10 @@ class Builder:
         def traced(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
             owner = births.owner(frame, polymorphic_function.Function)
-            with building.unit(owner, lambda: self._describe_trace(frame, owner)):
+            # A set's own function is traced as the set is made, at the same moment in each run, and for each set anew.
+            is_of_dataset = owner in self._of_datasets
+            noting = building.not_noted() if is_of_dataset else building.unit(owner, lambda: self._describe_trace(frame, owner))
+            with noting:
                 graph = original_trace(*args, **kwargs)
                 self._note_captured(graph)
                 if owner and _FIRST_VALUES not in [getattr(each, "__qualname__", "") for each in args[1:2]]:

@@ -88,6 +88,17 @@ model = net()
 history = model.fit(data, epochs=4, verbose=0, callbacks=[Draws(), Die()])
 show(model, history.history, random.random())
 """,
+    "two fits, a callback that predicts": """
+class Predicts(keras.callbacks.Callback):
+    seen = []
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(float(self.model.predict(x[:4], verbose=0).sum()))
+
+model = net()
+model.fit(x, y, epochs=2, verbose=0, callbacks=[Predicts(), Die()])
+model.fit(x, y, epochs=4, initial_epoch=2, verbose=0, callbacks=[Predicts(), Die()])
+show(model, Predicts.seen)
+""",
     "a PyDataset that shuffles itself, workers, a counter on the model": """
 class Data(keras.utils.PyDataset):
     def __init__(self, **settings):
