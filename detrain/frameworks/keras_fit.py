@@ -25,12 +25,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
-from detrain.errors import FrameworkUnsupported
+from detrain.errors import FrameworkUnsupported, NotCapturable
 from detrain.frameworks.tensorflow_hold import runs_python
 from detrain.frameworks.tensorflow_positions import NoPosition, allow, read_position, set_position, stages
 from detrain.frameworks.tensorflow_seeds import set_with
 from detrain.runtime import report
-from detrain.runtime.digest import Array
+from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.frames import adopt
 
 _NAME: Final = "_detrain"
@@ -40,6 +40,9 @@ _STEP: Final = "multi_step_on_iterator"
 """Keras's function that fetches one batch and trains on it."""
 _TRAIN: Final = "train_function("
 """What `fit` calls to do a step."""
+_VALIDATING: Final = "self._eval_epoch_iterator ="
+_VALIDATION: Final = ("val_x", "val_y", "val_sample_weight")
+_CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
 _HANDLES: Final = (tf.variant, tf.resource)
 FIT: Final = "fit"
 """The key of the position of the loader of the `fit` that is running."""
@@ -99,6 +102,8 @@ class Fit:
         """Steps done in the epoch that is running."""
         self._target: tuple[int, Callable[[Any], None]] | None = None
         """Steps to pass over without fetching, and the position to set the iterator to."""
+        self._validates_on: tuple[str, str] = ("", "")
+        """Digests of the arrays for validation before the loop, and when `fit` copied them, as it first validated."""
         self._names: Mapping[str, Any] = {}
         """The locals of the `fit` that is running, as they were before its loops."""
 
@@ -155,6 +160,8 @@ class Fit:
         self._names = dict(sys._getframe(1).f_locals)
         self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
         self._judged, self._iterator, self._turn, self._target = None, None, 0, None
+        before = _digest([self._names.get(name) for name in _VALIDATION])
+        self._validates_on = before, before
         if isinstance(steps._distributed_dataset, tf.data.Dataset):
             self._judged = steps._distributed_dataset
             _allow_permutation(steps.data_adapter, self._judged)
@@ -183,6 +190,15 @@ class Fit:
         if self._runs_python:
             assert self._probes is not None
             self._probes.begin_fetch()
+
+    def validates(self, *data: object) -> None:
+        """The set for validation has been made, of copies of arrays as they are now."""
+        self._validates_on = self._validates_on[0], _digest(data)
+
+    def not_captured(self) -> list[str]:
+        """Return what of the running `fit` no resumed run will have."""
+        before, copied = self._validates_on
+        return [] if before == copied else [_CHANGED]
 
     def source(self) -> Any:
         """Return the set that the running `fit` draws from by an iterator that it has now, or None."""
@@ -228,6 +244,7 @@ class Fit:
             "has_validated": getattr(self._names.get("self"), "_eval_epoch_iterator", None) is not None,
             "seeds": getattr(steps._current_iterator, "detrain_given", {}),
             "turn": self._turn,
+            "validates_on": self._validates_on[1],
         }
 
     def position(self, read_with: Callable[[Any, Callable[[], Array]], Array], *, is_forced: bool) -> Array | None:
@@ -264,6 +281,11 @@ class Fit:
             assert position is not None
             set_with(self._judged, given, functools.partial(set_position, iterator, position))
 
+        if state["validates_on"] != self._validates_on[1]:
+            raise NotCapturable(
+                "the arrays that fit() validates on are not what it had copied: the loop had changed them in place by then",
+                "give it copies (`validation_data=(x.copy(), y.copy())`), and start anew with --fresh",
+            )
         if state["turn"]:
             self._target = None if position is None else (state["turn"], set_to)
             return
@@ -342,6 +364,12 @@ class Fit:
 
         parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in _HANDLES]
         tf.numpy_function(noted, parts, [], name="detrain_digest")
+
+
+def _digest(data: object) -> str:
+    """Return a digest of the arrays of NumPy in a nested value; empty without one."""
+    arrays = [each for each in tf.nest.flatten(data) if isinstance(each, np.ndarray) and not each.dtype.hasobject]
+    return "".join(map(digest_array, arrays))
 
 
 def _hold_back(backup: Any, probes: Probes) -> None:
@@ -458,6 +486,8 @@ def _instrumented(function: Any) -> Any:
     skip = f"if not {_NAME}.record_batch({begin}):\n    {_NAME}.pull({iterator})\n    continue"
     _replace(inner, f"{_NAME}.fetch_loop({_NAME}.steps({steps}, x))", skip)
     [step] = [index for index, each in enumerate(inner.body) if isinstance(each, ast.Assign) and _TRAIN in ast.unparse(each.value)]
+    [makes] = [each for each in ast.walk(outer) if isinstance(each, ast.If) and ast.unparse(each.body[0]).startswith(_VALIDATING)]
+    makes.body.append(_at(inner, f"{_NAME}.validates({', '.join(_VALIDATION)})"))
     for index, name in ((step + 1, "end_step"), (step, "begin_step")):
         inner.body.insert(index, _at(inner, f"{_NAME}.{name}()"))
     space: dict[str, Any] = {}

@@ -370,7 +370,7 @@ class TensorFlow:
         ]
         found += [f"{queue.name} (a tf.queue with elements)" for queue in self._queues if queue.size() > 0]
         found += self._keras.not_captured() if self._keras is not None else []
-        return found + self._datasets.not_captured() + self._random.not_captured()
+        return found + self._fit.not_captured() + self._datasets.not_captured() + self._random.not_captured()
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""

@@ -405,3 +405,30 @@ model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[Nested(), Die()])
     assert "net (keras.src.models.sequential.Sequential: with variables of its own)" in died.err
     assert run.status == errors.NotCapturable.exit_code
     assert "was made in the loop, with variables that cannot be put back into another one" in run.err
+
+
+@pytest.mark.parametrize("is_changed", [True, False], ids=["changed before it validates", "changed later"])
+def test_what_fit_validates_on_is_what_it_copied(is_changed: bool, server: Server, tmp_path: Path) -> None:
+    """Keras copies the arrays when it first validates; a resumed run does so ahead, of what was there before the loop."""
+    program = tmp_path / "program.py"
+    event = "on_train_batch_end" if is_changed else "on_epoch_end"
+    changes = f"""
+class Changes(keras.callbacks.Callback):
+    def {event}(self, _turn, logs=None):
+        x[:32] *= 0.9
+
+model = net()
+history = model.fit(x + 0, y, batch_size=16, epochs=4, validation_data=(x, y), verbose=0, callbacks=[Changes(), Die()])
+show(model, history.history)
+"""
+    program.write_text(PRELUDE + changes)
+    whole = server.detrain("run", "--bare", program, cwd=tmp_path)
+    died = server.detrain("run", program, cwd=tmp_path, DIE_AT="14")
+    run = server.detrain("run", program, cwd=tmp_path)
+
+    assert ("the arrays that fit() validates on (changed in place" in died.err) == is_changed
+    if is_changed:
+        assert run.status == errors.NotCapturable.exit_code
+        assert "are not what it had copied" in run.err
+    else:
+        assert run.last_line() == whole.last_line()
