@@ -16,7 +16,7 @@ import base64
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -36,6 +36,8 @@ class Unit(msgspec.Struct, frozen=True):
     """How often Keras had given the names that building takes numbered (`variable_2`), before it."""
     forms: tuple[str, ...] = ()
     """Digests of what was traced, in order: the kinds of operations, and the constants."""
+    seed: int | None = None
+    """TensorFlow's global seed, which is a constant in what is traced."""
     has_failed: bool = False
     """Whether it ended in an error, as it will again."""
 
@@ -57,6 +59,8 @@ class Building:
         self._forms: list[str] = []
         self.names: Callable[[], dict[str, int]] = dict
         """Returns Keras's own counts of the names that it has given."""
+        self.seed: tuple[Callable[[], Any], Callable[[Any], object]] = (lambda: None), (lambda _seed: None)
+        """Return and set TensorFlow's global seed."""
         self.is_ahead = False
         """Whether what is built now is built ahead."""
         self.unchanged: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
@@ -110,9 +114,12 @@ class Building:
         self._turns[owner] = turn + 1
         earlier = self._earlier.get((owner, turn))
         before, names = self._streams.read(), dict(self.names())
+        get_seed, set_seed = self.seed
+        seed = get_seed()
         call = describe() if earlier is None else None
         if earlier is not None:
             self._set_names(earlier.names)
+            set_seed(earlier.seed)
             self._streams.write({name: base64.b64decode(text) for name, text in earlier.streams.items()})
         self._is_inside, self.is_again = True, earlier is not None
         self._forms = []
@@ -130,12 +137,13 @@ class Building:
                 else:
                     self._built[earlier.key] = self._earlier.pop(earlier.key)
                 self._streams.write(before)
+                set_seed(seed)
                 self._set_names({name: names.get(name, 0) for name in earlier.names})
             else:
                 after = self._streams.read()
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
                 given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
-                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), has_failed)
+                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), seed, has_failed)
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):

@@ -58,6 +58,7 @@ from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
 _SUPPORTED: Final = ((2, 21), (2, 22))
+_SEED: Final = "global seed"
 _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
     "jit": (tf.config.optimizer.get_jit, lambda value: tf.config.optimizer.set_jit(value or False)),
     "options": (tf.config.optimizer.get_experimental_options, tf.config.optimizer.set_experimental_options),
@@ -67,6 +68,7 @@ _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
         tf.config.experimental.tensor_float_32_execution_enabled,
         tf.config.experimental.enable_tensor_float_32_execution,
     ),
+    _SEED: (lambda: context.context()._seed, lambda seed: setattr(context.context(), "_seed", seed)),
 }
 """What a program may set for all of TensorFlow, and its loop may change."""
 _NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
@@ -90,6 +92,7 @@ class TensorFlow:
         self._births = Births()
         self._building = Building(streams)
         self._building.unchanged = settings.unchanged
+        self._building.seed = _FLAGS[_SEED]
         if settings.probes is not None:
             self._building.refuse = settings.probes.fail
         self._births.is_building = lambda: self._building.is_inside

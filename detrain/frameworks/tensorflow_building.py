@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import gc
 import json
 import sys
 import weakref
 from contextlib import AbstractContextManager
-from types import FrameType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,8 @@ from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_state import names_given
 from detrain.runtime import report
 from detrain.runtime.digest import digest_array, digest_bytes
+from detrain.runtime.graph import ABSENT
+from detrain.runtime.naming import class_name, find_enum, find_namedtuple, find_static, is_findable, static_name
 
 BUILDING_GRAPH: Final = "detrain_build"
 """The graph in which layers are built ahead, which nothing runs."""
@@ -52,9 +55,9 @@ class Builder:
         self._optimizer_types: tuple[type[Any], ...] = ()
         self._layer_2_types: tuple[type[Any], ...] = ()
         self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
+        """How the loop has compiled methods."""
         self._of_datasets: set[str] = set()
         """Keys of the functions that sets of tf.data call."""
-        """How the loop has compiled methods."""
         self.is_in_loop = False
         self.holds_metrics = False
         """Whether a compiled function has taken hold of a metric that the loop has made."""
@@ -261,6 +264,8 @@ class Builder:
             is_of_dataset = owner in self._of_datasets
             noting = building.not_noted() if is_of_dataset else building.unit(owner, lambda: self._describe_trace(frame, owner))
             with noting:
+                if building.is_again and (made := kwargs.get("func_graph")) is not None:
+                    made.seed = building.seed[0]()  # it was made just before
                 graph = original_trace(*args, **kwargs)
                 self._note_captured(graph)
                 if owner and _FIRST_VALUES not in [getattr(each, "__qualname__", "") for each in args[1:2]]:
@@ -316,9 +321,19 @@ class Builder:
             return {"key": key}
         if isinstance(value, tf.Tensor | np.ndarray | np.generic):
             return {"tensor": [tf.as_dtype(value.dtype).name, list(value.shape)]}
+        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            return self._describe_spec(tf.type_spec_from_value(value))
+        if isinstance(value, enum.Enum) and find_enum(class_name(type(value)), None) is type(value):
+            return {"enum": [class_name(type(value)), value.name]}
+        if isinstance(value, type | FunctionType) and is_findable(value):
+            return {"static": static_name(value)}
         return self._describe_nested(value, self._describe)
 
     def _describe_spec(self, spec: Any) -> Any:
+        if type(spec) is tf.RaggedTensorSpec:
+            return {"ragged": [spec._shape.as_list(), spec.dtype.name, spec.ragged_rank, spec.row_splits_dtype.name]}
+        if type(spec) is tf.SparseTensorSpec and spec.shape.rank is not None:
+            return {"sparse": [spec.shape.as_list(), spec.dtype.name]}
         if isinstance(spec, tf.TensorSpec):
             return {"tensor": [spec.dtype.name, None if spec.shape.rank is None else spec.shape.as_list()]}
         return self._describe_nested(spec, self._describe_spec)
@@ -330,6 +345,9 @@ class Builder:
             return {"tuple": [describe(item) for item in value]}
         if type(value) is dict and all(isinstance(key, str) for key in value):
             return {"dict": {key: describe(item) for key, item in value.items()}}
+        name = class_name(type(value))
+        if isinstance(value, tuple) and find_namedtuple(name) is type(value):
+            return {"namedtuple": [name, [describe(item) for item in value]]}
         raise _NoDataError
 
     def _recall(self, described: Any) -> Any:
@@ -339,6 +357,12 @@ class Builder:
             return content
         if kind == "tensor":
             return tf.TensorSpec(content[1], content[0])
+        if kind == "ragged":
+            return tf.RaggedTensorSpec(content[0], content[1], content[2], content[3])
+        if kind == "sparse":
+            return tf.SparseTensorSpec(*content)
+        if kind in ("enum", "namedtuple", "static"):
+            return self._recall_named(kind, content)
         if kind == "iterator":
             return iterator_ops.IteratorSpec(self._recall(content))
         if kind == "set":
@@ -353,6 +377,19 @@ class Builder:
             return {key: self._recall(item) for key, item in content.items()}
         items = [self._recall(item) for item in content]
         return items if kind == "list" else tuple(items)
+
+    def _recall_named(self, kind: str, content: Any) -> Any:
+        """Return what has a name in the program: its function or class, a member of an enumeration, a named tuple."""
+        if kind == "static":
+            found = find_static(content)
+        elif kind == "enum":
+            found = getattr(find_enum(content[0], None), "__members__", {}).get(content[1], ABSENT)
+        else:
+            cls = find_namedtuple(content[0])
+            found = ABSENT if cls is None else tuple.__new__(cls, [self._recall(item) for item in content[1]])
+        if found is ABSENT:
+            raise _NotThereError
+        return found
 
     def _find(self, key: str) -> Any:
         """Return the owner with a key, having it made if it is a function that Keras or an attribute look-up makes."""
@@ -441,6 +478,11 @@ class _NotThereError(Exception):
 
 
 def _placeholder(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensorSpec):
+        inner = value._shape[value.ragged_rank + 1 :]
+        return tf.compat.v1.ragged.placeholder(value.dtype, value.ragged_rank, inner)
+    if isinstance(value, tf.SparseTensorSpec):
+        return tf.compat.v1.sparse_placeholder(value.dtype, value.shape)
     return tf.compat.v1.placeholder(value.dtype, value.shape) if isinstance(value, tf.TensorSpec) else value
 
 

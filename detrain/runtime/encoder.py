@@ -331,6 +331,10 @@ class Encoder(Leaves):
 
     def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
         """A class stays as it is; its attributes that are not methods are state."""
+        if self._collects:
+            for name, item in list(vars(value).items()):
+                if isinstance(item, type) and is_own_class(item) and not is_findable(item):  # a namedtuple, named without its class
+                    self._baseline.add(item, f"{path}.{name}")
         attributes = class_attributes(value)
         if not is_user_class(value):  # it derives from a library's
             names = program_names(value, self._hooks.stored_outside, attributes)

@@ -128,6 +128,15 @@ def find_enum(name: str, current: object) -> type[enum.Enum] | None:
     return None
 
 
+def find_namedtuple(name: str) -> Any:
+    """Return a class of named tuples of any imported module: its objects are data. None if there is none of this name."""
+    module_name, _, qualified = name.partition(":")
+    found = _walk(sys.modules.get(module_name), qualified)
+    if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
+        return None
+    return found if class_name(found) == name else None
+
+
 def find_warning(name: str) -> type[Warning] | None:
     """Return a class of warnings of any imported module."""
     module_name, _, qualified = name.partition(":")

@@ -600,6 +600,82 @@ trainer = Trainer()
 trainer.train()
 show(trainer.weights)
 """,
+    "a stateful op of a traced function, and the global seed set in batches": """
+table = tf.Variable(tf.ones([5, 3]) * 0.1)
+optimizer = keras.optimizers.SGD(1e-2)
+
+@tf.function
+def noise():
+    return tf.random.normal([5])
+
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        if step == 0:
+            tf.random.set_seed(100 + epoch)
+        a += 0.1 * tf.random.normal([5]) + (0.1 * noise() if step % 2 else 0)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ table - b) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r} {float(tf.random.uniform([]))!r}", flush=True)
+show(table)
+""",
+    "named tuples, ragged tensors, members of enumerations and functions given to a step that makes its slots": """
+import collections, enum
+
+class Memory:
+    Pair = collections.namedtuple("Pair", "x y")
+    def __init__(self):
+        self.pairs = collections.deque(maxlen=3)
+    def add(self, x, y):
+        self.pairs.append(self.Pair(x, y))
+        return random.choice(self.pairs)
+
+Batch = collections.namedtuple("Batch", "x y words")
+Mode = enum.Enum("Mode", "MEAN SUM")
+reductions = {Mode.MEAN: tf.reduce_mean, Mode.SUM: tf.reduce_sum}
+
+class Momentum:
+    def __init__(self):
+        self.slots, self.by_name = [], {}
+    def apply(self, gradients, weights):
+        if not self.slots:
+            self.slots.extend(tf.Variable(tf.zeros_like(weight), trainable=False) for weight in weights)
+        for index, (gradient, weight, slot) in enumerate(zip(gradients, weights, self.slots)):
+            if index not in self.by_name:
+                self.by_name[index] = tf.Variable(1.0, trainable=False)
+            self.by_name[index].assign(0.99 * self.by_name[index])
+            slot.assign(0.9 * slot + gradient)
+            weight.assign_sub(0.01 * self.by_name[index] * slot)
+
+class Lazy(tf.Module):
+    is_built = False
+    def __call__(self, x):
+        if not self.is_built:
+            self.w, self.is_built = tf.Variable(tf.ones([5, 3]) * 0.1), True
+        return x @ self.w
+
+net, optimizer, memory = Lazy(), Momentum(), Memory()
+
+def squared(one, two):
+    return (one - two) ** 2
+
+@tf.function
+def step_on(batch, mode, distance):
+    with tf.GradientTape() as tape:
+        loss = reductions[mode](distance(net(batch.x), batch.y)) + 0.01 * tf.reduce_mean(batch.words.to_tensor())
+    optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+    return loss
+
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        pair = memory.add(a, b)
+        words = tf.ragged.constant([[1.0], [2.0, float(step)]])
+        loss = step_on(Batch(pair.x, pair.y, words), Mode.SUM if step == 2 else Mode.MEAN, squared)
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
+show(net.w, *optimizer.slots)
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)
