@@ -47,7 +47,7 @@ class Datasets:
         self._described: set[str] = set()
         """Keys of iterators that the loop has made, and a resumed process is to make again."""
         self._restored: tuple[Mapping[str, Any], Mapping[str, Array], Any] | None = None
-        """What a resumed run was restored from: (state, positions, what the running `fit` draws from)."""
+        """What a run is being restored from: (state, positions, what the running `fit` draws from)."""
         self._with_positions: dict[str, int] = {}
         """What shuffled sets had given when the positions of iterators over them were read."""
         self._pulls: Pulls | None = None
@@ -64,6 +64,7 @@ class Datasets:
 
     def counters(self) -> dict[str, Any]:
         """Return what each shuffled set has given as seeds, and how many elements the iterators alive have given."""
+        self._restored = None  # it may hold buffers; all that it was for has been made again by now
         return {
             "caches": {key: start for key, cached, cache in self._alive_caches() if (start := cache.start_of(cached)) is not None},
             "seeds": {key: self._with_positions.get(key, seeds.given) for key, seeds in self._alive_seeds()},
