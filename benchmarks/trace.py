@@ -55,12 +55,9 @@ def timed(act):
         inside[0] += time.thread_time() - began
     return measured
 if "INSIDE" in sys.argv:
-    observers = sys.modules["detrain.tracer.observer"].Observer
-    def see(observer, what, look=timed(observers._see)):
-        if not inside[0]:
-            observer._on_news = timed(observer._on_news)
-        look(observer, what)
-    observers._see = see
+    import gc
+    (updates,) = [each for each in gc.get_objects() if type(each).__name__ == "Updates"]
+    updates._on_update = timed(updates._on_update)
 """
 TAIL = """
 wall, processor = time.perf_counter() - started, time.thread_time() - spent

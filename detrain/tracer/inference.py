@@ -37,16 +37,16 @@ class LoopRecord:
     updaters: set[int] = field(default_factory=set)
     in_run: collections.Counter[int] = field(default_factory=collections.Counter)
 
-    def note(self, what: int) -> bool:
-        """Count an update. Returns whether that tells something new of what kind of loop it is."""
-        self.updates += 1
-        count = self.in_run[what] = self.in_run.get(what, 0) + 1  # `+=` on a Counter takes three times as long
+    def note(self, what: int, times: int) -> bool:
+        """Count updates. Returns whether that tells something new of what kind of loop it is."""
+        self.updates += times
+        count = self.in_run[what] = self.in_run.get(what, 0) + times  # `+=` on a Counter takes three times as long
         is_news = what not in self.updaters
         if is_news:
             self.updaters.add(what)
         if count > self.most_of_one:
-            self.most_of_one += 1
-            is_news |= self.most_of_one == 2
+            is_news |= self.most_of_one < 2 <= count
+            self.most_of_one = count
         return is_news
 
     def close_run(self) -> bool:
@@ -87,11 +87,11 @@ class Inference:
         self.has_news = False
         """Whether something was seen that may decide about the loops; whoever looks at it sets it back."""
 
-    def update(self, nest: tuple[LoopKey, ...], what: int) -> bool:
+    def update(self, nest: tuple[LoopKey, ...], what: int, times: int = 1) -> bool:
         """Weights were updated inside these loops, outermost first. Returns whether the loops were not known."""
         is_new = nest not in self._nests
-        self._nests[nest] = self._nests.get(nest, 0) + 1
-        is_news = [self.records[key].note(what) for key in nest]
+        self._nests[nest] = self._nests.get(nest, 0) + times
+        is_news = [self.records[key].note(what, times) for key in nest]
         if is_new:
             for index, key in enumerate(nest):
                 self._inside[key].update(nest[index + 1 :])
@@ -99,11 +99,15 @@ class Inference:
             self._changed()
         return is_new
 
-    def count(self, nest: tuple[LoopKey, ...]) -> None:
+    def is_repeating(self, nest: tuple[LoopKey, ...], what: int) -> bool:
+        """Return whether another update by the same in this run of the loops would only be counted."""
+        return all(self.records[key].in_run[what] > 1 for key in nest)
+
+    def count(self, nest: tuple[LoopKey, ...], times: int = 1) -> None:
         """Weights were updated inside known loops, whose turns are not watched: this says nothing about what runs what."""
-        self._nests[nest] += 1
+        self._nests[nest] += times
         for key in nest:
-            self.records[key].updates += 1
+            self.records[key].updates += times
 
     def turn(self, key: LoopKey) -> bool:
         """The header of a loop was reached. Returns whether that can say anything: not where no loop is known inside."""

@@ -30,9 +30,9 @@ _NEWS_EACH: Final = 16
 """Updates between two looks at what is known, where none of them brings anything new."""
 
 _ABOVE: Final = 2
-"""Frames from the one that looks to the one that noted an update."""
+"""Frames from `Observer._see` to the one that noted an update."""
 _Mark = tuple[int, CodeType, int]
-"""How far up a frame is, its code, and the instruction it is at."""
+"""How far up a frame is from the one that noted an update, its code, and the instruction it is at."""
 
 _USERS: Final = "the user's"
 _FIT: Final = "Keras's fit"
@@ -73,6 +73,19 @@ class _Stack:
     levels: tuple[_Level, ...]
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where an updater was called from last."""
+
+    marks: list[_Mark]
+    """How to tell that it is called from there again."""
+    stack: _Stack
+    is_repeating: bool = False
+    """Whether another update from there says nothing new, until a loop is entered or turns: then they are only counted."""
+    repeats: int = 0
+    """Those counted here and not yet in the inference."""
+
+
 class Observer:
     """Takes updates from a framework, and turns of loops from a watcher. `on_news` is called after updates."""
 
@@ -91,8 +104,8 @@ class Observer:
         self._codes: list[CodeType] = []
         """Kept alive, so that no other takes its address."""
         self._stacks: dict[tuple[tuple[int, int], ...], _Stack] = {}
-        self._latest: dict[int, tuple[list[_Mark], _Stack]] = {}
-        """Where each updater was called from last, and that it is to be found there again."""
+        self._latest: dict[int, _Place] = {}
+        """Where each updater was called from last."""
         self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
         self._fits: dict[tuple[CodeType, int], Fit] = {}
         self._outside = 0
@@ -106,6 +119,10 @@ class Observer:
         if not self._has_updates:
             self._has_updates, self._inference = True, Inference()
             self._latest.clear()
+        latest = self._latest.get(what)
+        if latest is not None and latest.is_repeating and latest.repeats < _NEWS_EACH and _is_at(latest.marks, _ABOVE):
+            latest.repeats += 1
+            return
         self._see(what)
         self._since_news += 1
         if self._inference.has_news or not self._inference.updates or self._since_news >= _NEWS_EACH:
@@ -118,16 +135,19 @@ class Observer:
             self._see(what)
 
     def _see(self, what: int) -> None:
-        marks, latest = self._latest.get(what, ((), None))
-        if latest is not None and latest.nest and (self._is_settled or self._watcher.is_lasting) and _is_at(marks):
+        self._count_repeats()
+        latest = self._latest.get(what)
+        is_lasting = self._is_settled or self._watcher.is_lasting
+        if latest is not None and latest.stack.nest and is_lasting and _is_at(latest.marks, _ABOVE + 1):
             self._ended = time.monotonic()
             if self._is_settled:
-                self._inference.count(latest.nest)
+                self._inference.count(latest.stack.nest)
             else:
-                self._learn(latest, [], what)
+                self._learn(latest.stack, [], what)
+            latest.is_repeating = self._is_settled or self._inference.is_repeating(latest.stack.nest, what)
             return
         frames: list[FrameType] = []
-        marks = []
+        marks: list[_Mark] = []
         frame: FrameType | None = sys._getframe(_ABOVE)
         depth = _ABOVE
         while frame is not None:
@@ -139,7 +159,7 @@ class Observer:
                 self._note_fit(frame)
                 return
             if kind is _USERS or kind is _ENTRY:
-                marks.append((depth, code, frame.f_lasti))
+                marks.append((depth - _ABOVE, code, frame.f_lasti))
             if kind is _ENTRY:
                 break
             frame, depth = frame.f_back, depth + 1
@@ -148,13 +168,21 @@ class Observer:
         key = tuple([(id(each.f_code), each.f_lasti) for each in frames])
         known = self._stacks.get(key)
         stack = self._stacks[key] = known or _stack(frames)
-        self._latest[what] = marks, stack
+        self._latest[what] = _Place(marks, stack)
         if not stack.nest:
             self._outside += 1
         elif self._is_settled and known:
             self._inference.count(stack.nest)
         else:
             self._learn(stack, frames, what)
+
+    def _count_repeats(self) -> None:
+        for what, place in self._latest.items():
+            if place.repeats and self._is_settled:
+                self._inference.count(place.stack.nest, place.repeats)
+            elif place.repeats:
+                self._inference.update(place.stack.nest, what, place.repeats)
+            place.repeats, place.is_repeating = 0, False
 
     def _kind(self, code: CodeType) -> str:
         """Return whose a code object is, and remember it by its address: hashing a code object takes microseconds."""
@@ -211,6 +239,7 @@ class Observer:
 
     def outcome(self, static: Structure, *, has_ended: bool) -> Outcome:
         """Return what was seen. Loops that static analysis proposes and that were not reached are kept if the run was cut short."""
+        self._count_repeats()
         nests = [self._nest(phase) for phase in self._inference.phases()]
         if not has_ended:
             nests += [
@@ -244,9 +273,11 @@ class Observer:
         return self._watcher.enter
 
     def _reached(self, code: CodeType, line: int) -> bool:
+        self._count_repeats()
         return self._inference.turn((real_path(code.co_filename), line))
 
     def _entered(self, loop: LoopKey) -> None:
+        self._count_repeats()
         self._inference.entered(loop)
 
     def _note_fit(self, frame: FrameType) -> None:
@@ -272,15 +303,15 @@ class Observer:
         return msgspec.structs.replace(nest, evidence=phase.evidence, remarks=remarks, is_confirmed=phase.is_sure)
 
 
-def _is_at(marks: Sequence[_Mark]) -> bool:
-    """Return whether `Observer._see` is called from these places again.
+def _is_at(marks: Sequence[_Mark], above: int) -> bool:
+    """Return whether an update is noted from these places again, by a frame so many above this one.
 
     Frames between them are not looked at, which would take three times as long: as many lead from the same place to the same place.
     """
     get = sys._getframe
     try:
         for depth, code, instruction in marks:
-            frame = get(depth + 1)
+            frame = get(depth + above)
             if frame.f_code is not code or frame.f_lasti != instruction:
                 return False
     except ValueError:  # the stack is not so deep

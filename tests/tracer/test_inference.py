@@ -138,3 +138,25 @@ def test_updates_that_are_only_counted_change_no_answer() -> None:
 
     assert [(phase.batch, phase.epoch, phase.is_sure) for phase in inference.phases()] == before
     assert inference.epochs() == (12 + 30) // 6
+
+
+@given(data=st.data(), epochs=st.integers(1, 3), batches=st.integers(1, 6), optimizers=st.integers(1, 2))
+@settings(deadline=None)
+def test_updates_that_only_repeat_may_be_told_together(data: st.DataObject, epochs: int, batches: int, optimizers: int) -> None:
+    events = run(0, epochs, batches, optimizers=optimizers)
+    at = data.draw(st.sampled_from([index for index, (kind, _value) in enumerate(events) if kind == "update"]))
+    one_by_one, together = infer(events[: at + 1]), infer(events[: at + 1])
+    nest, what = events[at][1]
+    times = data.draw(st.integers(1, 20))
+
+    if not together.is_repeating(nest, what):
+        return
+    together.has_news = False
+    together.update(nest, what, times)
+    for _update in range(times):
+        one_by_one.update(nest, what)
+
+    assert not together.has_news
+    assert together.records == one_by_one.records
+    assert together.phases() == one_by_one.phases()
+    assert together.updates == one_by_one.updates
