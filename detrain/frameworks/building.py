@@ -40,6 +40,8 @@ class Unit(msgspec.Struct, frozen=True):
     """TensorFlow's global seed, which is a constant in what is traced."""
     has_failed: bool = False
     """Whether it ended in an error, as it will again."""
+    held: dict[str, str] = {}
+    """Of a method that is compiled for each object: the keys of what the object holds, by where."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -102,8 +104,8 @@ class Building:
             self._is_inside = before
 
     @contextlib.contextmanager
-    def unit(self, owner: str, describe: Callable[[], str | None]) -> Iterator[None]:
-        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON.
+    def unit(self, owner: str, describe: Callable[[], str | None], held: dict[str, str] | None = None) -> Iterator[None]:
+        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON; `held`: see `Unit`.
 
         Refuses where an earlier process had built something else: Python values that it read there are constants in it.
         """
@@ -143,7 +145,7 @@ class Building:
                 after = self._streams.read()
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
                 given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
-                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), seed, has_failed)
+                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), seed, has_failed, held or {})
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):

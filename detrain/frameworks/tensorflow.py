@@ -50,6 +50,7 @@ from detrain.frameworks.tensorflow_positions import NoPosition
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_refusals import refuse_fit, refuse_unseen
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
+from detrain.frameworks.tensorflow_traces import hide_in, hide_own_frames
 from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
@@ -89,6 +90,7 @@ class TensorFlow:
                 f"TensorFlow {tf.__version__} is not supported: this detrain knows 2.21",
                 "install tensorflow>=2.21,<2.22 (the extra `detrain[tensorflow]`)",
             )
+        hide_own_frames()
         self._births = Births()
         self._building = Building(streams)
         self._building.unchanged = settings.unchanged
@@ -483,8 +485,9 @@ class TensorFlow:
         import keras
         from keras.src.legacy.preprocessing.image import Iterator
         from keras.src.ops.operation import Operation
-        from keras.src.utils import tracking
+        from keras.src.utils import traceback_utils, tracking
 
+        hide_in(traceback_utils)
         self._weights = weights = KerasWeights(self._births, self._builder.variable_key)
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
@@ -516,7 +519,9 @@ class TensorFlow:
 
     def _on_keras_2(self) -> None:
         import tf_keras
+        from tf_keras.src.utils import traceback_utils
 
+        hide_in(traceback_utils)
         if self._probes is not None:
             refuse_fit(self._probes)
         classes = (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)

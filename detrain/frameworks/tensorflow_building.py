@@ -29,7 +29,7 @@ from detrain.frameworks.keras_state import names_given
 from detrain.runtime import report
 from detrain.runtime.digest import digest_array, digest_bytes
 from detrain.runtime.graph import ABSENT
-from detrain.runtime.naming import class_name, find_enum, find_namedtuple, find_static, is_findable, static_name
+from detrain.runtime.naming import class_name, find_enum, find_namedtuple, find_static, is_findable, is_user_class, static_name
 
 BUILDING_GRAPH: Final = "detrain_build"
 """The graph in which layers are built ahead, which nothing runs."""
@@ -39,6 +39,10 @@ _OF_DATASET: Final = "_tf_data_function"
 """The attribute of functions that tf.data makes around those of the program."""
 _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
 """TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
+_FOR_INSTANCE: Final = "class_method_to_instance_method"
+"""TensorFlow's function that compiles a method for one object."""
+_MOST_HELD: Final = 64
+"""So many things that one object holds tell it from others."""
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 
 
@@ -56,6 +60,10 @@ class Builder:
         self._layer_2_types: tuple[type[Any], ...] = ()
         self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
         """How the loop has compiled methods."""
+        self._held: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+        """Of the functions that are compiled for each object with a method: what the object held when they were made."""
+        self._held_before: dict[str, dict[str, str]] = {}
+        """The same, by the keys of the functions that the run had before it was resumed."""
         self._of_datasets: set[str] = set()
         """Keys of the functions that sets of tf.data call."""
         self.is_in_loop = False
@@ -85,6 +93,7 @@ class Builder:
     def build_ahead(self, units: list[Unit]) -> None:
         """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
         self._building.is_ahead = True
+        self._held_before |= {unit.owner: unit.held for unit in units}
         left: list[str] = []
         for unit in units:
             if self._building.is_built(unit):
@@ -243,7 +252,15 @@ class Builder:
 
         @functools.wraps(original)
         def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
-            key = births.register(function, _function_label(python_function, sys._getframe(1)), sys._getframe(1))
+            frame = sys._getframe(1)
+            label = _function_label(python_function, frame)
+            if frame.f_code.co_name == _FOR_INSTANCE:
+                held = self._held[function] = self._held_by(frame.f_locals["instance"])
+                known = self._known_by(f"{births.key(frame.f_locals['original_function'])}/{label}", held)
+            else:
+                known = None
+            with births.naming(known) if known else contextlib.nullcontext():
+                key = births.register(function, label, frame)
             if _OF_DATASET in (kwargs.get("experimental_attributes") or ()):
                 self._of_datasets.add(key)
                 weakref.finalize(function, self._of_datasets.discard, key).atexit = False
@@ -262,8 +279,9 @@ class Builder:
             owner = births.owner(frame, polymorphic_function.Function)
             # A set's own function is traced as the set is made, at the same moment in each run, and for each set anew.
             is_of_dataset = owner in self._of_datasets
-            noting = building.not_noted() if is_of_dataset else building.unit(owner, lambda: self._describe_trace(frame, owner))
-            with noting:
+            held = self._held.get(births.find(owner), {})
+            unit = functools.partial(building.unit, owner, lambda: self._describe_trace(frame, owner), held)
+            with building.not_noted() if is_of_dataset else unit():
                 if building.is_again and (made := kwargs.get("func_graph")) is not None:
                     made.seed = building.seed[0]()  # it was made just before
                 graph = original_trace(*args, **kwargs)
@@ -275,6 +293,27 @@ class Builder:
         polymorphic_function.Function.__init__ = function_made
         func_graph.FuncGraph.__init__ = graph_made
         func_graph.func_graph_from_py_func = traced
+
+    def _held_by(self, value: Any, path: str = "", depth: int = 3) -> dict[str, str]:
+        """Return the keys of the objects with one that an object holds, by where: what tells it from others of its class."""
+        key = self._births.key(value)
+        if key is not None or not depth:
+            return {path: key} if key is not None else {}
+        if isinstance(value, dict):
+            items = [(str(name), each) for name, each in value.items()]
+        elif isinstance(value, list | tuple):
+            items = [(str(number), each) for number, each in enumerate(value[:_MOST_HELD])]
+        else:
+            items = list(getattr(value, "__dict__", {}).items()) if is_user_class(type(value)) else []
+        found: dict[str, str] = {}
+        for name, each in items[:_MOST_HELD]:
+            found |= self._held_by(each, f"{path}.{name}", depth - 1)
+        return found
+
+    def _known_by(self, key: str, held: dict[str, str]) -> str | None:
+        """Return the key that the run had for a function, compiled for an object that holds this, before it was resumed."""
+        same = [known for known, was in self._held_before.items() if known.partition(".")[0] == key and _agree(was, held)]
+        return same[0] if len(same) == 1 and self._births.find(same[0]) is None else None
 
     def _note_captured(self, graph: Any) -> None:
         """Note whether a function has taken hold of a metric that the loop has made: it stays with it when there is another."""
@@ -402,8 +441,10 @@ class Builder:
         if parent is not None and maker in _MAKERS:
             getattr(parent, maker)()
         elif isinstance(parent, polymorphic_function.Function):
-            name = label.partition(".")[0]
-            instances = [value for value in gc.get_objects() if vars(type(value)).get(name) is parent]
+            name, held = label.partition(".")[0], self._held_before.get(key, {})
+            instances = _instances(name, parent)
+            if len(instances) > 1:
+                instances = [each for each in instances if _agree(held, self._held_by(each))]
             if len(instances) == 1:
                 getattr(instances[0], name)
         return self._births.find(key)
@@ -446,6 +487,20 @@ class Builder:
             self._layer_ahead = owner
             with self._building.unit(self._births.key(owner) or "", lambda: None), contextlib.suppress(_BuiltAheadError):
                 what(*placeholders[0], **placeholders[1])
+
+
+def _instances(name: str, function: Any) -> list[Any]:
+    """Return the objects alive that have a function as a method with this name."""
+    alive = gc.get_objects()
+    classes = [each for each in alive if isinstance(each, type)]
+    kinds = {id(each) for each in classes if any(vars(base).get(name) is function for base in each.__mro__)}
+    return [each for each in alive if id(type(each)) in kinds]
+
+
+def _agree(was: dict[str, str], now: dict[str, str]) -> bool:
+    """Return whether two objects hold the same, as far as both hold anything at one place."""
+    common = was.keys() & now.keys()
+    return bool(common) and all(was[path] == now[path] for path in common)
 
 
 def _form(graph: Any) -> str:

@@ -178,7 +178,8 @@ class RandomCounters:
             self._lift(name, draw)
         for module, names in _NOT_LIFTED:
             for name in names:
-                self._name(module, name)
+                self._watch_eager(module, name)
+        self._watch_ops()
         self._watch_loaded()
         self._watch_saving()
         self._watch_graphs()
@@ -214,20 +215,30 @@ class RandomCounters:
         _replace(gen_random_ops, name, lifted)
         self.eager.watch(name, original)
 
-    def _name(self, module: Any, name: str) -> None:
+    def _watch_eager(self, module: Any, name: str) -> None:
         original = getattr(module, name)
 
         @functools.wraps(original)
-        def named(*args: Any, **kwargs: Any) -> Any:
-            graph = _traced_function()
-            if graph is not None:
-                self._not_lifted.add(f"{name} in {graph.name} (a random op whose state TensorFlow keeps)")
-            elif context.executing_eagerly() and not name.startswith("learned"):
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if _traced_function() is None and context.executing_eagerly() and not name.startswith("learned"):
                 self.eager.note(name, args, kwargs)
             return original(*args, **kwargs)
 
-        _replace(module, name, named)
+        _replace(module, name, noted)
         self.eager.watch(name, original)
+
+    def _watch_ops(self) -> None:
+        """Name the random ops that come into traced functions and have not been lifted, by whatever way."""
+        original = func_graph.FuncGraph._create_op_internal
+
+        @functools.wraps(original)
+        def created(graph: Any, op_type: str, *args: Any, **kwargs: Any) -> Any:
+            function = _traced_function() if _is_random(op_type) else None
+            if function is not None:
+                self._not_lifted.add(f"{op_type} in {function.name} (a random op whose state TensorFlow keeps)")
+            return original(graph, op_type, *args, **kwargs)
+
+        func_graph.FuncGraph._create_op_internal = created
 
     def _watch_loaded(self) -> None:
         """See the calls of those functions of SavedModels that draw, from eager code or from functions being traced."""
@@ -346,16 +357,24 @@ class RandomCounters:
 
 
 def _replace(module: Any, name: str, op: Callable[..., Any]) -> None:
-    """Put an op in the place of a module's, and of the one of `tf.raw_ops` that is made from it."""
-    setattr(module, name, op)
-    for raw_name, raw in list(vars(tf.raw_ops).items()):
-        if getattr(raw, "__name__", "") == name:
+    """Put an op in the place of a module's, and of those of `tf.raw_ops` that are made from it."""
+    for holder, held_as, held in functions_of(re.escape(name), module):
 
-            @functools.wraps(raw)
-            def by_keywords(**kwargs: Any) -> Any:
-                return op(**kwargs)
+        @functools.wraps(held)
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            return op(*args, **kwargs)
 
-            setattr(tf.raw_ops, raw_name, by_keywords)
+        setattr(holder, held_as, replaced)
+
+
+def functions_of(pattern: str, module: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Return the functions for ops in a module, and those made from them in `tf.raw_ops`, also of its APIs for older programs.
+
+    The pattern is that of their names in the module. Each comes with where it is, and its name there.
+    """
+    modules = (module, tf.raw_ops, tf.compat.v1.raw_ops, tf.compat.v2.raw_ops)
+    found = [(each, name, op) for each in modules for name, op in vars(each).items()]
+    return [each for each in found if re.fullmatch(pattern, getattr(each[2], "__name__", ""))]
 
 
 @functools.lru_cache(maxsize=16)
@@ -381,6 +400,7 @@ def _called(function: Any) -> Iterator[str]:
             yield from (each.name for each in (value.func, *value.list.func) if each.name)
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_random(op: str) -> bool:
     definition = op_def_registry.get(op)
     return definition is not None and definition.is_stateful and any(attribute.name == "seed" for attribute in definition.attr)

@@ -14,10 +14,14 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import ops
-from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import gen_training_ops, resource_variable_ops
 from tensorflow.python.training import optimizer as graph_optimizer
 
+from detrain.frameworks.tensorflow_random import functions_of
+
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
+_RULES = "resource(_sparse)?_apply_(?!.*fallback).*"
+"""Ops that are whole update rules: optimizers of Keras 2 (`legacy`) and of other libraries call them."""
 
 
 class Updates:
@@ -36,6 +40,7 @@ class Updates:
         self._watch(graph_optimizer.Optimizer, "apply_gradients")
         self._watch_functions()
         self._watch_gradients()
+        self._watch_rules()
 
     def on_keras(self) -> None:
         """Keras is there now."""
@@ -103,6 +108,19 @@ class Updates:
             for name in _ASSIGNMENTS:
                 if name in vars(cls):  # the second class has copies of the first one's methods
                     self._watch_assignment(cls, name)
+
+    def _watch_rules(self) -> None:
+        for module, name, rule in functions_of(_RULES, gen_training_ops):
+            setattr(module, name, self._applying(rule))
+
+    def _applying(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(rule)
+        def applied(*args: Any, **kwargs: Any) -> Any:
+            if not self._depth:
+                self._note(args[0] if args else kwargs["var"])
+            return rule(*args, **kwargs)
+
+        return applied
 
     def _watch_assignment(self, cls: Any, name: str) -> None:
         original = getattr(cls, name)

@@ -17,7 +17,7 @@ from detrain.errors import Diverged
 from detrain.frameworks import Framework
 from detrain.runtime import report
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
-from detrain.runtime.derived import stored_on_names, stored_outside
+from detrain.runtime.derived import stores
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
@@ -261,7 +261,7 @@ class Capture:
             return any(framework.is_of_loop(value) for framework in self._frameworks)
 
         files = [module.__file__ or "" for module in user_modules().values()]
-        outside = frozenset().union(*map(stored_outside, files))
+        outside = frozenset().union(*(stores(file).outside for file in files))
         return Hooks(
             tensor,
             make_tensor,
@@ -336,7 +336,7 @@ def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, 
     """Yield (root, names) of what the user's modules store on modules, classes and functions of libraries (`np.step = 3`)."""
     own = {id(module) for module in modules.values()}
     for name, module in modules.items():
-        for dotted, attribute in sorted(stored_on_names(getattr(module, "__file__", None) or "")):
+        for dotted, attribute in sorted(stores(getattr(module, "__file__", None) or "").on_names):
             target = _follow(module, dotted)
             held_in = target if isinstance(target, ModuleType) else sys.modules.get(getattr(target, "__module__", ""))
             if held_in is not None and id(held_in) not in own and attribute in vars(target):

@@ -10,10 +10,10 @@ import ast
 import dis
 import re
 from collections.abc import Hashable, Iterable, Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Final
+from typing import Final, NamedTuple
 
 from detrain.parsing import parse
 from detrain.runtime.naming import is_own_class, module_of
@@ -24,6 +24,7 @@ _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
 """Ways to store attributes under names that are texts."""
 _ANY_NAME: Final = ""
 """Stands for the names that a program makes as it runs: `setattr(model, f"head_{i}", layer)`."""
+_MOST_CLASSES: Final = 1 << 14
 _BUILT_LAZILY: Final = frozenset({"built"})
 """Says of a layer of Keras that its variables exist, so in a resumed process when they do. A `tf.Module` means what it likes."""
 
@@ -44,30 +45,29 @@ def program_names(cls: type, outside: frozenset[str], present: Iterable[str]) ->
     return names - {_ANY_NAME}
 
 
-@lru_cache(maxsize=512)
-def stored_outside(file: str) -> frozenset[str]:
-    """Return the names of the attributes that a source file stores on objects but a method's `self`: `model.counter += 1`."""
-    try:
-        tree = parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
-    nodes = list(ast.walk(tree))
-    in_classes = {id(node) for cls in nodes if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}
-    attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    stored = {node.attr for node in attributes if id(node) not in in_classes or ast.unparse(node.value) != "self"}
-    by_name = {name for node in nodes if (name := _set_by_name(node, is_in_class=id(node) in in_classes)) is not None}
-    return frozenset(stored | by_name) - _BUILT_LAZILY
+class Stores(NamedTuple):
+    """What the code of a source file stores attributes on."""
+
+    outside: frozenset[str] = frozenset()
+    """Names of the attributes that it stores on objects but a method's `self`: `model.counter += 1`."""
+    on_names: frozenset[tuple[str, str]] = frozenset()
+    """What it stores attributes on, with their names: (`np`, `step`) for `np.step += 1`, dotted names whole."""
 
 
-@lru_cache(maxsize=512)
-def stored_on_names(file: str) -> frozenset[tuple[str, str]]:
-    """Return what a source file stores attributes on, with their names: (`np`, `step`) for `np.step += 1`, dotted names whole."""
+@cache  # of any number of files: a program's are all asked for at each checkpoint
+def stores(file: str) -> Stores:
+    """Return what a source file stores attributes on; nothing for one that cannot be read."""
     try:
         nodes = list(ast.walk(parse(Path(file).read_bytes())))
     except (OSError, SyntaxError, ValueError):
-        return frozenset()
-    stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
-    return frozenset((name, node.attr) for node in stored if _DOTTED.fullmatch(name := ast.unparse(node.value)))
+        return Stores()
+    in_classes = {id(node) for cls in nodes if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}
+    attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    stored = [(node, ast.unparse(node.value)) for node in attributes]
+    outside = {node.attr for node, on in stored if id(node) not in in_classes or on != "self"}
+    by_name = {name for node in nodes if (name := _set_by_name(node, is_in_class=id(node) in in_classes)) is not None}
+    on_names = {(on, node.attr) for node, on in stored if _DOTTED.fullmatch(on)}
+    return Stores(frozenset(outside | by_name) - _BUILT_LAZILY, frozenset(on_names))
 
 
 def _set_by_name(node: ast.AST, *, is_in_class: bool) -> str | None:
@@ -87,7 +87,7 @@ def is_of_framework(cls: type) -> bool:
     return module_of(cls).partition(".")[0] in _FRAMEWORKS
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=_MOST_CLASSES)
 def _stored_names(cls: Hashable, *, is_own: bool = True) -> frozenset[str]:
     """Return the names that the methods of a class store, as far as it and its bases are the program's, or the library's."""
     assert isinstance(cls, type)

@@ -54,7 +54,7 @@ def set_program(entry: str) -> None:
     is_user_file.cache_clear()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 16)
 def is_user_file(filename: str) -> bool:
     """Return whether a source file is the user's: not of Python, not an installed library, not detrain."""
     if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
@@ -66,7 +66,7 @@ def _is_at(path: str, place: str) -> bool:
     return path == place or path.startswith(place + "/")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 14)
 def _is_user_folder(folder: str) -> bool:
     return not _library_around(os.path.join(os.path.realpath(folder), "file"))
 

@@ -39,6 +39,7 @@ _NEVER_RAISES: Final = frozenset(
 _LOOKS_AT_ITSELF: Final = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "f_locals", "f_globals", "__dict__"}
 )
+_MOST_MODULES: Final = 1 << 14
 _FAST: Final = "fast "
 """Set before names of fast locals: in a module's code, that of an inlined comprehension is another than the global of its name."""
 
@@ -55,7 +56,7 @@ def live_names(code: CodeType, offset: int) -> frozenset[str]:
     return frozenset(names)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_MOST_MODULES)
 def names_read_by_functions(code: CodeType) -> frozenset[str]:
     """Return the global names that functions and classes defined in a module's code may read, write or delete."""
     names: set[str] = set()
@@ -66,7 +67,7 @@ def names_read_by_functions(code: CodeType) -> frozenset[str]:
     return frozenset(names)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_MOST_MODULES)
 def may_read_any_global(code: CodeType) -> bool:
     """Return whether a module's code may read globals under names that it does not show: `globals()[f"best_{fold}"]`."""
     return any(_LOOKS_AT_ITSELF & set(each.co_names) for each in (code, *_functions(code)))

@@ -13,7 +13,7 @@ import io
 import linecache
 import sys
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -234,7 +234,7 @@ def _loops_around(file: str, line: int) -> int:
     return sum(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes)
 
 
-@lru_cache(maxsize=512)
+@cache
 def _foreign_modules(file: str) -> frozenset[str]:
     """Return the libraries that a source file imports, but for those that are known."""
     try:

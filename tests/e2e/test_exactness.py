@@ -41,6 +41,7 @@ FRAMEWORK = [
     "eight_replicas",
     "keras_2",
     "keras_2_layers",
+    "keras_2_legacy",
     "lazy_model",
     "lookup_tables",
     "mixed_precision",

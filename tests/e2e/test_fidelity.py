@@ -90,6 +90,43 @@ def test_output_status_and_traceback_are_those_of_plain_python(name: str, tmp_pa
     assert _last_lines(run.err) == _last_lines(expected.err)
 
 
+def test_errors_of_compiled_code_say_the_same_places(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    (tmp_path / "program.py").write_text("""
+import keras
+import tensorflow as tf
+weights = tf.Variable(tf.ones(3))
+@tf.function
+def step(i):
+    weights.assign_sub(0.1 * tf.random.stateless_normal([3], [1, 2]))
+    return tf.strings.to_number(tf.gather(["1", "2", "three"], i))
+class Odd(keras.layers.Layer):
+    def call(self, x):
+        return tf.reshape(x, [3, 7])
+def fails():
+    keras.Sequential([keras.layers.Dense(3), Odd()])(tf.ones([4, 4]))
+try:
+    for epoch in range(2):
+        for i in range(3):
+            step(i)
+except tf.errors.InvalidArgumentError as error:
+    print(str(error).rpartition("[[")[0])  # numbers of functions follow
+for epoch in range(2):
+    fails()
+""")
+    expected = plain("program.py", cwd=tmp_path)
+    run = detrain("run", "--ckpt", tmp_path / "home", "program.py", cwd=tmp_path)
+
+    assert 'program.py", line 8, in step' in expected.out
+    assert run.out == expected.out
+    assert run.status == expected.status == 1
+    assert _traceback(run.err) == _traceback(expected.err)
+
+
+def _traceback(text: str) -> str:
+    return text[text.index("Traceback") :]
+
+
 def test_a_syntax_error_is_reported_as_python_reports_it(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("for epoch in range(3):\n    print(epoch\n")
 

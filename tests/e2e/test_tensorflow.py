@@ -261,6 +261,7 @@ for epoch in range(4):
         a += tf.cast(tf.reduce_sum(tf.random.categorical(tf.math.log([[0.1, 0.5, 0.4]]), 3 + step, seed=8)), tf.float32) / 99
         a += tf.cast(tf.reduce_sum(tf.random.log_uniform_candidate_sampler([[1, 2]], 2, 5, True, 100, seed=7)[0]), tf.float32) / 999
         a += tf.raw_ops.RandomStandardNormal(shape=tf.constant([5]), dtype=tf.float32, seed=3, seed2=4)
+        a += tf.compat.v2.raw_ops.RandomStandardNormal(shape=tf.constant([5]), dtype=tf.float32, seed=7, seed2=4)
         if step % 2:
             a = tf.nn.dropout(a, 0.1) + tf.random.normal([1])
         with tf.GradientTape() as tape:
@@ -278,6 +279,8 @@ optimizer = keras.optimizers.SGD(1e-2, momentum=0.9)
 def step_on(a, b):
     a = tf.nn.dropout(a, 0.3) + tf.random.normal(tf.shape(a)) * 0.01
     order = tf.random.shuffle(tf.range(tf.shape(a)[0]))
+    a += tf.compat.v1.raw_ops.RandomUniform(shape=[5], dtype=tf.float32, seed=7, seed2=4)
+    a += tf.compat.v2.raw_ops.RandomUniform(shape=[5], dtype=tf.float32, seed=7, seed2=4)
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((model(tf.gather(a, order)) - tf.gather(b, order)) ** 2) * tf.random.uniform([])
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
@@ -738,6 +741,23 @@ for epoch in range(2):
 """
 
 
+BY_TYPE = """
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+weights, optimizer = tf.Variable(tf.ones(3)), keras.optimizers.SGD(1e-2)
+
+@tf.function
+def train_step(a):
+    types = {"T": AttrValue(type=3), "dtype": AttrValue(type=1), "seed": AttrValue(i=4)}
+    op = tf.compat.v1.get_default_graph().create_op("RandomStandardNormal", [tf.constant([3])], [tf.float32], attrs=types)
+    optimizer.apply_gradients([(op.outputs[0], weights)])
+
+for epoch in range(2):
+    for a, b in data:
+        train_step(a)
+"""
+
+
 CACHED = """
 def rows():
     for row in np.random.permutation(24):
@@ -776,10 +796,16 @@ Trainer().train()
     ("source", "named"),
     [
         (HELD, "self in Trainer.train().mean (keras.src.metrics.reduction_metrics.Mean: with variables of its own)"),
-        (SAMPLED, "log_uniform_candidate_sampler in train_step (a random op whose state TensorFlow keeps)"),
+        (SAMPLED, "LogUniformCandidateSampler in train_step (a random op whose state TensorFlow keeps)"),
+        (BY_TYPE, "RandomStandardNormal in train_step (a random op whose state TensorFlow keeps)"),
         (CACHED, "what a cache() of tf.data holds"),
     ],
-    ids=["a metric that a compiled function holds", "a random op without a twin", "a cache that Python fills"],
+    ids=[
+        "a metric that a compiled function holds",
+        "a random op without a twin",
+        "a random op made by its type",
+        "a cache that Python fills",
+    ],
 )
 def test_what_nobody_can_read_is_named_at_the_first_checkpoint(source: str, named: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
