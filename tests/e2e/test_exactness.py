@@ -61,6 +61,7 @@ FRAMEWORK = [
     "grad_accumulation",
     "seq2seq_slide",
     "trainer_class",
+    "trainer_objects",
     "validation_twin",
     "warmup_lr",
     "zip_two",
