@@ -279,7 +279,8 @@ class Builder:
             owner = births.owner(frame, polymorphic_function.Function)
             # A set's own function is traced as the set is made, at the same moment in each run, and for each set anew.
             is_of_dataset = owner in self._of_datasets
-            held = self._held.get(births.find(owner), {})
+            function = births.find(owner)  # none for graphs that no function of the program's is traced for
+            held = self._held.get(function, {}) if function is not None else {}
             unit = functools.partial(building.unit, owner, lambda: self._describe_trace(frame, owner), held)
             with building.not_noted() if is_of_dataset else unit():
                 if building.is_again and (made := kwargs.get("func_graph")) is not None:
