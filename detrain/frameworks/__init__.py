@@ -18,7 +18,7 @@ from detrain.runtime.config import Mode
 from detrain.runtime.contents import Contents
 from detrain.runtime.digest import Array
 from detrain.runtime.experiment import ExperimentRun
-from detrain.runtime.rng import Stream, Streams
+from detrain.runtime.rng import Held, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
 
@@ -74,6 +74,9 @@ class Framework(Protocol):
 
     def streams(self) -> dict[str, Stream]:
         """Return the framework's global random streams, by name."""
+
+    def held_generator(self, value: object) -> Held | None:
+        """Return a generator of the framework's that the program holds as a stream, None for any other object."""
 
     def tensors(self) -> dict[str, Array]:
         """Return the value of every variable alive, by a key that is the same in every run of the program.

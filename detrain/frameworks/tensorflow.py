@@ -55,7 +55,7 @@ from detrain.frameworks.tensorflow_updates import Updates
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
 from detrain.runtime.frames import user_frames
-from detrain.runtime.rng import PythonStream, RngState, Stream, Streams
+from detrain.runtime.rng import Held, PythonStream, RngState, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
 _SUPPORTED: Final = ((2, 21), (2, 22))
@@ -164,6 +164,11 @@ class TensorFlow:
     def streams(self) -> dict[str, Stream]:
         """Return the eager context's generator, from which TensorFlow draws the seeds of eager random ops."""
         return {"tensorflow": _ContextStream()}
+
+    def held_generator(self, value: object) -> Held | None:
+        """Return a `tf.random.Generator` as a stream, None for all other objects."""
+        is_plain = isinstance(value, tf.random.Generator) and isinstance(value.state, resource_variable_ops.BaseResourceVariable)
+        return _HeldGenerator(value) if is_plain else None
 
     def tensors(self) -> dict[str, Array]:
         """Return variable values (axes as in TensorFlow), those still waiting for their variable included."""
@@ -567,6 +572,19 @@ def _make_monitors_repeatable() -> None:
         original(callback)
 
     MonitorCallback._set_monitor_op = look
+
+
+class _HeldGenerator:
+    """A `tf.random.Generator`: its state, as long as one device holds it."""
+
+    def __init__(self, source: tf.random.Generator) -> None:
+        self._source = source
+
+    def pack(self) -> bytes:
+        return bytes(self._source.state.numpy().tobytes())
+
+    def unpack(self, packed: bytes) -> None:
+        self._source.state.assign(np.frombuffer(packed, self._source.state.dtype.as_numpy_dtype))
 
 
 class _ContextStream:

@@ -24,8 +24,9 @@ from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, u
 from detrain.runtime.graph import STREAMS
 from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.runtime.loaders import Loop, is_made_anew, read_offered, set_state
-from detrain.runtime.naming import is_user_class
+from detrain.runtime.naming import is_user_class, own_attributes
 from detrain.runtime.pulls import Pulls
+from detrain.runtime.rng import Held, held_generator
 from detrain.runtime.settings import ProcessSettings
 from detrain.store import Snapshot
 
@@ -48,6 +49,17 @@ class Capture:
         """The program enters a training loop. Returns the baseline."""
         self._settings.begin()
         return self.baseline(frame)
+
+    def held_generators(self, frame: FrameType) -> dict[str, Held]:
+        """Return the generators of random numbers that names, and attributes of objects of the program, lead to, by where."""
+        found: dict[str, Held] = {}
+        for root, values in _namespaces(frame):
+            for name, value in values.items():
+                inside = (own_attributes(value) or {}) if is_user_class(type(value)) else {}
+                for path, each in ((name, value), *((f"{name}.{attribute}", held) for attribute, held in inside.items())):
+                    made = [held_generator(each), *(framework.held_generator(each) for framework in self._frameworks)]
+                    found |= {f"{root}|{path}": held for held in made if held is not None}
+        return found
 
     def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
         """Return what names are still bound to at an epoch's start that the epochs before it bound, and that are read no more.

@@ -9,6 +9,7 @@ random streams at the head of this batch (only where the body before it drew num
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
 import os
@@ -55,6 +56,7 @@ class Journal:
         self.batches: dict[Address, bytes] = {}
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
+        self._in_order: list[Address] = []
         ends = {0}
         for end, (kind, *address, value) in _records(path) if path.exists() else ():
             ends.add(end)
@@ -87,6 +89,16 @@ class Journal:
         """Record the packed random streams at the head of a batch, as `add_batch` does."""
         self.streams[address] = states
         self._add(["r", *address, states])
+
+    def streams_between(self, after: Address | None, upto: Address) -> dict[str, bytes]:
+        """Return the newest state of each stream that is on record behind one batch (None: from the start), up to another."""
+        if len(self._in_order) != len(self.streams):
+            self._in_order = sorted(self.streams)
+        first = 0 if after is None else bisect.bisect_right(self._in_order, after)
+        found: dict[str, bytes] = {}
+        for address in self._in_order[first : bisect.bisect_right(self._in_order, upto)]:
+            found |= self.streams[address]
+        return found
 
     def flush(self) -> None:
         """Write the records that wait; those that follow are written at once again. Raises StoreError."""

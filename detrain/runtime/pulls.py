@@ -42,9 +42,12 @@ class Pulls:
     """The generators that were there when a loop was entered."""
 
     def __init__(
-        self, address: Callable[[], Address], digest: Callable[[object], str], set_streams: Callable[[Address], None]
+        self,
+        address: Callable[[], Address],
+        digest: Callable[[object], str],
+        repeat_streams: Callable[[Address | None, Address], None],
     ) -> None:
-        self._address, self._digest, self._set_streams = address, digest, set_streams
+        self._address, self._digest, self._repeat_streams = address, digest, repeat_streams
         self._by_frame: dict[int, _Pulled] = {}
         self._known: weakref.WeakKeyDictionary[Any, _Pulled] = weakref.WeakKeyDictionary()
         self._replayed: Address | None = None
@@ -61,7 +64,9 @@ class Pulls:
             weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
 
     def be_at(self, address: Address | None) -> None:
-        """Take what is pulled from here on for pulls of this batch, until None is given: a framework repeats them."""
+        """Repeat pulls of this batch from here on, from the random streams that it had, until None is given."""
+        if address is not None and address != self._replayed:
+            self._repeat_streams(self._replayed, address)
         self._replayed = address
 
     def note(self, frame: object, value: object) -> None:
@@ -86,17 +91,14 @@ class Pulls:
         addresses = [(phase, epoch, batch + turn) for phase, epoch, batch, n in runs for turn in range(n)]
         try:
             while pulled.count < count:
-                address = addresses[pulled.count]
-                if pulled.count == 0 or addresses[pulled.count - 1] != address:
-                    self._set_streams(address)
-                self._replayed = address
+                self.be_at(addresses[pulled.count])
                 next(value)
             if has_ended:
                 next(value, None)
         except StopIteration:
             return False
         finally:
-            self._replayed = None
+            self.be_at(None)
         return bool(pulled.digest == digest) and (value.gi_frame is None) == has_ended
 
 

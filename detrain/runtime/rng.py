@@ -2,11 +2,13 @@
 
 Streams: `python` (the module `random`), `numpy` (the legacy global state of `numpy.random`), and those that a framework
 adds (`tensorflow` is the eager context's generator of op seeds). Generators that a program holds itself are objects like
-any other and go through the codec (detrain.runtime.codec).
+any other and go through the codec (detrain.runtime.codec); where a generator function of the program lives on from epoch to epoch,
+those that names lead to are streams, too: bodies that are skipped as it is pulled again may have drawn from what it draws from.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections import Counter
@@ -90,11 +92,57 @@ class NumpyStream:
         self._source.set_state(("MT19937", state.words[:624], int(state.words[624]), int(state.gauss is not None), spare))
 
 
+class Held(Protocol):
+    """A generator of random numbers that the program holds, taken for a stream."""
+
+    def pack(self) -> bytes:
+        """Return its state."""
+
+    def unpack(self, packed: bytes) -> None:
+        """Set its state."""
+
+
+class HeldGenerator:
+    """A `random.Random`, or one of NumPy's generators over any of its bit generators: its state as JSON."""
+
+    def __init__(self, source: random.Random | np.random.RandomState | np.random.Generator) -> None:
+        self._source = source
+
+    def pack(self) -> bytes:
+        """Return its state."""
+        match self._source:
+            case random.Random() as plain:
+                state: object = plain.getstate()
+            case np.random.RandomState() as legacy:
+                state = legacy.get_state(legacy=False)
+            case generator:
+                state = generator.bit_generator.state
+        return json.dumps(state, default=lambda array: array.tolist()).encode()
+
+    def unpack(self, packed: bytes) -> None:
+        """Set its state."""
+        state = json.loads(packed)
+        match self._source:
+            case random.Random() as plain:
+                version, words, gauss = state
+                plain.setstate((version, tuple(words), gauss))
+            case np.random.RandomState() as legacy:
+                legacy.set_state(state)
+            case generator:
+                generator.bit_generator.state = state
+
+
+def held_generator(value: object) -> Held | None:
+    """Return a generator of random numbers as a stream; None for all other objects, and for those of derived classes."""
+    return HeldGenerator(value) if type(value) in (random.Random, np.random.RandomState, np.random.Generator) else None  # type: ignore[arg-type]
+
+
 class Streams:
-    """All global streams of the process, by name."""
+    """All global streams of the process, by name, and generators that the program holds, as long as they count as streams."""
 
     def __init__(self) -> None:
         self._streams: dict[str, Stream] = {"python": PythonStream(), "numpy": NumpyStream()}
+        self._held: dict[str, Held] = {}
         self.drawn: Counter[str] = Counter()
         """How often functions were called that draw from generators which cannot be read."""
 
@@ -102,12 +150,19 @@ class Streams:
         """Add the stream of a framework or library."""
         self._streams[name] = stream
 
+    def hold(self, held: Mapping[str, Held]) -> None:
+        """Take these generators for streams, and no others that the program holds."""
+        self._held = dict(held)
+
     def read(self) -> dict[str, bytes]:
         """Return the packed state of every stream."""
-        return {name: stream.get().pack() for name, stream in self._streams.items()}
+        found = {name: stream.get().pack() for name, stream in self._streams.items()}
+        return found | {name: held.pack() for name, held in self._held.items()}
 
     def write(self, states: Mapping[str, bytes]) -> None:
         """Set the named streams; names that this process does not have (yet) are left alone."""
         for name, packed in states.items():
             if name in self._streams:
                 self._streams[name].set(RngState.unpack(packed))
+            elif name in self._held:
+                self._held[name].unpack(packed)

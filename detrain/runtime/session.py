@@ -85,7 +85,7 @@ class Session:
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._thread = 0
         """The one that began the phase."""
-        self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._set_streams)
+        self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._repeat_streams)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
         self.unchanged = self._capture.unchanged
         self._guard: Guard | None = None
@@ -205,6 +205,7 @@ class Session:
         for framework in self.frameworks:
             framework.begin_phase()
         self._at_phase, self._left = self._capture.begin_phase(frame), Baseline()
+        self.streams.hold(self._capture.held_generators(frame) if self._pulls else {})
         if self._pulls:
             self.note_all_streams()
 
@@ -408,14 +409,16 @@ class Session:
 
     def set_streams(self, epoch: int, batch: int) -> None:
         """Set the random streams to where they were at the head of a batch of this phase, if they are on record."""
-        address = self._phase, epoch, batch
-        self._set_streams(address)
-        self._pulls.be_at(address)
+        self._pulls.be_at((self._phase, epoch, batch))
+
+    def _repeat_streams(self, after: tuple[int, int, int] | None, address: tuple[int, int, int]) -> None:
+        """Set the random streams to where they were at the head of a batch, with all that is on record since another one."""
+        self.streams.write(self._journal.streams_between(after, address))
 
     def note_all_streams(self) -> None:
         """Record the random streams at all batches of the phase that is about to begin, whatever the checkpoints' distance."""
         self._notes_all_streams = True
-        self._streams_at_batch = self.streams.read()
+        self._streams_at_batch = {}  # the first batch's are recorded whole: what is repeated begins with them
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> None:
         """Take the digest of what the body of the batch has loaded."""
@@ -495,8 +498,8 @@ class Session:
             self._is_in_body = True
             self._batches.add(address, loaded)
         self._batches_done += 1
-        if self._config.every.unit != "epochs" or self._notes_all_streams:
-            self._streams_at_batch = self.streams.read()
+        if self._config.every.unit != "epochs" and not self._notes_all_streams:
+            self._streams_at_batch = self.streams.read()  # what loading draws, a resumed run draws again
         return True
 
     def at_last_line(self) -> None:

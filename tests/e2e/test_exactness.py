@@ -58,6 +58,7 @@ FRAMEWORK = [
     "early_stopping",
     "gan_two_optimizers",
     "generator_loader",
+    "generator_shared",
     "grad_accumulation",
     "seq2seq_slide",
     "trainer_class",

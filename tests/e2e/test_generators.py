@@ -88,6 +88,49 @@ def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path,
     assert last.out == whole.out[-len(last.out) :]
 
 
+SHARED = {
+    "numpy, global": ("np.random", "np.random.normal()", "np.random.normal(size=3)"),
+    "numpy": ("np.random.default_rng(4)", "rng.normal()", "rng.normal(size=3)"),
+    "numpy, legacy": ("np.random.RandomState(4)", "rng.normal()", "rng.normal(size=3)"),
+    "numpy, an attribute": ("Source()", "rng.own.normal()", "rng.own.normal(size=3)"),
+    "python": ("random.Random(4)", "rng.gauss(0, 1)", "np.array([rng.random() for _ in range(3)])"),
+}
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+@pytest.mark.parametrize("name", SHARED)
+def test_a_generator_and_bodies_that_draw_from_one_generator_of_random_numbers(
+    name: str, every: str, tmp_path: Path, detrain: Run
+) -> None:
+    """Each pull is repeated from the state that it had: what bodies have drawn in between counts. It was refused at the resume."""
+    made, drawn, yielded = SHARED[name]
+    before = "class Source:\n    def __init__(self):\n        self.own = np.random.default_rng(4)\n"
+    before += f"rng = {made}\ndef batches():\n    while True:\n        yield {yielded}\nsource = batches()"
+    after = f"optimizer.weights[0] += {drawn}"
+    (tmp_path / "program.py").write_text(
+        PRELUDE + LOOP.format(before=before, load="x = next(source)", after=after).replace(", np.random.rand()", "")
+    )
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    for place in ("1:4", "2:3", ""):
+        last = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=place)
+
+    assert last.status == 0, last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
+def test_a_generator_beside_which_loading_draws_too(tmp_path: Path, detrain: Run) -> None:
+    """Only what bodies drew was on record, and the generator was refused at the resume."""
+    load = "x = next(source)\n        x = x + np.random.normal(size=3)"
+    program = PRELUDE + LOOP.format(before=FROM_GLOBAL + "source = batches()", load=load, after="pass")
+    (tmp_path / "program.py").write_text(program.replace("+ np.random.normal() * 1e-3", ""))
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    for place in ("1:4", "2:3", ""):
+        last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=place)
+
+    assert last.status == 0, last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
 @pytest.mark.parametrize(("header", "is_exact"), [("x in training()", True), ("n, x in enumerate(training())", False)])
 def test_a_generator_that_trains(header: str, is_exact: bool, tmp_path: Path, detrain: Run) -> None:
     """Who draws from it was taken for the epoch loop: a resumed run went on for ever, or counted from 0 again, in silence."""
