@@ -26,7 +26,7 @@ def step(x, y):
 source = batches()
 for epoch in range(3):  # <- epoch loop
     for batch in range(5):  # <- batch loop
-        x = next(source)
+        x = next(source)  # <- load
         y = noise.normal((8, 3))
         loss = step(x, y * rng.uniform(0.5, 1.5))  # <- update
     print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
