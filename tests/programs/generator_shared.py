@@ -27,7 +27,7 @@ source = batches()
 for epoch in range(3):  # <- epoch loop
     for batch in range(5):  # <- batch loop
         x = next(source)  # <- load
-        y = noise.normal((8, 3))
+        y = noise.normal((8, 3))  # <- load
         loss = step(x, y * rng.uniform(0.5, 1.5))  # <- update
     print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
 print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables)).hexdigest())
