@@ -60,6 +60,7 @@ from detrain.runtime.weights import WeightsFile
 
 _SUPPORTED: Final = ((2, 21), (2, 22))
 _SEED: Final = "global seed"
+_RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string
 _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
     "jit": (tf.config.optimizer.get_jit, lambda value: tf.config.optimizer.set_jit(value or False)),
     "options": (tf.config.optimizer.get_experimental_options, tf.config.optimizer.set_experimental_options),
@@ -225,7 +226,7 @@ class TensorFlow:
         if self._instruments is not None:
             return []
         gradients = "with norms of gradients" if self._gradients is not None else "plain"
-        return [detrain.__version__, tf.__version__, importlib.metadata.version("keras"), gradients]
+        return [detrain.__version__, tf.__version__, _version_of_keras(), gradients]
 
     def weights_files(self) -> dict[str, WeightsFile]:
         """Return what Keras's weights file of each model alive would hold, by the model's key."""
@@ -281,10 +282,10 @@ class TensorFlow:
 
     def constant(self, value: object) -> Array | None:
         """Return the value of an eager tensor of numbers or text, in the tensor's own memory; else None."""
-        if not isinstance(value, EagerTensor) or value.dtype is tf.resource or value.dtype is tf.variant:
+        if not isinstance(value, EagerTensor) or (dtype := value.dtype) is _RESOURCE or dtype is _VARIANT:
             return None
         try:
-            return np.asarray(value._numpy(), object if value.dtype is tf.string else None)  # NumPy's texts lose trailing zeros
+            return np.asarray(value._numpy(), object if dtype is _STRING else None)  # NumPy's texts lose trailing zeros
         except tf.errors.UnimplementedError:  # a tensor that is sharded over devices: it has no value in one place
             return None
 
@@ -572,6 +573,11 @@ def _make_monitors_repeatable() -> None:
         original(callback)
 
     MonitorCallback._set_monitor_op = look
+
+
+@functools.cache  # reading it takes half a millisecond, which is a tenth of a small checkpoint
+def _version_of_keras() -> str:
+    return importlib.metadata.version("keras")
 
 
 class _HeldGenerator:

@@ -7,12 +7,13 @@ from typing import Final
 
 from detrain.errors import Diverged
 from detrain.runtime.cursor import Cursor
-from detrain.runtime.digest import Array, ToArray, digest_value, size_bytes
+from detrain.runtime.digest import Array, ToArray, digest_value, raw_digest, size_bytes
 from detrain.runtime.journal import Address, Journal
 
-_MOST_UNDIGESTED: Final = 16
+_MOST_UNDIGESTED: Final = 64
+_WAITING_BYTES: Final = 4 << 20
 _SMALL_BATCH_BYTES: Final = 1 << 20
-"""Batches up to this size may wait for their digest."""
+"""Batches up to this size may wait for their digest, up to so many of so many bytes, and sixteen of any such size."""
 
 
 class Batches:
@@ -57,7 +58,7 @@ class Batches:
             self._fetched.append(digest_value(parts, self._to_array))
             # The body goes on to train, and may not live to its end. Another thread than its own must raise nothing here.
             if is_whole and self._most == 1 and self.is_recording and self._fetching not in self._journal.batches:
-                self._journal.add_batch(self._fetching, bytes.fromhex(digest_value(self._fetched[0], self._to_array)))
+                self._journal.add_batch(self._fetching, raw_digest(self._fetched[0], self._to_array))
                 self._recorded = self._fetching
         return self._fetching is not None
 
@@ -78,14 +79,15 @@ class Batches:
         """Record the digests of the batches that wait. Raises Diverged for the first that is not the first run's."""
         waiting, self._waiting = self._waiting, []
         for address, loaded in waiting:
-            digest = bytes.fromhex(digest_value(loaded, self._to_array))
+            digest = raw_digest(loaded, self._to_array)
             expected = self._journal.batches.get(address)
             if expected is not None and expected != digest and loaded is not None and not self._may_differ:
                 raise self._diverged(address, digest, expected)
             if self.is_recording and address != self._recorded:
                 self._journal.add_batch(address, digest)
-        is_small = bool(waiting) and size_bytes(waiting[-1][1], self._to_array) <= _SMALL_BATCH_BYTES
-        self._most = _MOST_UNDIGESTED if is_small and not self._journal.batches else 1
+        size = size_bytes(waiting[-1][1], self._to_array) if waiting else _SMALL_BATCH_BYTES + 1
+        most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
+        self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches else 1
 
     def _diverged(self, address: Address, digest: bytes, expected: bytes) -> Diverged:
         named = f" (not captured: {', '.join(sorted(self.suspects)[:2])})" if self.suspects else ""

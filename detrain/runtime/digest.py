@@ -49,9 +49,18 @@ def begin_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
 
 def digest_value(value: object, to_array: ToArray) -> str:
     """Return the digest of a nested value. `to_array` turns a framework's tensor into an array, or returns None."""
+    return str(_fed_with(value, to_array).hexdigest())
+
+
+def raw_digest(value: object, to_array: ToArray) -> bytes:
+    """Return the digest of a nested value as its 16 bytes."""
+    return bytes(_fed_with(value, to_array).digest())
+
+
+def _fed_with(value: object, to_array: ToArray) -> Any:
     state = xxhash.xxh3_128()
     _feed(state, value, to_array, depth=0)
-    return str(state.hexdigest())
+    return state
 
 
 def size_bytes(value: object, to_array: ToArray) -> int:
@@ -93,11 +102,16 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return f"array {dtype_name(dtype) or dtype.str} {shape}".encode()
 
 
+@functools.lru_cache(maxsize=256)
+def _beginning(kind: type, length: int) -> bytes:
+    return f"{kind.__name__} {length};".encode()
+
+
 def _feed(state: Any, value: object, to_array: ToArray, depth: int) -> None:
     """Feed a value. What batches are made of comes first: this runs once a batch."""
     kind = type(value)
     if (kind is tuple or kind is list) and depth < _MAX_DEPTH:
-        state.update(f"{kind.__name__} {len(value)};".encode())  # type: ignore[arg-type]
+        state.update(_beginning(kind, len(value)))  # type: ignore[arg-type]
         _feed_all(state, value, to_array, depth + 1)  # type: ignore[arg-type]
     elif kind is np.ndarray:
         _feed_array(state, value)  # type: ignore[arg-type]

@@ -245,7 +245,9 @@ class batch_loop(Generic[T]):
         if session is None:
             return next(self.iterator)
         frame = sys._getframe(1)
-        number = _guarded(session.at_load, frame, self)
+        number = session.turn(self)
+        if number < 0:
+            number = _guarded(session.at_load, frame, self)
         if is_alone:
             self._phase = session.phase
         recovery = session.recovery
@@ -314,7 +316,7 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
 
 def note_update(what: int) -> None:
     """Note that weights are updated, by an updater with this number."""
-    if _session is not None:
+    if _session is not None and not _session.expects_updates:
         _guarded(_session.on_update, what)
 
 
@@ -406,4 +408,6 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
         values = frame.f_locals
         loaded = tuple(values.get(name) for name in names)
     _loops.loaded = None
+    if not is_first_cut and session.take_quietly(number, loaded):
+        return True
     return session.at_batch(number, loaded, frame, is_first_cut=is_first_cut)

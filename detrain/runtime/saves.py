@@ -53,7 +53,7 @@ class Saves:
 
     def __init__(self, config: Config, catalogue: Catalogue, journal_bytes: int | None) -> None:
         self._config, self._catalogue = config, catalogue
-        self._writer = Writer()
+        self.writer = Writer()
         path = catalogue.folder / f"{config.program}-r{config.run}.journal"
         if journal_bytes is None:  # left by a run that was killed before its first checkpoint: perhaps of other data
             path.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Saves:
         try:
             self.journal.flush()
             with report.working("saving", cursor):
-                self._writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
+                self.writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
         except StoreError as error:
             self._on_error(error)
         self.last_at = time.monotonic()
@@ -102,17 +102,17 @@ class Saves:
 
     def drain(self) -> None:
         """Wait for what is being written. Raises what went wrong with it."""
-        self._writer.drain()
+        self.writer.drain()
 
     def check(self) -> None:
         """Hand on what has gone wrong in the background."""
-        if self._writer.has_failed:
+        if self.writer.has_failed:
             self.settle()
 
     def settle(self) -> None:
         """Wait for what is being written, and hand on what went wrong with it."""
         try:
-            self._writer.drain()
+            self.writer.drain()
         except StoreError as error:
             self._on_error(error)
 

@@ -128,6 +128,9 @@ class Session:
         self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
         self._batches_done = 0
         self._entered = Entered()
+        self._quiet: object = None
+        """The loop (its `turn_of`) at whose next turns there is nothing to do but to count them, None if there is none."""
+        self._may_be_quiet = config.every.unit == "epochs" and self._trial is None and self.experiment is None
         self._claims_from: int | None = None
         """Batches done when the state was restored, until a body has run on it."""
         self._streams_at_batch: dict[str, bytes] | None = None
@@ -201,7 +204,7 @@ class Session:
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit, self._has_updates = True, False, False
         self._losses.begin_phase()
-        self._epoch_at = time.monotonic()
+        self._epoch_at, self._quiet = time.monotonic(), None
         for framework in self.frameworks:
             framework.begin_phase()
         self._at_phase, self._left = self._capture.begin_phase(frame), Baseline()
@@ -250,6 +253,11 @@ class Session:
             self._confirmation.outside(what)
 
     @property
+    def expects_updates(self) -> bool:
+        """Whether an update that comes now is one of many: nothing need be known of it."""
+        return self._is_in_body and self._is_confirmed and self._has_updates
+
+    @property
     def is_in_phase(self) -> bool:
         """Whether the program is inside an epoch loop."""
         return self._is_in_phase
@@ -284,7 +292,7 @@ class Session:
         self._look("epoch")
         if self.experiment is not None and self._epoch >= 0 and not self._stations:
             self.experiment.end_epoch(self._phase, self._epoch, lambda: accuracies(frame, self._to_array, is_after_epoch=True))
-        self._epoch, self._batch, self._pass_until = epoch, 0, 0
+        self._epoch, self._batch, self._pass_until, self._quiet = epoch, 0, 0, None
         self._entered.begin(frame)
         if self._config.every.unit != "epochs":
             self._left = self._capture.left(frame, self._at_phase)
@@ -388,8 +396,33 @@ class Session:
             self.recovery.hold((self._phase, self._epoch, self._batch), self._batches_done, source, frame)
         if self._termination.is_overdue:
             self._end(f"without a new checkpoint: no epoch ended within {GRACE_S:.0f} s")
+        self._quiet = loop.turn_of if self._may_be_quiet and self._is_quiet() and not loop.is_fetched_in_body else None
         self._batch += 1
         return self._batch - 1
+
+    def _is_quiet(self) -> bool:
+        """Return whether the next turns of the loop that is running are only to be counted, until something else happens."""
+        return not self._stations and self.recovery is None and self._streams_at_batch is None and self._claims_from is None
+
+    def turn(self, loop: Loop) -> int:
+        """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
+
+        No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is. Behind a training step
+        the processor's caches hold none of this code: what is not called does not slow the next step.
+        """
+        if self._quiet is not loop.turn_of or self._termination.is_requested or self._saves.writer.has_failed:
+            return -1
+        self._batch += 1
+        return self._batch - 1
+
+    def take_quietly(self, batch: int, loaded: object) -> bool:
+        """Record the digest of a batch whose body is about to run; return False where `at_batch` must be asked."""
+        if self._quiet is None:
+            return False
+        self._is_in_body = self._batches.is_recording = True
+        self._batches.add((self._phase, self._epoch, batch), loaded)
+        self._batches_done += 1
+        return True
 
     def _aim(self) -> None:
         """Find out how many batches of this epoch are only to be loaded, or go to the cut at once."""
@@ -417,7 +450,7 @@ class Session:
 
     def note_all_streams(self) -> None:
         """Record the random streams at all batches of the phase that is about to begin, whatever the checkpoints' distance."""
-        self._notes_all_streams = True
+        self._notes_all_streams, self._quiet = True, None
         self._streams_at_batch = {}  # the first batch's are recorded whole: what is repeated begins with them
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> None:
@@ -443,7 +476,7 @@ class Session:
 
     def end_load(self, frame: FrameType) -> None:
         """There was no further batch: the loader has run out. A batch loop outside of any epoch loop is a phase of its own."""
-        self.contents.written_last = ""
+        self.contents.written_last, self._quiet = "", None
         self._entered.end()
         if self.experiment is not None:
             self.experiment.end_load()

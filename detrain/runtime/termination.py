@@ -22,7 +22,9 @@ class Termination:
 
     def __init__(self, is_in_phase: Callable[[], bool]) -> None:
         self._is_in_phase: Final = is_in_phase
-        self._requested_at: float | None = None
+        self.is_requested = False
+        """Whether the run should end at the next cut that can have a checkpoint."""
+        self._requested_at = 0.0
         self._pid: Final = os.getpid()
         self._masks: Final = threading.local()
 
@@ -36,14 +38,9 @@ class Termination:
         os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release_child)
 
     @property
-    def is_requested(self) -> bool:
-        """Whether the run should end at the next cut that can have a checkpoint."""
-        return self._requested_at is not None
-
-    @property
     def is_overdue(self) -> bool:
         """Whether the run should end at the next cut even without a checkpoint."""
-        return self._requested_at is not None and time.monotonic() - self._requested_at > GRACE_S
+        return self.is_requested and time.monotonic() - self._requested_at > GRACE_S
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Note the wish. A second signal ends the process at once."""
@@ -51,7 +48,7 @@ class Termination:
         if os.getpid() != self._pid or not self._is_in_phase():  # os.fork by C code runs no hook of Python's
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        self._requested_at = time.monotonic()
+        self.is_requested, self._requested_at = True, time.monotonic()
         os.write(2, b"detrain: SIGTERM: ending at the next cut, with a checkpoint; once more ends the program at once\n")
 
     def _hold(self) -> None:

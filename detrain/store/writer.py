@@ -20,6 +20,8 @@ class Writer:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self.has_failed = False
+        """Whether something went wrong in the background that `check` has not raised yet."""
 
     def write(self, act: Callable[[], None], *, is_large: bool) -> None:
         """Have a checkpoint written by `act`. Raises what `act` raises, or what the one before has raised."""
@@ -43,14 +45,9 @@ class Writer:
                 report.say(f"waited {waited:.1f} s for the checkpoint before to be written: the disk is slower than the saves")
         self.check()
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether something went wrong in the background that `check` has not raised yet."""
-        return self._error is not None
-
     def check(self) -> None:
         """Raise what went wrong in the background since the last look: StoreError, or what a defect of ours raised."""
-        error, self._error = self._error, None
+        error, self._error, self.has_failed = self._error, None, False
         if error is not None:
             raise error
 
@@ -58,4 +55,4 @@ class Writer:
         try:
             act()
         except Exception as error:  # in a thread nobody would see it: the next probe raises it
-            self._error = error
+            self._error, self.has_failed = error, True
