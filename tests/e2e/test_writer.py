@@ -48,6 +48,7 @@ def wait_for(folder: Path, pattern: str) -> None:
 
 
 def test_a_second_run_of_the_program_is_refused_while_the_first_runs(tmp_path: Path, detrain: Run) -> None:
+    detrain("--help", cwd=tmp_path)  # starting the server may take longer than the first run does
     first = started(tmp_path, SLOW)
     wait_for(tmp_path, "ckpt/*.h5")
     second = detrain("run", "program.py", cwd=tmp_path)
