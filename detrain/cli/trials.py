@@ -335,7 +335,7 @@ def same_before(golden: Done, trial: Done, at: Cursor) -> bool | None:
     """Return whether both runs say the same, bit for bit, of the steps before a cursor; None if they have none in common."""
     known = golden.by_cursor()
     common = [cursor for cursor in trial.by_cursor() if cursor[2] >= 0 and cursor < at and cursor in known]
-    return all(known[cursor].series == trial.by_cursor()[cursor].series for cursor in common) if common else None
+    return all(_agree(known[cursor], trial.by_cursor()[cursor]) for cursor in common) if common else None
 
 
 def same_from(golden: Done, other: Done, at: Cursor) -> bool:
@@ -346,9 +346,17 @@ def same_from(golden: Done, other: Done, at: Cursor) -> bool:
     known = golden.by_cursor()
     steps = {cursor: step for cursor, step in other.by_cursor().items() if cursor >= at}
     return bool(steps) and all(
-        cursor in known and known[cursor].series == step.series and step.state in ("", known[cursor].state)
+        cursor in known and _agree(known[cursor], step) and step.state in ("", known[cursor].state)
         for cursor, step in steps.items()
     )
+
+
+def _agree(golden: Step, other: Step) -> bool:
+    """Return whether two runs have the same numbers at a step, as far as both have them.
+
+    A run that starts from a checkpoint has no accuracy before the program sets it: the golden one has that of an earlier step.
+    """
+    return all(golden.series.get(name, value) == value for name, value in other.series.items())
 
 
 def failed(what: str, done: Done) -> FaultInvalid:

@@ -166,6 +166,10 @@ def test_a_trial_is_compared_with_the_golden_run_before_its_fault_or_not_at_all(
     assert same_before(golden, steps({(0, 0): 1.0, (0, 1): 7.0}), (0, 0, 1)) is True
     assert same_before(golden, steps({(0, 0): 1.5, (0, 1): 0.5}), (0, 0, 1)) is False
     assert same_before(golden, steps({(1, 0): 7.0}), (0, 1, 0)) is None
+    # The golden run still has an accuracy of an earlier step, which a run that begins behind it does not have.
+    carried = Done(0, (Step(0, 1, 0, {"loss": 0.25, "accuracy": 0.5}),), "program")
+    assert same_before(carried, steps({(1, 0): 0.25}), (0, 1, 1)) is True
+    assert same_before(carried, steps({(1, 0): 0.5}), (0, 1, 1)) is False
 
 
 def test_a_run_with_the_site_in_place_is_equal_only_with_equal_variables() -> None:
