@@ -133,7 +133,7 @@ class TensorFlow:
         datasets.watch(moments.iterators, moments.pulls)
         self.called = datasets.called
         self.loader_key = datasets.loader_key
-        self._updates = Updates(settings.on_update, settings.on_assign)
+        self._updates = Updates(settings.on_update, settings.on_assign, moments.inside.note_written)
         self._gradients: Gradients | None = None
         self._watched: tuple[object, list[Watched]] = (None, [])
         self._instruments = None

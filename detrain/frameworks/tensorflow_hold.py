@@ -26,6 +26,7 @@ from tensorflow.python.ops import gen_resource_variable_ops
 from detrain.frameworks import Watched
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building
+from detrain.frameworks.tensorflow_inside import Inside
 from detrain.frameworks.tensorflow_random import EagerDraws
 from detrain.frameworks.tensorflow_watch import find_watched
 from detrain.runtime.digest import Array
@@ -80,7 +81,12 @@ def read_all(variables: list[Any]) -> list[Any]:
 
 def sums_of_squares(variables: list[Any]) -> list[Any]:
     """Return one tensor, half the sum of the squares of each variable: what is not a number in it makes its sum none."""
-    return [tf.stack([tf.cast(tf.nn.l2_loss(wide(value)), tf.float32) for value in read_all(variables)])]
+    return [tf.stack([half_of_squares(variable) for variable in variables])]
+
+
+def half_of_squares(variable: Any) -> Any:
+    """Return half the sum of the squares of a variable, or of what stands for one: `handle` and `dtype`."""
+    return tf.cast(tf.nn.l2_loss(wide(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))), tf.float32)
 
 
 def wide(value: Any) -> Any:
@@ -199,6 +205,9 @@ class Moments:
         self._generation = 0
         """Goes up with each variable that is made or gone."""
         self._watched: tuple[int, list[Watched], Compiled] | None = None
+        self._norms: Array | None = None
+        """Of what is watched, at the last look; None where what is watched has changed since."""
+        self.inside = Inside(half_of_squares)
         self._masks: dict[str, bool] = {}
         """Whether a variable had infinite values when it was first looked at."""
         self._reader: tuple[int, Compiled, frozenset[str]] | None = None
@@ -218,13 +227,25 @@ class Moments:
         self._generation += 1
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched, and the norms [variable], in one call of a compiled function a device."""
+        """Return what is watched, and the norms [variable]: from where steps have ended, or by one call of a function a device."""
         if self._watched is None or self._watched[0] != self._generation:
             alive = {key: variable for key, variable in self._alive().items() if _is_initialized(variable)}
             watched = {each.key: each for each in find_watched(alive, self._births, self._is_mask)}
             compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
-            self._watched = self._generation, [watched[key] for key in compiled.keys], compiled
-        return self._watched[1], norms(self._watched[2]())
+            self._watched, self._norms = (self._generation, [watched[key] for key in compiled.keys], compiled), None
+            self.inside.watch({key: alive[key] for key in compiled.keys})
+        known = self._norms if self.inside.is_complete else None
+        found = self.inside.take()
+        if known is None:
+            self._norms = norms(self._watched[2]())
+        elif len(found) == 1 and found[0][0] is None:  # the usual case
+            self._norms = norms([[found[0][1]]])
+        elif found:
+            self._norms = known.copy()
+            for numbers, sums in found:
+                self._norms[numbers] = norms([[sums]])
+        assert self._norms is not None
+        return self._watched[1], self._norms
 
     def _is_mask(self, key: str, variable: Any) -> bool:
         """Return whether a variable was infinite when it was first looked at. What is no number is by no one's intent.
@@ -288,6 +309,7 @@ class Moments:
             reasons.append("variables have been initialized since")
         if reasons:
             return reasons
+        self.inside.forget()
         for key, value in held.values.items():
             with tf.device(alive[key].handle.device):
                 gen_resource_variable_ops.assign_variable_op(alive[key].handle, value)
@@ -372,5 +394,5 @@ def _is_initialized(variable: Any) -> bool:
 
 def norms(sums: list[list[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the Euclidean norms [variable] for what `sums_of_squares` returned."""
-    parts = [np.asarray(tensors[0].numpy(), np.float64) for tensors in sums]
-    return np.sqrt(2.0 * np.concatenate(parts)) if parts else np.zeros(0)
+    parts = [np.asarray(tensors[0]._numpy(), np.float64) for tensors in sums]
+    return np.sqrt(2.0 * (np.concatenate(parts) if len(parts) != 1 else parts[0])) if parts else np.zeros(0)

@@ -28,11 +28,14 @@ class Updates:
     """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from another.
 
     `on_assign(what)` is called where a trainable variable is set for no reason that is known: by a program that trains without
-    gradients, or one that restores weights.
+    gradients, or one that restores weights. `on_write(handle)` is called where any variable is set outside of compiled functions.
     """
 
-    def __init__(self, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> None:
+    def __init__(
+        self, on_update: Callable[[int], None], on_assign: Callable[[int], None], on_write: Callable[[object], None]
+    ) -> None:
         self._on_update = on_update
+        self._on_write = on_write
         self._on_assign = on_assign
         self._depth = 0
         self._by_gradient: set[int] = set()
@@ -116,8 +119,10 @@ class Updates:
     def _applying(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(rule)
         def applied(*args: Any, **kwargs: Any) -> Any:
+            of = args[0] if args else kwargs["var"]
+            self._on_write(of)
             if not self._depth:
-                self._note(args[0] if args else kwargs["var"])
+                self._note(of)
             return rule(*args, **kwargs)
 
         return applied
@@ -127,6 +132,7 @@ class Updates:
 
         @functools.wraps(original)
         def assigned(variable: Any, *args: Any, **kwargs: Any) -> Any:
+            self._on_write(variable.handle)
             if not self._depth and id(variable.handle) in self._by_gradient and not _is_initializing():
                 self._by_gradient.discard(id(variable.handle))
                 self._note(variable.handle)

@@ -21,12 +21,17 @@ WINDOW: Final = 8
 """Steps with values other than zero that are watched before what they had becomes a bound."""
 ASSUMED: Final = 1e12
 """No norm is larger in a group's first steps (squares: the square of it), if none was before the first step."""
+_MOST_WAITING: Final = 64
+"""Steps whose norms are usual count as seen so many at a time: what runs behind each step finds cold caches."""
 _FLOOR: Final = 1e-6
 """Values below this count as this large: the first update of what was all but zero is no fault."""
 _NONE: Final = float(np.finfo(np.float64).max)
 """The bound where there is none: infinity and what is no number exceed it."""
 
 Floats = npt.NDArray[np.float64]
+Seen = Mapping[str, tuple[int, float]]
+"""Steps and largest norm, by group."""
+Mark = tuple[Seen, tuple[Floats, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +46,18 @@ class Excess:
 
 
 class Bounds:
-    """The bounds of one run. `known` is what an earlier process has seen: steps and largest norm, by group."""
+    """The bounds of one run. `known` is what an earlier process has seen."""
 
-    def __init__(self, known: Mapping[str, tuple[int, float]]) -> None:
-        self._seen = {group: list(pair) for group, pair in known.items()}
+    def __init__(self, known: Seen) -> None:
+        self._seen = known
+        self._waiting: list[Floats] = []
+        """Norms of the last steps, which are within their bounds and do not count as seen yet."""
+        self._is_steady = False
+        """Whether all groups have a bound that was found by watching."""
         self._watched: Sequence[Watched] = ()
-        self._limits = self._seen_bounds = self._powers = np.zeros(0)
+        self._limits = self._seen_bounds = self._usual = self._powers = np.zeros(0)
         self._factors = self._unseen = np.zeros(0)
-        self._partners = np.zeros(0, np.int64)
+        self._paired = self._partners = np.zeros(0, np.int64)
         self._members: dict[str, npt.NDArray[np.int64]] = {}
         self._keys: set[str] | None = None
         """All that have been watched in this process; None before the first look."""
@@ -57,29 +66,43 @@ class Bounds:
 
     def state(self) -> dict[str, tuple[int, float]]:
         """Return the number of steps and the largest norm seen, by group."""
-        return {group: (int(steps), largest) for group, (steps, largest) in sorted(self._seen.items())}
+        self._settle()
+        return dict(sorted(self._seen.items()))
 
-    def set_state(self, state: Mapping[str, tuple[int, float]]) -> None:
+    def set_state(self, state: Seen) -> None:
         """Set what `state` returned."""
-        self._seen = {group: list(pair) for group, pair in state.items()}
+        self.go_back((dict(state), ()))
+
+    def mark(self) -> Mark:
+        """Return what has been seen until now, to go back to."""
+        return self._seen, tuple(self._waiting)
+
+    def go_back(self, mark: Mark) -> None:
+        """Forget what has been seen since a mark."""
+        self._seen, self._waiting = mark[0], [*mark[1]]
         self._refresh()
 
     def begin(self, watched: Sequence[Watched], norms: Floats) -> None:
         """Take the norms [variable] that are there before the first step for sound."""
+        self._settle()
         self._begin(watched)
         for group, members in self._members.items():
-            known = self._seen.setdefault(group, [0, 0.0])
-            known[1] = max(known[1], float(norms[members].max()))
+            self._note(group, float(norms[members].max()), 0)
         self._refresh()
 
     def judge(self, watched: Sequence[Watched], norms: Floats) -> list[Excess]:
         """Return which norms [variable] are above their bounds, the worst first. If none is, they count as seen."""
+        if watched is self._watched and self._is_steady and self._is_usual(norms):
+            self._waiting.append(norms)
+            if len(self._waiting) == _MOST_WAITING:
+                self._settle()
+            return []
+        self._settle()
         if watched is not self._watched:
             self._begin(watched)
-        limits = self._limits
-        if self._factors.size:
-            # Of a partner that is no number nothing follows: it has an alarm of its own, and fmin takes the other bound.
-            limits = np.fmin(limits, self._factors * np.sqrt(norms[self._partners] + self._unseen))
+        limits = self._limits.copy()
+        # Of a partner that is no number nothing follows: it has an alarm of its own, and fmin takes the other bound.
+        limits[self._paired] = np.fmin(limits[self._paired], self._of_partners(norms))
         bounds = np.minimum(limits, self._seen_bounds)
         is_sound = norms <= bounds  # false for what is no number
         if is_sound.all():
@@ -96,9 +119,23 @@ class Bounds:
         """Take norms for sound after all."""
         for excess in excesses:
             if np.isfinite(excess.norm):
-                known = self._seen.setdefault(excess.group, [WINDOW, 0.0])
-                known[1] = max(known[1], excess.norm)
+                self._note(excess.group, excess.norm, WINDOW)
         self._refresh()
+
+    def _is_usual(self, norms: Floats) -> bool:
+        """Return whether all norms are within bounds that are at most those that hold."""
+        is_within = (norms <= self._usual).all()
+        return bool(is_within and (norms[self._paired] <= self._of_partners(norms)).all())
+
+    def _of_partners(self, norms: Floats) -> Floats:
+        """Return the bounds on the norms of those that have a partner."""
+        bounds: Floats = self._factors * np.sqrt(norms[self._partners] + self._unseen)
+        return bounds
+
+    def _note(self, group: str, largest: float, steps: int) -> None:
+        """Note a norm, and steps if there were none. What `mark` has returned stays what it was."""
+        known = self._seen.get(group, (steps, 0.0))
+        self._seen = {**self._seen, group: (known[0], max(known[1], largest))}
 
     def _kind(self, of: Watched, norm: float, limit: float, bound: float) -> str:
         if not np.isfinite(norm):
@@ -112,13 +149,11 @@ class Bounds:
         places = {each.key: place for place, each in enumerate(watched)}
         self._limits = np.array([min(each.limit, _NONE) for each in watched], np.float64)
         self._powers = np.array([each.power for each in watched], np.float64)
-        has_partners = any(each.partner for each in watched)
-        self._partners = np.array(
-            [places.get(each.partner, place) for place, each in enumerate(watched)] if has_partners else [], np.int64
-        )
-        factors = [each.factor if each.partner else np.inf for each in watched]
-        self._factors = np.array(factors if has_partners else [], np.float64)
-        self._unseen = np.array([each.unseen or 1.0 for each in watched] if has_partners else [], np.float64)
+        paired = [(place, each) for place, each in enumerate(watched) if each.partner in places]
+        self._paired = np.array([place for place, _each in paired], np.int64)
+        self._partners = np.array([places[each.partner] for _place, each in paired], np.int64)
+        self._factors = np.array([each.factor for _place, each in paired], np.float64)
+        self._unseen = np.array([each.unseen for _place, each in paired], np.float64)
         groups: dict[str, list[int]] = {}
         for place, each in enumerate(watched):
             groups.setdefault(each.group, []).append(place)
@@ -129,18 +164,21 @@ class Bounds:
         self._keys = keys | (self._keys or set())
         self._refresh()
 
+    def _settle(self) -> None:
+        """Let what waits count as seen."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._learn(np.max(waiting, axis=0))
+
     def _learn(self, norms: Floats) -> None:
         is_new = bool(self._fresh)
         if self._fresh:
             self._fresh -= {each.key for each, norm in zip(self._watched, norms, strict=True) if norm > 0}
         for group, members in self._members.items():
-            known = self._seen.setdefault(group, [0, 0.0])
+            steps, known = self._seen.get(group, (0, 0.0))
             largest = float(norms[members].max())
-            if known[0] < WINDOW:
-                known[0] += largest > 0
-                is_new = True
-            if largest > known[1]:
-                known[1] = largest
+            if steps < WINDOW or largest > known:
+                self._seen = {**self._seen, group: (steps + (largest > 0 and steps < WINDOW), max(largest, known))}
                 is_new = True
         if is_new:
             self._refresh()
@@ -155,3 +193,5 @@ class Bounds:
             usual = MARGIN**powers * np.maximum(largest, _FLOOR**powers)
             has_bound = ~is_fresh[members] & (steps >= WINDOW)
             self._seen_bounds[members] = np.minimum(np.where(has_bound, usual, np.maximum(usual, ASSUMED**powers)), _NONE)
+        self._usual = np.minimum(self._limits, self._seen_bounds)
+        self._is_steady = not self._fresh and all(self._seen.get(group, (0, 0.0))[0] >= WINDOW for group in self._members)

@@ -67,7 +67,7 @@ class Recovery:
         except CannotGoBackError as error:
             self._restart(str(error))
         self._put_aside(moment.batches_done)
-        self.guard.bounds.set_state(moment.extra)  # type: ignore[arg-type]
+        self.guard.bounds.go_back(moment.extra)  # type: ignore[arg-type]
         steps = batches_done - moment.batches_done
         self.guard.note_way(cursor, batches_done, back_to=Cursor(*moment.address, "load"), steps=steps)
         return moment
@@ -76,7 +76,7 @@ class Recovery:
         """Hold the moment before a load."""
         if self._ring is None or source is None:
             return
-        self._ring.hold(address, batches_done, source, frame, self._baseline(), self.guard.bounds.state())
+        self._ring.hold(address, batches_done, source, frame, self._baseline(), self.guard.bounds.mark())
         new = [obstacle for obstacle in self._ring.obstacles if obstacle not in self._said]
         if new:
             self._said.update(new)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from detrain.errors import FaultPersists
 from detrain.frameworks import Framework
-from detrain.guard.bounds import Bounds, Excess
+from detrain.guard.bounds import Bounds, Excess, Mark
 from detrain.runtime import report
 from detrain.runtime.cursor import Cursor
 
@@ -93,9 +93,9 @@ class Guard:
         """Return whether the steps before an alarm have been run again from memory, as far back as that went."""
         return batches_done <= self._tried_until
 
-    def go_back(self, bounds: Mapping[str, tuple[int, float]]) -> None:
+    def go_back(self, bounds: Mark) -> None:
         """An earlier state of the run has been put back, and with it what the bounds were."""
-        self.bounds.set_state(bounds)
+        self.bounds.go_back(bounds)
         self._known.clear()
         self._looked_at, self.alarm = -1, None
 

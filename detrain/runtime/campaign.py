@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Final, NoReturn, cast
 
 from detrain.faults.experiment import Cursor, Experiment
+from detrain.guard.bounds import Mark
 from detrain.guard.watch import Guard
 from detrain.runtime.codec import Baseline
 from detrain.runtime.cursor import NOTHING
@@ -134,7 +135,7 @@ class Rewind:
             moment = self._window.go_back(source, frame, self._baseline(), self._kept_in)
         except CannotGoBackError as error:
             self._campaign.give_up(str(error))
-        bounds, series = cast(tuple[dict[str, tuple[int, float]], object], moment.extra)
+        bounds, series = cast(tuple[Mark, object], moment.extra)
         if self.guard is not None:
             self.guard.go_back(bounds)
         self._campaign.set_series_state(series)
@@ -178,7 +179,7 @@ class Rewind:
         return not self._campaign.is_begun and address == self._campaign.plan.at
 
     def _start(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
-        bounds = self.guard.bounds.state() if self.guard is not None else {}
+        bounds = self.guard.bounds.mark() if self.guard is not None else ({}, ())
         extra = bounds, self._campaign.series_state()
         self._window.start(address, batches_done, source, frame, self._baseline(), extra)
         self._campaign.note_start()
