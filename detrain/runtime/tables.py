@@ -1,5 +1,5 @@
 """Tables of pandas: the frames and series into which programs write what they measure. No attribute shows what they hold.
-So are its points in time and durations.
+So are its points in time and durations, and scipy's sparse matrices.
 
 One that is as it was when the loop was entered stays as the process has it; one that has changed is captured by its blocks of
 memory, so that sums go over the same numbers in the same order. What pandas before 3 or an unusual index does not let one make
@@ -17,20 +17,33 @@ from detrain.runtime.digest import digest_value
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.graph import LARGE_BYTES
 
-KINDS: Final = ("pandas.DataFrame", "pandas.Series")
+_SPARSE: Final = frozenset(
+    f"{form}_{kind}" for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil") for kind in ("array", "matrix")
+)
+KINDS: Final = frozenset({"pandas.DataFrame", "pandas.Series", *(f"scipy.sparse.{name}" for name in _SPARSE)})
 MOMENTS: Final = ("pandas.Timestamp", "pandas.Timedelta", "pandas.NaT")
+_PARTS: Final = (np.ndarray, np.generic, np.dtype, type(None), bool, int, float, complex, str)
+"""What attributes of a sparse matrix are made of."""
 _CELLS: Final = (type(None), bool, int, float, complex, str, bytes)
 """Kinds of objects in a table that its digest tells apart."""
 
 
 def is_table(value: object) -> bool:
-    """Return whether an object is a frame or a series of pandas."""
+    """Return whether an object is a frame or a series of pandas, or a sparse matrix of scipy."""
     pandas = sys.modules.get("pandas")
-    return pandas is not None and type(value) in (getattr(pandas, "DataFrame", None), getattr(pandas, "Series", None))
+    is_of_pandas = pandas is not None and type(value) in (getattr(pandas, "DataFrame", None), getattr(pandas, "Series", None))
+    return is_of_pandas or _is_sparse(value)
+
+
+def _is_sparse(value: object) -> bool:
+    cls = type(value)
+    return cls.__name__ in _SPARSE and getattr(sys.modules.get("scipy.sparse"), cls.__name__, None) is cls
 
 
 def is_large(value: Any) -> bool:
     """Return whether a table is too large to be stored as often as there are checkpoints."""
+    if _is_sparse(value):
+        return sum(each.nbytes for each in _flat(vars(value)) if isinstance(each, np.ndarray)) > LARGE_BYTES
     return bool(sum(block.values.nbytes for block in value._mgr.blocks) > LARGE_BYTES)
 
 
@@ -46,7 +59,7 @@ def content(value: Any) -> object:
 
 def table_parts(value: Any) -> tuple[str, list[Any]] | None:
     """Return the kind of a table and what it is made of, or None where it could not be made again."""
-    kind, parts = f"pandas.{type(value).__name__}", _describe(value)
+    kind, parts = f"{'scipy.sparse' if _is_sparse(value) else 'pandas'}.{type(value).__name__}", _describe(value)
     if parts is None:
         return None
     parts = _copied(parts)
@@ -59,6 +72,8 @@ def table_parts(value: Any) -> tuple[str, list[Any]] | None:
 
 def make_table(kind: str, parts: list[Any]) -> Any:
     """Return the table with these parts."""
+    if kind.startswith("scipy."):
+        return _make_sparse(kind.removeprefix("scipy.sparse."), *parts)
     import pandas as pd
     from pandas.api.internals import create_dataframe_from_blocks
 
@@ -75,6 +90,10 @@ def make_table(kind: str, parts: list[Any]) -> Any:
 
 def become(current: Any, made: Any) -> None:
     """Have a table hold what another one of its kind does."""
+    if _is_sparse(current):
+        vars(current).clear()
+        vars(current).update(vars(made))
+        return
     current._update_inplace(made)
     if type(current).__name__ == "Series":
         current.name = made.name
@@ -106,8 +125,18 @@ def make_moment(kind: str, parts: list[Any]) -> Any:
     return made if zone is None else made.tz_localize("UTC").tz_convert(zone)
 
 
+def _make_sparse(name: str, attributes: dict[str, Any]) -> Any:
+    cls = getattr(sys.modules["scipy.sparse"], name)
+    made = cls.__new__(cls)
+    vars(made).update(attributes)
+    return made
+
+
 def _describe(value: Any) -> list[Any] | None:
-    """Return [blocks of cells with their columns, index, columns or the name, attributes], without copies."""
+    """Return [blocks of cells with their columns, index, columns or the name, attributes], without copies; of a sparse matrix
+    its attributes."""
+    if _is_sparse(value):
+        return [dict(vars(value))]
     is_series = type(value).__name__ == "Series"
     try:
         blocks = [(block.values, None if is_series else np.array(block.mgr_locs.as_array, np.int64)) for block in value._mgr.blocks]
@@ -165,11 +194,15 @@ def _flat(parts: Any) -> list[Any]:
 def _copied(parts: Any) -> Any:
     if isinstance(parts, np.ndarray):
         return np.array(parts, copy=True, order="K")
+    if isinstance(parts, dict):
+        return {key: _copied(part) for key, part in parts.items()}
     return type(parts)(map(_copied, parts)) if isinstance(parts, list | tuple) else parts
 
 
 def _is_equal(made: Any, value: Any) -> bool:
     """Return whether a table was made again as it was: labels and types of both axes, types of columns, cells."""
+    if _is_sparse(value):
+        return all(isinstance(part, _PARTS) for part in _flat(_describe(value)))
     forms = [[(type(axis), str(axis.dtype), axis.name) for axis in table.axes] for table in (made, value)]
     dtypes = [list(map(str, [table.dtype] if table.ndim == 1 else table.dtypes)) for table in (made, value)]
     return forms[0] == forms[1] and dtypes[0] == dtypes[1] and bool(made.equals(value))

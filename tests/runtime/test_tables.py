@@ -1,4 +1,4 @@
-"""Tables of pandas: restored, they hold what the described ones did, in the objects that were there; what is not is named."""
+"""Tables of pandas, and sparse matrices of scipy: restored, they hold what the described ones did, in the objects that were there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from detrain.runtime.tables import content, table_parts
 from tests.runtime.state_values import World, baseline_of, encode, restore
 
 pd = pytest.importorskip("pandas", minversion="3")
+sparse = pytest.importorskip("scipy.sparse")
 
 
 def _rows(frame: Any, count: int) -> None:
@@ -58,6 +59,48 @@ def test_a_table_made_by_the_loop_is_made_again_with_the_same_blocks() -> None:
     assert restore(encoded, before, baseline_of(before)) == []
     blocks = [[(each.values.strides, each.values.tolist()) for each in world["table"]._mgr.blocks] for world in (before, after)]
     assert blocks[0] == blocks[1]
+
+
+SPARSE = [f"{form}_{kind}" for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil") for kind in ("array", "matrix")]
+
+
+def _sparse(name: str, seed: int) -> Any:
+    return getattr(sparse, name)(sparse.random(4, 6, 0.4, random_state=seed))
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_sparse_matrix_is_brought_back_in_place_or_made_again(name: str) -> None:
+    after: World = {"there": _sparse(name, 1), "new": None, "again": None}
+    before: World = {"there": _sparse(name, 1), "new": None, "again": None}
+    baseline, live = baseline_of(after), before["there"]
+    if name.startswith(("csr", "csc", "lil", "dok")):
+        after["there"][2, 3] = 7.5
+    else:
+        after["there"] *= 1.5
+    after["new"] = after["again"] = _sparse(name, 2)
+
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert before["there"] is live
+    assert before["new"] is before["again"]
+    for key in ("there", "new"):
+        assert type(before[key]) is type(after[key])
+        assert before[key].dtype == after[key].dtype
+        assert before[key].toarray().tobytes() == after[key].toarray().tobytes()
+        assert vars(before[key]).keys() == vars(after[key]).keys()
+
+
+def test_a_large_sparse_matrix_stays_as_it_is_while_it_has_not_changed() -> None:
+    world: World = {"matrix": sparse.random(3000, 3000, 0.01, format="csr", random_state=0)}
+    baseline = baseline_of(world)
+    assert encode(world, baseline).arrays == {}
+    world["matrix"].data[0] = -1.0
+    before: World = {"matrix": sparse.random(3000, 3000, 0.01, format="csr", random_state=0)}
+    encoded = encode(world, baseline)
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert before["matrix"].data[0] == -1.0
 
 
 def test_a_large_table_stays_as_it_is_while_it_has_not_changed() -> None:
