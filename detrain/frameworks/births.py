@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 
-from detrain.runtime.frames import is_user_file
+from detrain.runtime.frames import is_user_file, names_of
 
 TOP = ""
 
@@ -174,7 +174,7 @@ class Births:
         while frame is not None:
             code = frame.f_code
             if code.co_argcount and code.co_varnames[0] == "self":
-                owner = frame.f_locals.get("self")
+                owner = names_of(frame).get("self")
                 if owner is not value and isinstance(owner, kind):
                     key = self.key(owner)
                     if key is not None:

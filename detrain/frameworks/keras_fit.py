@@ -31,7 +31,7 @@ from detrain.frameworks.tensorflow_positions import NoPosition, allow, read_posi
 from detrain.frameworks.tensorflow_seeds import set_with
 from detrain.runtime import report
 from detrain.runtime.digest import Array, digest_array
-from detrain.runtime.frames import adopt
+from detrain.runtime.frames import adopt, names_of
 
 _NAME: Final = "_detrain"
 """The name of the probes in the globals of Keras's module."""
@@ -157,7 +157,7 @@ class Fit:
         self._steps = weakref.ref(steps)
         self._given = weakref.ref(given) if isinstance(given, GeneratorType) else None
         self._has_fetched = False
-        self._names = dict(sys._getframe(1).f_locals)
+        self._names = names_of(sys._getframe(1))
         self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
         self._judged, self._iterator, self._turn, self._target = None, None, 0, None
         before = _digest([self._names.get(name) for name in _VALIDATION])

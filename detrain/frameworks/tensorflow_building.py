@@ -28,6 +28,7 @@ from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_state import names_given
 from detrain.runtime import report
 from detrain.runtime.digest import digest_array, digest_bytes
+from detrain.runtime.frames import names_of
 from detrain.runtime.graph import ABSENT
 from detrain.runtime.naming import class_name, find_enum, find_namedtuple, find_static, is_findable, is_user_class, static_name
 
@@ -196,7 +197,7 @@ class Builder:
         def built(layer: Any, inputs: Any) -> Any:
             if layer.built:
                 return original(layer, inputs)
-            call = sys._getframe(1).f_locals
+            call = names_of(sys._getframe(1))
             with building.unit(births.key(layer) or "", lambda: describe(layer, inputs, call)):
                 found = original(layer, inputs)
                 if layer is self._layer_ahead and building.is_ahead and isinstance(layer.call, polymorphic_function.Function):
@@ -255,8 +256,9 @@ class Builder:
             frame = sys._getframe(1)
             label = _function_label(python_function, frame)
             if frame.f_code.co_name == _FOR_INSTANCE:
-                held = self._held[function] = self._held_by(frame.f_locals["instance"])
-                known = self._known_by(f"{births.key(frame.f_locals['original_function'])}/{label}", held)
+                around = names_of(frame)
+                held = self._held[function] = self._held_by(around["instance"])
+                known = self._known_by(f"{births.key(around['original_function'])}/{label}", held)
             else:
                 known = None
             with births.naming(known) if known else contextlib.nullcontext():
@@ -328,7 +330,7 @@ class Builder:
         while frame is not None:
             names = frame.f_code.co_varnames
             if names[:1] == ("self",) and frame.f_code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
-                values = frame.f_locals
+                values = names_of(frame)
                 if self._births.key(values.get("self")) == owner:
                     return self._describe_call(values.get("args", ()), values.get("kwds", values.get("kwargs", {})))
             frame = frame.f_back

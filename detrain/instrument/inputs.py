@@ -107,7 +107,7 @@ def _inputs(file: str, tree: ast.Module) -> Iterator[tuple[str, str, Place, str]
             kind, done = _CALLS[name]
             yield kind, name, place, done
         elif name.startswith("secrets."):
-            yield "entropy", name, place, _RECORDED
+            yield "entropy", name, place, _DRAWN
         elif name in _UNSEEDED and not call.keywords and all(ast.unparse(seed) == "None" for seed in call.args):
             yield "unseeded generator", name, place, _GENERATOR
         elif isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS and name not in _CALLS:

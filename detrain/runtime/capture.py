@@ -20,7 +20,7 @@ from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, H
 from detrain.runtime.derived import stores
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
-from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, user_frames, write_locals
+from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.runtime.graph import STREAMS
 from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.runtime.loaders import Loop, is_made_anew, read_offered, set_state
@@ -212,7 +212,7 @@ class Capture:
                 for name, item in items.items():
                     decoder.decode(item, ABSENT, name)
             elif root in frames:
-                write_locals(frames[root], _decode_names(decoder, items, dict(frames[root].f_locals), root))
+                write_locals(frames[root], _decode_names(decoder, items, names_of(frames[root]), root))
             else:
                 decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
         if decoder.astray:
@@ -327,7 +327,7 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
         if is_module_frame(each):
             running[id(each.f_globals)] = each
         else:
-            yield _frame_root(depth, each), dict(each.f_locals) if is_everything else live_locals(each)
+            yield _frame_root(depth, each), names_of(each) if is_everything else live_locals(each)
     modules = _modules(frame)
     yield from _set_on_libraries(modules)
     for name, module in modules.items():
@@ -370,7 +370,9 @@ def _modules(frame: FrameType) -> dict[str, ModuleType]:
     """Return the user's modules, and those that only names lead to: loaded from a file past `sys.modules`, or made."""
     found = dict(user_modules())
     known = {id(module) for module in found.values()}
-    held = [vars(module) for module in found.values()] + [each.f_locals for each in user_frames(frame) if not is_module_frame(each)]
+    held = [vars(module) for module in found.values()] + [
+        names_of(each) for each in user_frames(frame) if not is_module_frame(each)
+    ]
     for names in held:
         for value in list(names.values()):
             if type(value) is ModuleType and id(value) not in known and _is_loose(value):

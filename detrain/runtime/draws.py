@@ -6,7 +6,7 @@ import ast
 import inspect
 from types import FrameType, GeneratorType
 
-from detrain.runtime.frames import is_user_file
+from detrain.runtime.frames import is_user_file, names_of
 from detrain.tracer.source import Source, position, read_source
 
 COUNTED = "how much was drawn from"
@@ -53,5 +53,5 @@ def _is_itself(header: ast.expr, generator: FrameType, frame: FrameType) -> bool
     if isinstance(header, ast.Call):
         called = header.func
         return generator.f_code.co_name in (getattr(called, "id", None), getattr(called, "attr", None))
-    value = frame.f_locals.get(header.id) if isinstance(header, ast.Name) else None
+    value = names_of(frame).get(header.id) if isinstance(header, ast.Name) else None
     return isinstance(value, GeneratorType) and value.gi_frame is generator

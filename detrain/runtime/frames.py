@@ -2,25 +2,35 @@
 
 CPython can write the locals of a frame that is suspended in a call: from 3.13 on through `f_locals` (PEP 667), before that
 by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and callers' locals come back too.
+
+Before 3.13 a frame keeps one dict for all who ask for its locals, and asking sets it to what they are now: the program's own
+`config = locals()` would change, and values live on in it (a loader of the epoch before, with its buffers). So the frame is
+given another dict for as long as it is asked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import inspect
 import os
 import site
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Final
+from typing import Any, Final
 
 from detrain.instrument.sources import LIBRARIES
 from detrain.runtime.liveness import live_names, may_read_any_global, names_read_by_functions
 
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
+_INNER_FRAME: Final = 24
+"""Where a `PyFrameObject` (Include/internal/pycore_frame.h) leads to its `_PyInterpreterFrame`, in bytes."""
+_LOCALS: Final = {(3, 11): 24, (3, 12): 40}
+"""Where an `_PyInterpreterFrame` of CPython keeps the dict of its locals, in bytes, by version."""
 
 
 @lru_cache(maxsize=1)
@@ -102,8 +112,49 @@ def user_frames(innermost: FrameType) -> list[FrameType]:
     return frames
 
 
+def _slot_of_locals(frame: FrameType) -> ctypes.c_void_p:
+    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
+    return ctypes.c_void_p.from_address(inner + _LOCALS[sys.version_info[:2]])
+
+
+@lru_cache(maxsize=1)
+def _has_slot_of_locals() -> bool:
+    """Return whether frames are laid out as this module takes them to be."""
+    if sys.implementation.name != "cpython" or sys.version_info[:2] not in _LOCALS or object.__basicsize__ != 16:
+        return False
+    frame = sys._getframe()
+    slot = _slot_of_locals(frame)
+    return slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
+
+
+@contextlib.contextmanager
+def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
+    """Give the locals of a frame, those of a function in a dict of their own: the frame keeps the one that it had, as it was."""
+    if not (frame.f_code.co_flags & inspect.CO_OPTIMIZED and _has_slot_of_locals()):
+        yield frame.f_locals
+        return
+    slot = _slot_of_locals(frame)
+    theirs, slot.value = slot.value, None
+    try:
+        yield frame.f_locals
+    finally:
+        ours, slot.value = slot.value, theirs
+        if ours is not None:
+            ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(ours))
+
+
+def names_of(frame: FrameType) -> dict[str, Any]:
+    """Return what the names of a frame are bound to, in a dict of its own."""
+    if _WRITES_THROUGH:
+        return dict(frame.f_locals)
+    with _locals_apart(frame) as names:
+        return dict(names)
+
+
 def is_module_frame(frame: FrameType) -> bool:
     """Return whether the frame runs a module's top level, so that its locals are the module's globals."""
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return False
     names = frame.f_locals
     if names is frame.f_globals:
         return True
@@ -114,13 +165,14 @@ def is_module_frame(frame: FrameType) -> bool:
 def live_locals(frame: FrameType) -> dict[str, object]:
     """Return the locals of a suspended frame that may still be read."""
     live = live_names(frame.f_code, frame.f_lasti)
-    values: Mapping[str, object] = frame.f_locals
     if is_module_frame(frame):
         live |= names_read_by_functions(frame.f_code)
-        values = frame.f_globals
+        values = dict(frame.f_globals)
         if may_read_any_global(frame.f_code):
             live |= {name for name in values if not name.startswith("__")}
-    return {name: value for name, value in dict(values).items() if name in live}
+    else:
+        values = names_of(frame)
+    return {name: value for name, value in values.items() if name in live}
 
 
 def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
@@ -128,8 +180,9 @@ def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
     if is_module_frame(frame):
         frame.f_globals.update(values)
         return
-    frame_locals = frame.f_locals
-    for name, value in values.items():
-        frame_locals[name] = value
-    if not _WRITES_THROUGH:
+    if _WRITES_THROUGH:
+        frame.f_locals.update(values)
+        return
+    with _locals_apart(frame) as names:
+        names.update(values)
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

@@ -25,6 +25,7 @@ import xxhash
 
 from detrain.runtime.derived import stored_names
 from detrain.runtime.digest import digest_array
+from detrain.runtime.frames import names_of
 from detrain.runtime.graph import CONTAINERS
 from detrain.runtime.library_state import FRAMEWORKS, extends_library, is_library_class
 from detrain.runtime.naming import module_of, own_attributes
@@ -150,7 +151,7 @@ def _is_iterator_of_python(item: Any) -> bool:
 
 def _parts_of_iterator(item: Any) -> list[Any]:
     if isinstance(item, types.GeneratorType):
-        return ["ended"] if item.gi_frame is None else [item.gi_frame.f_lasti, *item.gi_frame.f_locals.values()]
+        return ["ended"] if item.gi_frame is None else [item.gi_frame.f_lasti, *names_of(item.gi_frame).values()]
     if isinstance(item, itertools.count | itertools.repeat):
         return [repr(item)]
     return [operator.length_hint(item, -1), *gc.get_referents(item)]

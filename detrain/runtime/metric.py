@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.runtime.digest import ToArray
-from detrain.runtime.frames import user_frames
+from detrain.runtime.frames import names_of, user_frames
 
 _LOGS: Final = ("epoch_logs", "logs")
 """Where the training loop of Keras keeps the metrics of an epoch."""
@@ -28,7 +28,7 @@ _VALIDATION: Final = ("val", "test", "held", "dev_")
 def find_metric(name: str, frame: FrameType, to_array: ToArray) -> float | None:
     """Return the number that the program has under a name, or None if there is none, or it is not finite."""
     frames = user_frames(frame)
-    namespaces: list[Mapping[str, Any]] = [each.f_locals for each in frames]
+    namespaces: list[Mapping[str, Any]] = [names_of(each) for each in frames]
     namespaces += [each.f_globals for each in frames]
     first, *parts = name.split(".")
     for space in namespaces:
@@ -53,7 +53,7 @@ def accuracies(frame: FrameType, to_array: ToArray, *, is_after_epoch: bool = Fa
     """
     frames = user_frames(frame)
     found: dict[str, float] = {}
-    for name, value in frames[0].f_locals.items() if frames else ():
+    for name, value in names_of(frames[0]).items() if frames else ():
         words = name.lower()
         is_of_validation = any(part in words for part in _VALIDATION)
         if is_of_validation == is_after_epoch and (is_accuracy(name) or (is_after_epoch and "loss" in words)):

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.runtime.digest import digest_bytes
-from detrain.runtime.frames import is_user_file
+from detrain.runtime.frames import is_user_file, names_of
 from detrain.runtime.inside import Unreadable, inside, memory
 from detrain.runtime.naming import module_of
 from detrain.runtime.tables import content, is_table
@@ -45,7 +45,7 @@ def position(value: Any) -> object:
     module = module_of(type(value))
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
-        return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in frame.f_locals.items())))
+        return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in names_of(frame).items())))
     if isinstance(value, itertools.count):
         return repr(value)
     if isinstance(value, io.TextIOBase | io.BufferedReader | io.BufferedRandom | io.FileIO):
@@ -101,7 +101,7 @@ def _place_of_generator(value: Any) -> str | None:
         return "ended"
     if not is_user_file(frame.f_code.co_filename):
         return None  # a progress bar keeps the time
-    told = sorted((name, item) for name, item in frame.f_locals.items() if type(item) in (bool, int, str))
+    told = sorted((name, item) for name, item in names_of(frame).items() if type(item) in (bool, int, str))
     inner = value.gi_yieldfrom
     return digest_bytes(repr((frame.f_lasti, told, None if inner is None else place_of(inner))).encode())
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from detrain.errors import DetrainError, Diverged, UsageError
 from detrain.runtime import report
 from detrain.runtime.cursor import FETCHED_IN_BODY, NOTHING
+from detrain.runtime.frames import names_of
 
 if TYPE_CHECKING:
     from detrain.runtime.session import Session
@@ -405,7 +406,7 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
         number = session.next_batch(frame)
     loaded: object = _loops.loaded
     if names:
-        values = frame.f_locals
+        values = names_of(frame)
         loaded = tuple(values.get(name) for name in names)
     _loops.loaded = None
     if not is_first_cut and session.take_quietly(number, loaded):

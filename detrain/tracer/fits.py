@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from detrain.instrument.fits import described
+from detrain.runtime.frames import names_of
 from detrain.structure import Fit
 from detrain.tracer.source import position, read_source, real_path
 
@@ -29,7 +30,7 @@ def seen_fit(user: FrameType, frame: FrameType) -> Fit:
     source = read_source(file)
     calls: list[ast.Call] = [] if source is None else source.calls_at(place)
     fit = described(file, calls[0]) if calls else Fit(file, place.line, "fit")
-    names: dict[str, Any] = dict(frame.f_locals)
+    names: dict[str, Any] = names_of(frame)
     steps = names.get("epoch_iterator")
     adapter = type(getattr(steps, "data_adapter", None)).__name__
     first, last = names.get("initial_epoch"), names.get("epochs")

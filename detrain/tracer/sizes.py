@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sized
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from detrain.runtime.frames import names_of
+
 _MAX_DEPTH: Final = 3
 _MAX_OBJECTS: Final = 2000
 
@@ -18,7 +20,7 @@ def sizes_in(frames: Iterable[FrameType]) -> dict[str, int]:
     found: dict[str, int] = {}
     seen: set[int] = set()
     for frame in frames:
-        for name, value in dict(frame.f_locals).items():
+        for name, value in names_of(frame).items():
             if not name.startswith("__"):
                 _visit(value, name, 0, found, seen)
     return found

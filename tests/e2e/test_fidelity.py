@@ -31,6 +31,37 @@ print(__name__, __file__, __doc__, __spec__, __package__, type(__loader__).__nam
 print(sorted(name for name in globals() if not name.startswith(("exec", "record_", "epoch_loop", "batch_loop"))))
 print(sys.modules["__main__"].__file__, [name for name in os.environ if "DETRAIN" in name])
 """,
+    "what its functions took of their locals": PRELUDE
+    + """
+def train(rate, epochs=3):
+    given = locals()
+    optimizer = Optimizer(np.ones(3))
+    for epoch in range(epochs):
+        for step in range(3):
+            optimizer.apply_gradients(np.ones(3))
+        print(epoch, given)
+    return given
+print(train(0.5))
+""",
+    "when an iterator of an epoch goes": PRELUDE
+    + """
+class Batches:
+    def __init__(self, epoch): self.epoch, self.left = epoch, 3
+    def __iter__(self): return self
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0: raise StopIteration
+        return self.left
+    def __del__(self): print("gone", self.epoch)
+def train():
+    optimizer = Optimizer(np.ones(3))
+    for epoch in range(3):
+        batches = Batches(epoch)
+        for batch in batches:
+            optimizer.apply_gradients(np.ones(3))
+        print(epoch)
+train()
+""",
     "exit status": PRELUDE + LOOP + "sys.exit(3)\n",
     "exit message": PRELUDE + LOOP + "sys.exit('no')\n",
     "standard error": PRELUDE + LOOP + "print('hey', file=sys.stderr)\n",

@@ -1,8 +1,10 @@
 """Writing the locals of suspended frames, case by case. Standard library only: also run as a module under other Pythons."""
 
+import gc
 import sys
+import weakref
 
-from detrain.runtime.frames import is_module_frame, live_locals, user_frames, write_locals
+from detrain.runtime.frames import is_module_frame, live_locals, names_of, user_frames, write_locals
 
 
 def here():
@@ -96,6 +98,59 @@ def case_a_write_survives_that_the_locals_are_read_again():
     assert frame.f_locals["x"] == 2
     assert dict(frame.f_locals)["x"] == 2
     assert x == 2
+
+
+def case_what_the_program_took_of_its_locals_stays_as_it_was():
+    def train(rate, steps=3):
+        given = locals()
+        before = dict(given)
+        found = 0
+
+        def read():
+            return found
+
+        for x in range(steps):
+            frame = here()
+            assert names_of(frame)["x"] == x == live_locals(frame)["x"]
+            assert not is_module_frame(frame)
+            write_locals(frame, {"found": found + rate})
+        assert given == before == {"rate": 2, "steps": 3}
+        return read()
+
+    assert train(2) == 6
+
+
+def case_what_is_looked_at_is_not_kept():
+    class Loader:
+        pass
+
+    loader = Loader()
+    gone = weakref.ref(loader)
+    frame = here()
+    assert names_of(frame)["loader"] is loader is live_locals(frame)["loader"]
+    write_locals(frame, {"loader": loader})
+    del loader
+    assert gone() is None
+
+
+def case_looking_often_leaves_nothing_behind():
+    kept = object()
+    frame = here()
+    names_of(frame)
+    before, dicts = sys.getrefcount(kept), sum(type(item) is dict for item in gc.get_objects())
+    for _ in range(1000):
+        names_of(frame)
+        write_locals(frame, {"before": before})
+    assert sys.getrefcount(kept) == before
+    assert sum(type(item) is dict for item in gc.get_objects()) < dicts + 100
+
+
+def case_the_program_sees_what_is_written_when_it_asks_again():
+    x = 1
+    given = locals()
+    set_callers(x=2)
+    assert given["x"] == 1
+    assert locals()["x"] == x == 2
 
 
 def case_a_loop_goes_on_with_the_written_counter():
