@@ -63,6 +63,8 @@ class Building:
         """Returns Keras's own counts of the names that it has given."""
         self.seed: tuple[Callable[[], Any], Callable[[Any], object]] = (lambda: None), (lambda _seed: None)
         """Return and set TensorFlow's global seed."""
+        self.has_company: Callable[[], bool] = lambda: False
+        """Says whether other replicas take turns with what is built: they draw, too."""
         self.is_ahead = False
         """Whether what is built now is built ahead."""
         self.unchanged: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
@@ -126,6 +128,10 @@ class Building:
         self._is_inside, self.is_again = True, earlier is not None
         self._forms = []
         is_late = earlier is not None and not self.is_ahead
+        has_company = is_late and self.has_company()
+        if has_company and earlier is not None and earlier.streams:
+            what = f"{owner!r} is built late, by one of several replicas: what the others draw meanwhile would be lost"
+            self.refuse(Diverged(what, "build it before the loop (call it once), and start anew with --fresh"))
         has_failed = True
         try:
             with self.unchanged() if is_late else contextlib.nullcontext():
@@ -138,7 +144,8 @@ class Building:
                     self._turns[owner] = turn  # it is still to be built
                 else:
                     self._built[earlier.key] = self._earlier.pop(earlier.key)
-                self._streams.write(before)
+                if not has_company:  # others have drawn
+                    self._streams.write(before)
                 set_seed(seed)
                 self._set_names({name: names.get(name, 0) for name in earlier.names})
             else:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
@@ -118,7 +119,7 @@ class TensorFlow:
         )
         self._settle(settings)
         self._watch_variables()
-        for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint):
+        for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint, StrategyBase):
             self._watch_class(cls)
         self._builder = Builder(self._births, self._building)
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -16,6 +16,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.distribute import distribute_utils
+from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
@@ -72,6 +74,7 @@ class Builder:
         """Whether a compiled function has taken hold of a metric that the loop has made."""
         self._layer_ahead: Any = None
         """The layer of Keras's that is being built ahead."""
+        building.has_company = _has_company
         self._watch_functions()
 
     def function_parts(self, value: Any) -> list[object] | None:
@@ -337,9 +340,10 @@ class Builder:
         return None
 
     def _describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: str | None = None) -> str | None:
-        """Return a call as JSON; `scope` is Keras's path of names around a layer that is called."""
+        """Return a call as JSON, with the strategy around it; `scope` is Keras's path of names around a layer that is called."""
         try:
             described = {
+                "strategy": self._births.key(tf.distribute.get_strategy()) if tf.distribute.has_strategy() else None,
                 "args": [self._describe(value) for value in args],
                 "kwargs": {name: self._describe(value) for name, value in kwargs.items()},
                 "scope": scope,
@@ -353,6 +357,8 @@ class Builder:
         if value is None or isinstance(value, bool | int | float | str):
             return {"value": value}
         key = self.variable_key(value) or self._births.key(value)
+        if isinstance(value, DistributedVariable) and (primary := self._births.key(value._primary)) is not None:
+            return {"distributed": primary}
         if isinstance(value, iterator_ops.OwnedIterator):
             return {"iterator": self._describe_spec(value.element_spec)}
         if isinstance(value, tf.TensorSpec):
@@ -415,6 +421,8 @@ class Builder:
             if found is None:
                 raise _NotThereError
             return found
+        if kind == "distributed":
+            return distribute_utils.value_container(self._recall({"key": content}))
         if kind == "dict":
             return {key: self._recall(item) for key, item in content.items()}
         items = [self._recall(item) for item in content]
@@ -453,6 +461,13 @@ class Builder:
         return self._births.find(key)
 
     def _build(self, owner: Any, call: dict[str, Any]) -> None:
+        if call.get("strategy") is None:
+            self._build_in_scope(owner, call)
+            return
+        with self._recall({"key": call["strategy"]}).scope():  # whose variables and slots are all of one kind
+            self._build_in_scope(owner, call)
+
+    def _build_in_scope(self, owner: Any, call: dict[str, Any]) -> None:
         args = [self._recall(argument) for argument in call["args"]]
         kwargs = {name: self._recall(argument) for name, argument in call["kwargs"].items()}
         if isinstance(owner, polymorphic_function.Function):
@@ -490,6 +505,11 @@ class Builder:
             self._layer_ahead = owner
             with self._building.unit(self._births.key(owner) or "", lambda: None), contextlib.suppress(_BuiltAheadError):
                 what(*placeholders[0], **placeholders[1])
+
+
+def _has_company() -> bool:
+    """Return whether this is one of several replicas of a strategy."""
+    return not tf.distribute.in_cross_replica_context() and bool(tf.distribute.get_strategy().num_replicas_in_sync > 1)
 
 
 def _instances(name: str, function: Any) -> list[Any]:

@@ -70,7 +70,7 @@ class EagerDraws:
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        """Draws by (op, seeds, arguments as far as they decide how much is drawn), as JSON."""
+        """Draws by (op, seeds, arguments as far as they decide how much is drawn, device), as JSON."""
         self._drawn = 0
         """Draws of all eager random ops."""
         self._from_context: int | None = None
@@ -91,20 +91,23 @@ class EagerDraws:
         context.Context._set_global_seed = set_seed
 
     def watch(self, name: str, op: Any) -> None:
-        """Know an op: `note` is told of its calls."""
+        """Know an op: its calls go through `run`."""
         self._ops[name] = op
 
-    def note(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """An op is about to run in eager code."""
+    def run(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op in eager code."""
+        drawn = self._ops[name](*args, **kwargs)
         self._drawn += 1
         given = inspect.signature(self._ops[name]).bind(*args, **kwargs).arguments
         seed, seed2 = int(given.get("seed") or 0), int(given.get("seed2") or 0)
         if seed2 == self._from_context:
             self._from_context = None
-            return
+            return drawn
         size = {key: _decides(key, value) for key, value in given.items() if key not in ("seed", "seed2", "name")}
-        key = json.dumps([name, seed, seed2, size], sort_keys=True)
+        device = tf.nest.flatten(drawn)[0].backing_device  # each has a kernel of its own
+        key = json.dumps([name, seed, seed2, size, device], sort_keys=True)
         self._counts[key] = self._counts.get(key, 0) + 1
+        return drawn
 
     def state(self) -> tuple[int, dict[str, int]]:
         """Return how many draws there were, and those of kernels that go on."""
@@ -133,12 +136,13 @@ class EagerDraws:
         self._counts = dict(counts)
         with tf.init_scope():
             for key, count in counts.items():
-                name, seed, seed2, size = json.loads(key)
+                name, seed, seed2, size, *device = json.loads(key)
                 if not isinstance(count, int) or any(_elements(each, value) > _MOST_ELEMENTS for each, value in size.items()):
                     raise ValueError(f"{count!r} draws of {name} of {str(size)[:200]}")
-                arguments = {each: _again(value) for each, value in size.items()}
-                for _ in range(count):
-                    self._ops[name](**arguments, seed=seed, seed2=seed2)
+                with tf.device(device[0] if device else None):
+                    arguments = {each: _again(value) for each, value in size.items()}
+                    for _ in range(count):
+                        self._ops[name](**arguments, seed=seed, seed2=seed2)
 
 
 def _decides(name: str, value: Any) -> Any:
@@ -201,9 +205,7 @@ class RandomCounters:
         def lifted(*args: Any, **kwargs: Any) -> Any:
             graph = _traced_function()
             if graph is None:
-                if context.executing_eagerly():
-                    self.eager.note(name, args, kwargs)
-                return original(*args, **kwargs)
+                return self.eager.run(name, args, kwargs) if context.executing_eagerly() else original(*args, **kwargs)
             seed, seed2 = kwargs.pop("seed", 0), kwargs.pop("seed2", 0)
             op_name = kwargs.pop("name", None)
             counter = self._counter(graph)
@@ -221,7 +223,7 @@ class RandomCounters:
         @functools.wraps(original)
         def noted(*args: Any, **kwargs: Any) -> Any:
             if _traced_function() is None and context.executing_eagerly() and not name.startswith("learned"):
-                self.eager.note(name, args, kwargs)
+                return self.eager.run(name, args, kwargs)
             return original(*args, **kwargs)
 
         _replace(module, name, noted)

@@ -113,3 +113,47 @@ show(weights, *optimizer.variables)
         assert killed.status == -9, killed.err
         assert again.status == 0, again.err
         assert again.out == expected.out
+
+
+BUILT_IN_THE_LOOP = """
+from KERAS import layers, Sequential
+from KERAS.optimizers import *
+from KERAS.optimizers import legacy
+strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
+with strategy.scope():
+    model = Sequential([layers.Dense(8), layers.Dropout(0.3), layers.BatchNormalization(), layers.Dense(3)])
+    optimizer = OPTIMIZER(0.05)
+
+def replica_step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(a, training=True) - b) ** 2) * tf.random.uniform([], 1, 2, seed=3)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+for epoch in range(4):
+    with strategy.scope():
+        for i, (a, b) in enumerate(strategy.experimental_distribute_dataset(data)):
+            losses = strategy.experimental_local_results(strategy.run(replica_step, (a, b)))
+            die(f"{epoch}:{i}")
+    print(epoch, [float(loss).hex() for loss in losses], flush=True)
+show(*model.variables)
+"""
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(("library", "optimizer"), [("tf_keras", "legacy.Adam"), ("tf_keras", "Adam"), ("keras", "Adam")])
+def test_what_replicas_build_in_the_loop_is_built_for_their_strategy(
+    library: str, optimizer: str, replicas: int, server: Server, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    body = BUILT_IN_THE_LOOP.replace("KERAS", library).replace("OPTIMIZER", optimizer).replace("REPLICAS", str(replicas))
+    program.write_text(PROGRAM.partition("\nstrategy")[0] + body)
+    expected = server.bare(program, cwd=tmp_path)
+    assert "weights" in expected.out, expected.err
+
+    killed = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="2:3")
+    again = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+
+    assert killed.status == -9, killed.err
+    assert "resuming program at 2:" in again.err, again.err
+    assert again.out.splitlines() == expected.out.splitlines()[2:]
