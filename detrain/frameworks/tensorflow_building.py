@@ -42,6 +42,8 @@ _OF_DATASET: Final = "_tf_data_function"
 """The attribute of functions that tf.data makes around those of the program."""
 _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
 """TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
+_GRADIENT: Final = "_DelayedRewriteGradientFunctions._construct_forward_backward.<locals>._backprop_function"
+"""TensorFlow's function that makes the gradient of a function, traced when an eager tape first records a call of that."""
 _FOR_INSTANCE: Final = "class_method_to_instance_method"
 """TensorFlow's function that compiles a method for one object."""
 _MOST_HELD: Final = 64
@@ -282,23 +284,31 @@ class Builder:
         def traced(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
             owner = births.owner(frame, polymorphic_function.Function)
+            name = getattr(kwargs.get("python_func", args[1] if len(args) > 1 else None), "__qualname__", "")
             # A set's own function is traced as the set is made, at the same moment in each run, and for each set anew.
             is_of_dataset = owner in self._of_datasets
             function = births.find(owner)  # none for graphs that no function of the program's is traced for
             held = self._held.get(function, {}) if function is not None else {}
-            unit = functools.partial(building.unit, owner, lambda: self._describe_trace(frame, owner), held)
-            with building.not_noted() if is_of_dataset else unit():
+            with building.not_noted() if is_of_dataset else self._unit_of_trace(name, frame, owner, held):
                 if building.is_again and (made := kwargs.get("func_graph")) is not None:
                     made.seed = building.seed[0]()  # it was made just before
                 graph = original_trace(*args, **kwargs)
                 self._note_captured(graph)
-                if owner and _FIRST_VALUES not in [getattr(each, "__qualname__", "") for each in args[1:2]]:
+                if owner and name != _FIRST_VALUES:
                     building.note_form(_form(graph))
                 return graph
 
         polymorphic_function.Function.__init__ = function_made
         func_graph.FuncGraph.__init__ = graph_made
         func_graph.func_graph_from_py_func = traced
+
+    def _unit_of_trace(self, name: str, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
+        """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come, in any order."""
+        building = self._building
+        if owner and name == _GRADIENT and not building.is_inside:
+            of = digest_bytes((self._describe_trace(frame, owner) or "").encode())
+            return building.unit(f"{owner} gradient {of}", lambda: None)
+        return building.unit(owner, lambda: self._describe_trace(frame, owner), held)
 
     def _held_by(self, value: Any, path: str = "", depth: int = 3) -> dict[str, str]:
         """Return the keys of the objects with one that an object holds, by where: what tells it from others of its class."""

@@ -54,6 +54,30 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(losses.result())!r}, {noise!r}, {random.random()!r}", flush=True)
 show(*model.variables, *optimizer.variables)
 """,
+    "a compiled module around another one, with an eager tape and batches of two sizes": """
+class Net(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts, self.forward = {}, tf.function(self.__call__)
+    def part(self, name, shape):
+        if name not in self.parts:
+            self.parts[name] = tf.Variable(tf.initializers.glorot_normal()(shape), name=name)
+        return self.parts[name]
+    @tf.function
+    def __call__(self, x, verbose=False):
+        return tf.nn.relu(x @ self.part("first", (5, 8))) @ self.part("second", (8, 3))
+
+net, optimizer = Net(), keras.optimizers.Adam(1e-2)
+net.forward(tf.zeros((1, 5)), verbose=True)
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((net.forward(a, verbose=False) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+        die(f"{epoch}:{step}")
+    print(epoch, float(loss).hex(), flush=True)
+show(*net.variables, *optimizer.variables)
+""",
     "a model and a function that are given no data, and whose building counts": """
 class Noisy(keras.layers.Layer):
     def __init__(self):
