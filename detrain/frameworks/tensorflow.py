@@ -45,7 +45,7 @@ from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
-from detrain.frameworks.tensorflow_memory import new_array, taken_over
+from detrain.frameworks.tensorflow_memory import array_of, new_array, taken_over
 from detrain.frameworks.tensorflow_order import settle_order
 from detrain.frameworks.tensorflow_positions import NoPosition
 from detrain.frameworks.tensorflow_random import RandomCounters
@@ -275,7 +275,7 @@ class TensorFlow:
         if type(value) is EagerTensor:
             return self.constant(value)
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor | PerReplica):
-            parts = [np.asarray(part).reshape(-1) for part in tf.nest.flatten(value, expand_composites=True)]
+            parts = [array_of(tf.convert_to_tensor(part)).reshape(-1) for part in tf.nest.flatten(value, expand_composites=True)]
             return np.concatenate([part.astype(np.float64) for part in parts]) if parts else None
         if isinstance(value, tf.Variable):
             return read_each({"": value}).get("")
@@ -613,7 +613,7 @@ def read_each(variables: Mapping[str, Any]) -> dict[str, Array]:
                 continue
             with contextlib.suppress(tf.errors.FailedPreconditionError):  # it has no value yet
                 # Not .numpy(), which copies. TensorFlow changes no buffer in place that a tensor which was read still holds.
-                values[key] = np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))
+                values[key] = array_of(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))
     return values
 
 

@@ -21,6 +21,7 @@ from tensorflow.python.framework import op_def_registry
 
 from detrain.faults.experiment import BITS, Firing, Injection
 from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
+from detrain.frameworks.tensorflow_memory import array_of
 
 FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
@@ -114,7 +115,7 @@ class EagerInjector:
     def _hit(self, op: EagerOp, operands: Mapping[str, tuple[int, Any]], again: Callable[[Sequence[Any]], Any]) -> Any:
         injection, golden = self._injection, op.outputs[self._output]
         index, tensor = located(op, injection, operands)
-        array = np.array(tensor)
+        array = array_of(tensor).copy()
         if array.size != injection.elements:
             self._count = _OTHER_SHAPE
             return golden
@@ -131,8 +132,8 @@ class EagerInjector:
         faulty = _tensors(again(inputs))[0]
         if not injection.limited:
             return faulty
-        seen, mixed = injection.array("limited"), np.array(golden)
-        mixed.reshape(-1)[seen] = np.asarray(faulty).reshape(-1)[seen]
+        seen, mixed = injection.array("limited"), array_of(golden).copy()
+        mixed.reshape(-1)[seen] = array_of(faulty).reshape(-1)[seen]
         return tf.constant(mixed)
 
 

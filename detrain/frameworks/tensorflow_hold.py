@@ -27,6 +27,7 @@ from detrain.frameworks import Watched
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building
 from detrain.frameworks.tensorflow_inside import Inside
+from detrain.frameworks.tensorflow_memory import array_of
 from detrain.frameworks.tensorflow_random import EagerDraws
 from detrain.frameworks.tensorflow_watch import find_watched
 from detrain.runtime.digest import Array
@@ -291,7 +292,7 @@ class Moments:
         if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
             return None
         reader = self._reader[1]
-        return {key: np.asarray(value) for key, value in zip(reader.keys, itertools.chain(*reader()), strict=True)}
+        return {key: array_of(value) for key, value in zip(reader.keys, itertools.chain(*reader()), strict=True)}
 
     def put_back(self, held: object) -> list[str]:
         """Put variables, names and iterators back. What has been made since cannot be unmade."""

@@ -20,6 +20,11 @@ _LARGE_BYTES: Final = 1 << 20
 """Below this a copy costs less than the trouble."""
 
 
+def array_of(tensor: Any) -> Array:
+    """Return the value of an eager tensor in its own buffer. `np.asarray` takes no scalars of bfloat16 and the like."""
+    return np.asarray(tensor._numpy())
+
+
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a new array, to be filled: a large one of numbers in the memory of a tensor that `taken_over` returns."""
     size = math.prod(shape) * dtype.itemsize

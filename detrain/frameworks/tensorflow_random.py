@@ -34,6 +34,7 @@ from tensorflow.python.trackable import data_structures
 from detrain.errors import CheckpointDamaged
 from detrain.frameworks.births import Births
 from detrain.frameworks.tensorflow_building import BUILDING_GRAPH
+from detrain.frameworks.tensorflow_memory import array_of
 
 Draw = Callable[..., Any]
 
@@ -151,7 +152,7 @@ def _decides(name: str, value: Any) -> Any:
         return value.name
     if not isinstance(value, tf.Tensor | tf.Variable | np.ndarray | np.generic):
         return value
-    array = np.asarray(value)
+    array = array_of(tf.convert_to_tensor(value)) if isinstance(value, tf.Tensor | tf.Variable) else np.asarray(value)
     content = {"value": array.tolist()} if name in _VALUES else {"shape": list(array.shape)}
     return {**content, "dtype": tf.as_dtype(array.dtype).name}
 

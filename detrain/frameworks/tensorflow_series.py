@@ -19,6 +19,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
 
 from detrain.frameworks.tensorflow_hidden import hidden_variable
+from detrain.frameworks.tensorflow_memory import array_of
 from detrain.frameworks.tensorflow_sites import Sites, function_of, replica_of
 
 _NOTHING: Final = np.zeros(2)
@@ -86,7 +87,7 @@ class Series:
             return
         if context.executing_eagerly():
             name = f"{sys._getframe(2).f_code.co_name} {sys._getframe(2).f_lineno}"
-            loss = float(sum(np.asarray(tensor).astype(np.float64).sum() for tensor in tensors))
+            loss = float(sum(array_of(tf.convert_to_tensor(tensor)).astype(np.float64).sum() for tensor in tensors))
             self._eager[name] = self._eager.get(name, 0.0) + loss
             return
         graph = ops.get_default_graph()
@@ -187,4 +188,4 @@ def _read(variable: Any) -> Any:
     """Return the value of a variable, past the layers of Python of its own `numpy`: this is done after each step."""
     if not isinstance(variable, resource_variable_ops.BaseResourceVariable):  # it has copies on replicas
         return variable.numpy()
-    return np.asarray(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))
+    return array_of(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))

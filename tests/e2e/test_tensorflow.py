@@ -78,6 +78,21 @@ for epoch in range(4):
     print(epoch, float(loss).hex(), flush=True)
 show(*net.variables, *optimizer.variables)
 """,
+    "scalars of bfloat16 and float16": """
+scale, count = tf.Variable(1.0, dtype=tf.bfloat16), tf.Variable(2.0, dtype=tf.float16)
+weights, last = tf.Variable(tf.ones([5, 3], tf.bfloat16)), tf.constant(0.0, tf.bfloat16)
+optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.cast(a, tf.bfloat16) @ weights * scale - 1) ** 2) + last / 64
+        optimizer.apply_gradients(zip(tape.gradient(loss, [weights, scale]), [weights, scale]))
+        last = loss
+        count.assign_add(0.25)
+        die(f"{epoch}:{step}")
+    print(epoch, float(loss), float(count), flush=True)
+show(weights, scale.numpy(), count, *optimizer.variables)
+""",
     "a model and a function that are given no data, and whose building counts": """
 class Noisy(keras.layers.Layer):
     def __init__(self):
