@@ -22,6 +22,7 @@ from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
 from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.ops import gradients_util
 from tensorflow.python.trackable import data_structures
 
 from detrain.errors import DetrainError
@@ -42,8 +43,6 @@ _OF_DATASET: Final = "_tf_data_function"
 """The attribute of functions that tf.data makes around those of the program."""
 _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
 """TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
-_GRADIENT: Final = "_DelayedRewriteGradientFunctions._construct_forward_backward.<locals>._backprop_function"
-"""TensorFlow's function that makes the gradient of a function, traced when an eager tape first records a call of that."""
 _FOR_INSTANCE: Final = "class_method_to_instance_method"
 """TensorFlow's function that compiles a method for one object."""
 _MOST_HELD: Final = 64
@@ -289,7 +288,7 @@ class Builder:
             is_of_dataset = owner in self._of_datasets
             function = births.find(owner)  # none for graphs that no function of the program's is traced for
             held = self._held.get(function, {}) if function is not None else {}
-            with building.not_noted() if is_of_dataset else self._unit_of_trace(name, frame, owner, held):
+            with building.not_noted() if is_of_dataset else self._unit_of_trace(frame, owner, held):
                 if building.is_again and (made := kwargs.get("func_graph")) is not None:
                     made.seed = building.seed[0]()  # it was made just before
                 graph = original_trace(*args, **kwargs)
@@ -302,10 +301,10 @@ class Builder:
         func_graph.FuncGraph.__init__ = graph_made
         func_graph.func_graph_from_py_func = traced
 
-    def _unit_of_trace(self, name: str, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
+    def _unit_of_trace(self, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
         """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come, in any order."""
         building = self._building
-        if owner and name == _GRADIENT and not building.is_inside:
+        if owner and not building.is_inside and _is_of_gradient(frame):
             of = digest_bytes((self._describe_trace(frame, owner) or "").encode())
             return building.unit(f"{owner} gradient {of}", lambda: None)
         return building.unit(owner, lambda: self._describe_trace(frame, owner), held)
@@ -515,6 +514,15 @@ class Builder:
             self._layer_ahead = owner
             with self._building.unit(self._births.key(owner) or "", lambda: None), contextlib.suppress(_BuiltAheadError):
                 what(*placeholders[0], **placeholders[1])
+
+
+def _is_of_gradient(frame: FrameType | None) -> bool:
+    """Return whether TensorFlow is about to trace a gradient: of a function or loop in one that an eager tape has recorded."""
+    while frame is not None:
+        if frame.f_code is gradients_util._GradientsHelper.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _has_company() -> bool:

@@ -78,6 +78,25 @@ for epoch in range(4):
     print(epoch, float(loss).hex(), flush=True)
 show(*net.variables, *optimizer.variables)
 """,
+    "compiled loops and conditions with an eager tape and batches of two sizes": """
+weights, optimizer, recurrent = tf.Variable(tf.ones([5, 5]) / 5), keras.optimizers.Adam(1e-2), keras.layers.LSTM(3)
+@tf.function
+def forward(x, training):
+    for _ in tf.range(3):
+        x = tf.tanh(x @ weights)
+    if tf.reduce_mean(x) > 0:
+        x = x * 2
+    return recurrent(x[:, None])
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((forward(a, True) - b) ** 2)
+        variables = [weights, *recurrent.trainable_variables]
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        die(f"{epoch}:{step}")
+    print(epoch, float(loss).hex(), float(tf.reduce_sum(forward(x, False))).hex(), flush=True)
+show(weights, *recurrent.variables, *optimizer.variables)
+""",
     "scalars of bfloat16 and float16": """
 scale, count = tf.Variable(1.0, dtype=tf.bfloat16), tf.Variable(2.0, dtype=tf.float16)
 weights, last = tf.Variable(tf.ones([5, 3], tf.bfloat16)), tf.constant(0.0, tf.bfloat16)
