@@ -2,7 +2,8 @@
 
 A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].trainable`), lets dropout grow (`layer.rate += 0.1`)
 or changes `keras.config` in its loop has state in attributes that are the library's. Numbers, texts and truths among the attributes
-of layers, optimizers and metrics are captured whole; those of a resumed process that differ are set. Which layers and which
+of layers, optimizers and metrics are captured whole, and functions (`layer.activation = tf.nn.tanh`) by their names; those of a
+resumed process that differ are set. A function that no name leads to is named where the loop has set it. Which layers and which
 optimizer a model has cannot be set: where the loop has changed that, the run that resumes stops.
 
 A recurrent cell that the program calls itself keeps the masks of its dropout, drawn at the first call, until it is told to drop
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -22,7 +24,9 @@ from tensorflow.python.framework.ops import EagerTensor
 
 from detrain.errors import Diverged
 from detrain.frameworks.births import Births
+from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import ABSENT
+from detrain.runtime.naming import computes, find_static, is_findable, is_own_class, static_name
 
 _SCALARS: Final = (bool, int, float, str, type(None))
 _BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network", "_jit_compile", "_run_eagerly"})
@@ -59,6 +63,7 @@ class KerasState:
         self._generator_type = keras.random.SeedGenerator
         self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         self._at_phase: dict[str, dict[str, list[str]]] = {}
+        self._functions = Functions()
 
     def state(self) -> dict[str, Any]:
         """Return the state, as JSON can have it."""
@@ -69,6 +74,7 @@ class KerasState:
             "names": dict(names_given()),
             "seeds": self._global_seeds(),
             "attributes": {key: _scalars(value) for key, value in objects.items()},
+            "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
             "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
             "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
@@ -93,6 +99,7 @@ class KerasState:
             now = _scalars(objects[key]) if key in objects else {}
             own = vars(objects[key]) if key in objects else {}
             own.update({name: value for name, value in attributes.items() if name in now and not _is_same(now[name], value)})
+        set_functions(state.get("functions", {}), objects)
         _restore_masks(state.get("masks", {}), objects)
         frozen = set(state["frozen"])
         for key, variable in self._variables():
@@ -130,6 +137,7 @@ class KerasState:
         """A training loop is about to be entered."""
         built = {key: value for key, value in self._objects().items() if vars(value).get("built")}
         self._at_phase = {key: self._parts(value) for key, value in built.items()}
+        self._functions.begin(self._objects())
 
     def not_captured(self) -> list[str]:
         """Return which models consist of other things than when the loop was entered."""
@@ -140,7 +148,7 @@ class KerasState:
             if key in objects
             for name, now in self._parts(objects[key]).items()
             if name != "_optimizer" and name in parts and parts[name] != now
-        ]
+        ] + self._functions.not_captured(objects)
 
     def _objects(self) -> dict[str, Any]:
         return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
@@ -168,18 +176,21 @@ class Keras2State:
         self._births = births
         self._cell_type = DropoutRNNCellMixin
         self._types = (Layer, Optimizer, legacy.Optimizer)
+        self._functions = Functions()
 
     def state(self) -> dict[str, Any]:
         """Return the state, as JSON can have it."""
         objects = self._objects()
         return {
             "attributes": {key: _settings(value) for key, value in objects.items()},
+            "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
             "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the state."""
         objects = self._objects()
+        set_functions(state.get("functions", {}), objects)
         _restore_masks(state.get("masks", {}), objects)
         attributes = state.get("attributes", state)  # earlier versions kept nothing else
         for key, value in objects.items():
@@ -198,8 +209,59 @@ class Keras2State:
         """Return, in words, the masks of dropout that cells keep from call to call."""
         return _kept_masks(self._births, self._cell_type)
 
+    def begin_phase(self) -> None:
+        """A training loop is about to be entered."""
+        self._functions.begin(self._objects())
+
+    def not_captured(self) -> list[str]:
+        """Return which functions the loop has put on objects."""
+        return self._functions.not_captured(self._objects())
+
     def _objects(self) -> dict[str, Any]:
         return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
+
+
+def functions_of(value: Any) -> dict[str, str]:
+    """Return the names of the functions in an object's attributes, of the program and of those that compute, by attribute."""
+    kinds = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
+    held = {name: item for name, item in list(vars(value).items()) if isinstance(item, kinds) or computes(item)}
+    return {name: static_name(item) for name, item in held.items() if is_findable(item)}
+
+
+def set_functions(state: dict[str, dict[str, str]], objects: dict[str, Any]) -> None:
+    """Set the functions in attributes that are others than at the checkpoint."""
+    for key, names in state.items():
+        own = vars(objects[key]) if key in objects else {}
+        now = functions_of(objects[key]) if key in objects else {}
+        for name, function in names.items():
+            found = find_static(function) if name in own and now.get(name) != function else ABSENT
+            if isinstance(found, types.FunctionType | types.BuiltinFunctionType | np.ufunc) or computes(found):
+                own[name] = found
+
+
+class Functions:
+    """Functions of the program in attributes of Keras's objects that no name leads to: what the loop has put there is named."""
+
+    def __init__(self) -> None:
+        self._at_phase: dict[str, dict[str, int]] = {}
+
+    def begin(self, objects: dict[str, Any]) -> None:
+        """A training loop is about to be entered."""
+        self._at_phase = {key: self._found(value) for key, value in objects.items()}
+
+    def not_captured(self, objects: dict[str, Any]) -> list[str]:
+        """Return, in words, what the loop has put there."""
+        return [
+            f"{name} of {key} (function: set in the loop)"
+            for key, before in self._at_phase.items()
+            if key in objects and not is_own_class(type(objects[key]))
+            for name, identity in self._found(objects[key]).items()
+            if before.get(name) != identity
+        ]
+
+    def _found(self, value: Any) -> dict[str, int]:
+        own = list(vars(value).items())
+        return {name: id(item) for name, item in own if has_user_code(item) and not is_findable(item)}
 
 
 Note = Callable[[Any, str, object], None]
@@ -214,7 +276,8 @@ def watch_sets(note: Note, classes: Iterable[Any]) -> None:
         def set_attribute(owner: Any, name: str, value: Any) -> None:
             before = vars(owner).get(name, ABSENT)
             original(owner, name, value)
-            if type(value) in _SCALARS and name not in _BUILDING and name not in _MASKS and before is not value:
+            is_noted = type(value) in _SCALARS or (isinstance(value, types.FunctionType | np.ufunc) and is_findable(value))
+            if is_noted and name not in _BUILDING and name not in _MASKS and before is not value:
                 note(owner, name, before)
 
         return set_attribute

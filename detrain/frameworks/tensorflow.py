@@ -362,8 +362,9 @@ class TensorFlow:
         self._builder.is_in_loop = True
         self._births.begin_loop(next(iter(user_frames(sys._getframe())), None))
         self._datasets.begin_phase()
-        if self._keras is not None:
-            self._keras.begin_phase()
+        for keras in (self._keras, self._keras_2):
+            if keras is not None:
+                keras.begin_phase()
 
     def is_loader(self, value: object) -> bool:
         """Return whether an object is a tf.data iterator that is counted, or a generator that `fit` trains on."""
@@ -381,7 +382,8 @@ class TensorFlow:
             if variable.dtype in _NO_NUMBERS
         ]
         found += [f"{queue.name} (a tf.queue with elements)" for queue in self._queues if queue.size() > 0]
-        found += self._keras.not_captured() if self._keras is not None else []
+        for keras in (self._keras, self._keras_2):
+            found += keras.not_captured() if keras is not None else []
         return found + self._fit.not_captured() + self._datasets.not_captured() + self._random.not_captured()
 
     def flush(self) -> None:

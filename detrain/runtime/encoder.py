@@ -33,6 +33,7 @@ from detrain.runtime.naming import (
     METHODS,
     STATIC,
     class_name,
+    computes,
     container_base,
     find_method,
     is_findable,
@@ -182,6 +183,8 @@ class Encoder(Leaves):
         cls = type(value)
         if cls is types.CellType:
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
+        if computes(value):
+            return ["static", static_name(value), None]
         if cls is types.FunctionType and has_user_code(value):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):

@@ -23,7 +23,7 @@ from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.frames import has_user_code, is_user_file
 from detrain.runtime.graph import CONTAINERS, Hooks
 from detrain.runtime.library_state import is_data_object
-from detrain.runtime.naming import STATIC, is_own_class, is_user_class, own_attributes
+from detrain.runtime.naming import STATIC, computes, is_own_class, is_user_class, own_attributes
 from detrain.runtime.positions import is_open_for_writing
 from detrain.runtime.stdlib_state import parts
 from detrain.runtime.tables import is_table
@@ -55,7 +55,7 @@ class Kinds:
 
     def is_walkable(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute can be described: data, and among it what stays as it is."""
-        if self.is_state(value) or self._collects or isinstance(value, (*STATIC, functools.partial)):
+        if self.is_state(value) or self._collects or isinstance(value, (*STATIC, functools.partial)) or computes(value):
             return True
         if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
             values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
@@ -68,6 +68,8 @@ class Kinds:
         if cls in CONTAINERS.values() or self._hooks.is_container(value):
             values = list(value.values() if isinstance(value, dict) else value)
             return bool(values) and depth < _DEEP_STATE and all(self.is_of_library(item, depth + 1) for item in values)
+        if computes(value):
+            return False
         if isinstance(value, types.FunctionType):
             return not is_user_file(value.__code__.co_filename)
         is_framework = is_of_framework(cls) and not self.is_holder(value) and not self.is_marked(value)

@@ -1,7 +1,8 @@
 """Names of classes and functions in a graph, and the closed rules by which a name from a file may become an object again.
 
 Nothing is imported, no attribute hook of a module is run, and only what the program itself defines is found, besides types
-that hold data: a file must not be able to bind `eval` or `os.system` to a name of the program.
+that hold data and functions of libraries that only compute: a file must not be able to bind `eval` or `os.system` to a name of
+the program.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import uuid
 from typing import Any, Final
 
 import numpy as np
+from numpy._core import fromnumeric
 
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT, BASES, STREAMS
@@ -46,6 +48,23 @@ _PLAIN: Final = (
 """Classes of the standard library whose instances are their attributes."""
 _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
+_COMPUTING: Final = frozenset(
+    {
+        *(f"keras.src.{name}" for name in ("activations.activations", "losses.losses")),
+        *(f"keras.src.ops.{name}" for name in ("core", "image", "linalg", "math", "nn", "numpy")),
+        *(f"keras.src.metrics.{name}_metrics" for name in ("accuracy", "regression")),
+        *(f"tf_keras.src.{name}" for name in ("activations", "losses", "metrics.accuracy_metrics", "metrics.regression_metrics")),
+        *(
+            f"tensorflow.python.ops.{name}_ops"
+            for name in ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
+        ),
+        *("tensorflow.python.ops.nn_impl", "tensorflow.python.ops.image_ops_impl", "math", "cmath", "_operator"),
+    }
+)
+"""Modules whose functions do nothing but compute."""
+_NUMPY: Final = frozenset(fromnumeric.__all__)
+"""Functions of NumPy's that compute, besides its ufuncs."""
+_DISPATCHED: Final = type(np.mean)
 _DATA_TYPES: Final = (
     *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
@@ -73,6 +92,8 @@ def static_name(value: Any) -> str:
     """Return the name in a graph of a function, class or module."""
     if isinstance(value, types.ModuleType):
         return f"{value.__name__}:"
+    if isinstance(value, np.ufunc):
+        return f"numpy:{value.__name__}"
     return f"{getattr(value, '__module__', None) or ''}:{getattr(value, '__qualname__', '') or ''}"
 
 
@@ -80,7 +101,10 @@ _DATA_TYPES_BY_NAME: Final = {class_name(cls): cls for cls in _DATA_TYPES}
 
 
 def find_static(name: str) -> object:
-    """Return a function, class or module of the program that is already imported, or a type that holds data, or ABSENT."""
+    """Return a function, class or module of the program that is already imported, or a type that holds data, or ABSENT.
+
+    Functions of libraries that only compute are found, too.
+    """
     if name in _DATA_TYPES_BY_NAME:
         return _DATA_TYPES_BY_NAME[name]
     module_name, _, qualified = name.partition(":")
@@ -89,10 +113,26 @@ def find_static(name: str) -> object:
     if not qualified:
         return module if is_user else ABSENT
     found = _walk(module, qualified)
+    if computes(found):
+        return found if static_name(found) == name else ABSENT
     # Of the builtins only types (the factory of a defaultdict); of a program's module only what it defines, not what it imports.
     if not (isinstance(found, type) or (is_user and isinstance(found, types.FunctionType))):
         return ABSENT
     return found if (is_user or module_name == "builtins") and static_name(found) == name else ABSENT
+
+
+def computes(value: object) -> bool:
+    """Return whether a value is a function of a library that does nothing but compute, and has a name that leads to it."""
+    kind = type(value)
+    if kind is np.ufunc:
+        return vars(np).get(value.__name__) is value  # type: ignore[attr-defined]
+    if kind is _DISPATCHED:
+        name = getattr(value, "__name__", "")
+        return name in _NUMPY and vars(np).get(name) is value
+    if kind is not types.FunctionType and kind is not types.BuiltinFunctionType:
+        return False
+    module: Any = getattr(value, "__module__", None)
+    return module in _COMPUTING and _walk(sys.modules.get(module), value.__qualname__) is value  # type: ignore[attr-defined]
 
 
 def is_findable(value: object) -> bool:

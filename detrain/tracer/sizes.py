@@ -5,6 +5,7 @@ This is how the original project found the loader: it traced the program on two 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sized
 from types import FrameType, ModuleType
 from typing import Any, Final
@@ -54,9 +55,8 @@ def _visit(value: Any, path: str, depth: int, found: dict[str, int], seen: set[i
 
 def _size(value: Any) -> int | None:
     try:
-        cardinality = getattr(value, "cardinality", None)
-        if callable(cardinality):
-            return int(cardinality())
+        if inspect.getattr_static(value, "cardinality", None) is not None:  # past the `__getattr__` of the program's classes
+            return int(value.cardinality())
         return len(value) if isinstance(value, Sized) else None
     except Exception:  # an edge: `__len__` and `cardinality` are the program's code, and may raise anything
         return None

@@ -203,6 +203,14 @@ SET_IN_LOOP = {
         "grow(model.layers[0]); count(optimizer)",
         "model.layers[0].size, optimizer.turns",
     ),
+    "functions of libraries and of the program": (
+        "def own(x):\n    return x / 2\nchosen, bound = {'now': None}, keras.callbacks.EarlyStopping('loss')",
+        "model.layers[0].activation = tf.nn.relu if epoch == 1 else model.layers[0].activation; "
+        "model.layers[2].activation = own if epoch == 1 else model.layers[2].activation; "
+        "chosen['now'] = np.less if epoch == 1 else chosen['now']; "
+        "model.chosen = keras.ops.abs if epoch == 1 else getattr(model, 'chosen', 0)",
+        "model.layers[0].activation.__name__, model.layers[2].activation.__name__, chosen, getattr(model.chosen, '__name__', 0)",
+    ),
     "a progress bar of Keras's": ("bar = keras.utils.Progbar(99, verbose=0)", "bar.add(1, [('x', epoch)])", "bar._values"),
 }
 MADE_IN_LOOP = {
@@ -244,3 +252,15 @@ def test_what_the_loop_makes_with_variables_is_named_and_refused(name: str, serv
     assert "not captured" in killed.err
     assert again.status in (errors.NotCapturable.exit_code, errors.Diverged.exit_code)
     assert said in again.err
+
+
+def test_a_function_without_a_name_that_the_loop_puts_on_a_layer_is_named(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    inside = "model.layers[0].activation = (lambda x: x / 3) if epoch == 1 else model.layers[0].activation"
+    path.write_text(KERAS.format(before="", inside=inside, shown="0"))
+
+    run = server.detrain("run", path, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "not captured" in run.err
+    assert "activation of Dense (function: set in the loop)" in run.err
