@@ -179,7 +179,7 @@ def find_structure(program: Program, home: Path) -> Structure:
     if structure.nests or program.probes():
         return structure
     imported = imported_modules(program.path)
-    if structure.fits or not imported.isdisjoint((*ADAPTERS, *FOLLOWED)):
+    if structure.fits or not imported.isdisjoint((*ADAPTERS, *FOLLOWED)) or _leads_elsewhere(imported - set(FOREIGN), program):
         return structure  # the run will show its loops
     foreign = sorted(imported.intersection(FOREIGN))
     raise NoStructure(
@@ -227,6 +227,21 @@ def imported_modules(entry: Path) -> set[str]:
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in names}
+
+
+def _leads_elsewhere(imported: set[str], program: Program) -> bool:
+    """Return whether a program imports modules that are neither libraries nor beside it: by PYTHONPATH, or a path that it adds."""
+    import importlib.util
+
+    from detrain.runtime.frames import is_user_file
+
+    beside = {path.stem for path in program.path.parent.iterdir()}
+    for name in imported - sys.stdlib_module_names - beside - {"__main__", ""}:
+        spec = importlib.util.find_spec(name)
+        places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
+        if spec is None or any(is_user_file(place) for place in places if place):
+            return True
+    return False
 
 
 def _compiled(program: Program) -> Program:

@@ -156,6 +156,39 @@ def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_train
     assert resumed.out.splitlines() == whole.out.splitlines()[-2:]
 
 
+ELSEWHERE = """
+import keras
+import tensorflow as tf
+
+def train():
+    weights, optimizer = tf.Variable(tf.ones([4])), keras.optimizers.SGD(0.1)
+    for epoch in range(3):
+        for batch in range(4):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((weights - batch) ** 2)
+            optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        print(epoch, float(loss), flush=True)
+"""
+
+
+@pytest.mark.parametrize("by", ["PYTHONPATH", "a path that it adds"])
+def test_a_package_that_lies_elsewhere_is_left_to_the_run(by: str, tmp_path: Path, detrain: Run) -> None:
+    package = tmp_path / "src" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "model.py").write_text(ELSEWHERE)
+    adds = "" if by == "PYTHONPATH" else f"import sys\nsys.path.append({str(package.parent)!r})\n"
+    (tmp_path / "program.py").write_text(f"{adds}from package.model import train\ntrain()\n")
+    path = {"PYTHONPATH": str(package.parent)} if by == "PYTHONPATH" else {}
+
+    run = detrain("run", "program.py", cwd=tmp_path, **path)
+
+    assert run.status == 0, run.err
+    assert "model.py:" in run.err
+    assert [line.split()[0] for line in run.out.splitlines()] == ["0", "1", "2"]
+    assert len(list((tmp_path / "ckpt").glob("program-*.h5"))) > 1
+
+
 def test_the_first_run_confirms_what_static_analysis_proposes(tmp_path: Path, detrain: Run) -> None:
     detrain("run", str(PROGRAMS / "nested_for.py"), cwd=tmp_path)
 
