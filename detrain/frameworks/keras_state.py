@@ -221,21 +221,23 @@ class Keras2State:
         return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
 
 
+def _is_named_function(value: Any) -> bool:
+    """Return whether a value is a function that its name leads to: the program's, or a library's that only computes."""
+    return computes(value) or (isinstance(value, types.FunctionType) and is_findable(value))
+
+
 def functions_of(value: Any) -> dict[str, str]:
-    """Return the names of the functions in an object's attributes, of the program and of those that compute, by attribute."""
-    kinds = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
-    held = {name: item for name, item in list(vars(value).items()) if isinstance(item, kinds) or computes(item)}
-    return {name: static_name(item) for name, item in held.items() if is_findable(item)}
+    """Return the names of the functions in an object's attributes that have one, by attribute."""
+    return {name: static_name(item) for name, item in list(vars(value).items()) if _is_named_function(item)}
 
 
 def set_functions(state: dict[str, dict[str, str]], objects: dict[str, Any]) -> None:
     """Set the functions in attributes that are others than at the checkpoint."""
-    for key, names in state.items():
-        own = vars(objects[key]) if key in objects else {}
-        now = functions_of(objects[key]) if key in objects else {}
-        for name, function in names.items():
+    for key in state.keys() & objects.keys():
+        own, now = vars(objects[key]), functions_of(objects[key])
+        for name, function in state[key].items():
             found = find_static(function) if name in own and now.get(name) != function else ABSENT
-            if isinstance(found, types.FunctionType | types.BuiltinFunctionType | np.ufunc) or computes(found):
+            if _is_named_function(found):
                 own[name] = found
 
 
@@ -276,7 +278,7 @@ def watch_sets(note: Note, classes: Iterable[Any]) -> None:
         def set_attribute(owner: Any, name: str, value: Any) -> None:
             before = vars(owner).get(name, ABSENT)
             original(owner, name, value)
-            is_noted = type(value) in _SCALARS or (isinstance(value, types.FunctionType | np.ufunc) and is_findable(value))
+            is_noted = type(value) in _SCALARS or _is_named_function(value)
             if is_noted and name not in _BUILDING and name not in _MASKS and before is not value:
                 note(owner, name, before)
 

@@ -21,7 +21,6 @@ import uuid
 from typing import Any, Final
 
 import numpy as np
-from numpy._core import fromnumeric
 
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT, BASES, STREAMS
@@ -62,7 +61,27 @@ _COMPUTING: Final = frozenset(
     }
 )
 """Modules whose functions do nothing but compute."""
-_NUMPY: Final = frozenset(fromnumeric.__all__)
+_NUMPY: Final = frozenset(
+    {
+        *(
+            "all",
+            "amax",
+            "amin",
+            "any",
+            "argmax",
+            "argmin",
+            "argsort",
+            "around",
+            "average",
+            "clip",
+            "cumprod",
+            "cumsum",
+            "diagonal",
+        ),
+        *("dot", "max", "mean", "median", "min", "prod", "ptp", "ravel", "repeat", "reshape", "round", "searchsorted", "sort"),
+        *("squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose", "var"),
+    }
+)
 """Functions of NumPy's that compute, besides its ufuncs."""
 _DISPATCHED: Final = type(np.mean)
 _DATA_TYPES: Final = (

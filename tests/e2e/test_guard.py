@@ -162,7 +162,7 @@ show(*model.variables, *optimizer.variables)
 """
 
 EAGER = """
-model, optimizer = net(), keras.optimizers.Adam(1e-2)
+model, optimizer, shapes = net(), keras.optimizers.Adam(1e-2), [keras.activations.relu, keras.activations.tanh, tf.nn.elu]
 weights = model.trainable_variables
 optimizer.build(weights)
 for epoch in range(2):
@@ -170,6 +170,7 @@ for epoch in range(2):
         struck = strike()
         model.layers[1].trainable = not model.layers[1].trainable  # statistics of the batch, or the moving ones
         model.layers[2].rate *= 0.9
+        model.layers[0].activation = shapes[(shapes.index(model.layers[0].activation) + 1) % 3]
         a = tf.nn.dropout(a, 0.2) + 0.1 * tf.random.normal([1, 5], seed=3)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(a, training=True) - b) ** 2)

@@ -21,7 +21,7 @@ def found(look: Callable[[Mapping[str, ast.Module]], list[Input]], text: str) ->
         ("from time import time_ns as now\nnow()", "clock: time.time_ns (train.py:2)", "recorded"),
         ("import os\nos.urandom(4)", "entropy: os.urandom", "recorded"),
         ("from uuid import uuid4\nuuid4()", "entropy: uuid.uuid4", "recorded"),
-        ("import secrets\nsecrets.randbits(9)", "entropy: secrets.randbits", "recorded"),
+        ("import secrets\nsecrets.randbits(9)", "entropy: secrets.randbits", "in loops drawn from"),
         ("import numpy as np\nnp.random.default_rng()", "unseeded generator: numpy.random.default_rng", "its state is in each"),
         ("from numpy.random import RandomState\nRandomState()", "unseeded generator: numpy.random.RandomState", "its state"),
         ("import random\nrandom.Random()", "unseeded generator: random.Random", "its state is in each"),

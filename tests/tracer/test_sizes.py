@@ -37,6 +37,21 @@ def test_an_object_that_cannot_be_measured_is_left_out() -> None:
     assert "strange" not in found
 
 
+def test_no_attribute_hook_of_the_program_is_run() -> None:
+    asked: list[str] = []
+
+    class Proxy:
+        def __getattr__(self, name: str) -> object:
+            asked.append(name)
+            raise AttributeError(name)
+
+    proxy = Proxy()
+    sizes_in([sys._getframe()])
+
+    assert proxy is not None
+    assert asked == []
+
+
 sizes = st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.integers(0, 9))
 
 
