@@ -204,12 +204,11 @@ SET_IN_LOOP = {
         "model.layers[0].size, optimizer.turns",
     ),
     "functions of libraries and of the program": (
-        "def own(x):\n    return x / 2\nchosen, bound = {'now': None}, keras.callbacks.EarlyStopping('loss')",
-        "model.layers[0].activation = tf.nn.relu if epoch == 1 else model.layers[0].activation; "
-        "model.layers[2].activation = own if epoch == 1 else model.layers[2].activation; "
-        "chosen['now'] = np.less if epoch == 1 else chosen['now']; "
-        "model.chosen = keras.ops.abs if epoch == 1 else getattr(model, 'chosen', 0)",
-        "model.layers[0].activation.__name__, model.layers[2].activation.__name__, chosen, getattr(model.chosen, '__name__', 0)",
+        "def own(x):\n    return x / 2\n"
+        "chosen, stop, name = {'now': None}, keras.callbacks.EarlyStopping('loss'), 'activ' + 'ation'",
+        "if epoch == 0: setattr(model.layers[0], name, tf.nn.relu); setattr(model.layers[2], name, own); "
+        "chosen['now'] = np.less; stop.monitor_op = keras.ops.less",
+        "[f.__name__ for f in (model.layers[0].activation, model.layers[2].activation, chosen['now'], stop.monitor_op)]",
     ),
     "a progress bar of Keras's": ("bar = keras.utils.Progbar(99, verbose=0)", "bar.add(1, [('x', epoch)])", "bar._values"),
 }
