@@ -42,6 +42,8 @@ class Unit(msgspec.Struct, frozen=True):
     """Whether it ended in an error, as it will again."""
     held: dict[str, str] = {}
     """Of a method that is compiled for each object: the keys of what the object holds, by where."""
+    reads: list[Any] = []
+    """The values of Python that a function may have read as it was traced, in the loop; see `tensorflow_reads`."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -71,6 +73,10 @@ class Building:
         """Puts back what the code inside changes of the program's Python state."""
         self.refuse: Callable[[DetrainError], NoReturn] = _raise
         """Ends the run with an error. The program, which is building, must not catch it."""
+        self.reads: Callable[[str], list[Any]] = lambda _owner: []
+        """Returns the values of Python that an owner may read as it is built."""
+        self.as_read: Callable[[str, list[Any]], AbstractContextManager[None]] = lambda _owner, _reads: contextlib.nullcontext()
+        """Puts them in place for as long as it is built."""
         self.is_again = False
         """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 
@@ -121,6 +127,7 @@ class Building:
         get_seed, set_seed = self.seed
         seed = get_seed()
         call = describe() if earlier is None else None
+        reads = self.reads(owner) if earlier is None else earlier.reads
         if earlier is not None:
             self._set_names(earlier.names)
             set_seed(earlier.seed)
@@ -134,7 +141,8 @@ class Building:
             self.refuse(Diverged(what, "build it before the loop (call it once), and start anew with --fresh"))
         has_failed = True
         try:
-            with self.unchanged() if is_late else contextlib.nullcontext():
+            unchanged = self.unchanged() if is_late else contextlib.nullcontext()
+            with unchanged, self.as_read(owner, reads) if earlier is not None else contextlib.nullcontext():
                 yield
             has_failed = False
         finally:
@@ -152,7 +160,7 @@ class Building:
                 after = self._streams.read()
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
                 given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
-                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), seed, has_failed, held or {})
+                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), seed, has_failed, held or {}, reads)
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):

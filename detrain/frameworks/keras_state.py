@@ -1,4 +1,4 @@
-"""State of Keras's own objects besides their variables: what a loop sets on layers and optimizers, and Keras's settings.
+"""State of Keras's own objects besides their variables: what a loop sets on them, and Keras's settings.
 
 A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].trainable`), lets dropout grow (`layer.rate += 0.1`)
 or changes `keras.config` in its loop has state in attributes that are the library's. Numbers, texts and truths among the attributes
@@ -23,12 +23,13 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
 from detrain.errors import Diverged
+from detrain.frameworks import keras_settings
 from detrain.frameworks.births import Births
+from detrain.frameworks.keras_settings import SCALARS
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import ABSENT
 from detrain.runtime.naming import computes, find_static, is_findable, is_own_class, static_name
 
-_SCALARS: Final = (bool, int, float, str, type(None))
 _BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network", "_jit_compile", "_run_eagerly"})
 """Say how far an object is built, or compiled: so in a resumed process when it is."""
 _PARTS: Final = ("_layers", "_optimizer", "optimizer")
@@ -61,7 +62,8 @@ class KerasState:
         self._variables = variables
         self._cell_type = DropoutRNNCell
         self._generator_type = keras.random.SeedGenerator
-        self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
+        self._without_variables = keras_settings.classes_of(keras)
+        self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric, *self._without_variables)
         self._at_phase: dict[str, dict[str, list[str]]] = {}
         self._functions = Functions()
 
@@ -75,6 +77,7 @@ class KerasState:
             "seeds": self._global_seeds(),
             "attributes": {key: _scalars(value) for key, value in objects.items()},
             "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
+            "settings": _contents(objects, self._without_variables),
             "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
             "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
@@ -100,6 +103,9 @@ class KerasState:
             own = vars(objects[key]) if key in objects else {}
             own.update({name: value for name, value in attributes.items() if name in now and not _is_same(now[name], value)})
         set_functions(state.get("functions", {}), objects)
+        for key, settings in state.get("settings", {}).items():
+            if key in objects:
+                keras_settings.set_contents(objects[key], settings)
         _restore_masks(state.get("masks", {}), objects)
         frozen = set(state["frozen"])
         for key, variable in self._variables():
@@ -169,13 +175,15 @@ class Keras2State:
     """Reads and sets the numbers, texts and truths among the public attributes of layers and optimizers of Keras 2."""
 
     def __init__(self, births: Births) -> None:
+        import tf_keras
         from tf_keras.layers import Layer
         from tf_keras.optimizers import Optimizer, legacy
         from tf_keras.src.layers.rnn.dropout_rnn_cell_mixin import DropoutRNNCellMixin
 
         self._births = births
         self._cell_type = DropoutRNNCellMixin
-        self._types = (Layer, Optimizer, legacy.Optimizer)
+        self._without_variables = keras_settings.classes_of(tf_keras)
+        self._types = (Layer, Optimizer, legacy.Optimizer, *self._without_variables)
         self._functions = Functions()
 
     def state(self) -> dict[str, Any]:
@@ -184,6 +192,7 @@ class Keras2State:
         return {
             "attributes": {key: _settings(value) for key, value in objects.items()},
             "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
+            "settings": _contents(objects, self._without_variables),
             "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
         }
 
@@ -191,6 +200,9 @@ class Keras2State:
         """Set the state."""
         objects = self._objects()
         set_functions(state.get("functions", {}), objects)
+        for key, settings in state.get("settings", {}).items():
+            if key in objects:
+                keras_settings.set_contents(objects[key], settings)
         _restore_masks(state.get("masks", {}), objects)
         attributes = state.get("attributes", state)  # earlier versions kept nothing else
         for key, value in objects.items():
@@ -219,6 +231,11 @@ class Keras2State:
 
     def _objects(self) -> dict[str, Any]:
         return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
+
+
+def _contents(objects: dict[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
+    settings = {key: keras_settings.contents(value) for key, value in objects.items() if isinstance(value, types)}
+    return {key: found for key, found in settings.items() if found}
 
 
 def _is_named_function(value: Any) -> bool:
@@ -278,7 +295,7 @@ def watch_sets(note: Note, classes: Iterable[Any]) -> None:
         def set_attribute(owner: Any, name: str, value: Any) -> None:
             before = vars(owner).get(name, ABSENT)
             original(owner, name, value)
-            is_noted = type(value) in _SCALARS or _is_named_function(value)
+            is_noted = type(value) in SCALARS or _is_named_function(value)
             if is_noted and name not in _BUILDING and name not in _MASKS and before is not value:
                 note(owner, name, before)
 
@@ -323,7 +340,7 @@ def _set_global(name: str, value: object) -> None:
 
 
 def _scalars(value: Any) -> dict[str, Any]:
-    return {name: item for name, item in list(vars(value).items()) if type(item) in _SCALARS and name not in _BUILDING}
+    return {name: item for name, item in list(vars(value).items()) if type(item) in SCALARS and name not in _BUILDING}
 
 
 def _settings(value: Any) -> dict[str, Any]:

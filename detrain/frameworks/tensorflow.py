@@ -28,7 +28,7 @@ from tensorflow.python.trackable import data_structures
 
 import detrain
 from detrain.errors import Diverged, FrameworkUnsupported
-from detrain.frameworks import Settings, Watched
+from detrain.frameworks import Settings, Watched, keras_settings
 from detrain.frameworks import tensorflow_composites as composites
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
@@ -501,7 +501,10 @@ class TensorFlow:
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
         self._keras = KerasState(self._births, self._builder.keras_variables)
-        watch_sets(self._moments.note_set, (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric))
+        without_variables = keras_settings.classes_of(keras)
+        keras_settings.watch_births(self._births, without_variables)
+        sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)
+        watch_sets(self._moments.note_set, sets)
         watch_frozen(self._moments.note_set)
         if self._gradients is not None:
             self._gradients.on_keras()
@@ -536,7 +539,9 @@ class TensorFlow:
         classes = (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
         for cls in classes:
             self._watch_class(cls)
-        watch_sets(self._moments.note_set, (*classes, tf_keras.src.backend.RandomGenerator))
+        without_variables = keras_settings.classes_of(tf_keras)
+        keras_settings.watch_births(self._births, without_variables)
+        watch_sets(self._moments.note_set, (*classes, *without_variables, tf_keras.src.backend.RandomGenerator))
         self._builder.watch_keras_2()
         self._keras_2 = Keras2State(self._births)
         if self._instruments is not None:

@@ -29,6 +29,7 @@ from detrain.errors import DetrainError
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_state import names_given
+from detrain.frameworks.tensorflow_reads import as_read, reads
 from detrain.runtime import report
 from detrain.runtime.digest import digest_array, digest_bytes
 from detrain.runtime.frames import names_of
@@ -76,6 +77,7 @@ class Builder:
         self._layer_ahead: Any = None
         """The layer of Keras's that is being built ahead."""
         building.has_company = _has_company
+        building.reads, building.as_read = self._reads, self._as_read
         self._watch_functions()
 
     def function_parts(self, value: Any) -> list[object] | None:
@@ -308,6 +310,19 @@ class Builder:
             of = digest_bytes((self._describe_trace(frame, owner) or "").encode())
             return building.unit(f"{owner} gradient {of}", lambda: None)
         return building.unit(owner, lambda: self._describe_trace(frame, owner), held)
+
+    def _reads(self, key: str) -> list[Any]:
+        function = self._births.find(key) if self.is_in_loop else None
+        return reads(function, self._maker(key)) if isinstance(function, polymorphic_function.Function) else []
+
+    def _as_read(self, key: str, values: list[Any]) -> AbstractContextManager[None]:
+        function = self._births.find(key) if values else None
+        return as_read(function, self._maker(key), values) if function is not None else contextlib.nullcontext()
+
+    def _maker(self, key: str) -> object:
+        """Return the object of Keras's whose method has made a function, or None."""
+        found = self._births.find(key.rpartition("/")[0])
+        return None if isinstance(found, polymorphic_function.Function) else found
 
     def _held_by(self, value: Any, path: str = "", depth: int = 3) -> dict[str, str]:
         """Return the keys of the objects with one that an object holds, by where: what tells it from others of its class."""
