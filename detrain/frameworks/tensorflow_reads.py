@@ -3,7 +3,7 @@
 A function that reads what the loop sets (`min(1.0, epoch / 10)`, `self.beta`) is traced in the first batch of the run, with the
 values of that moment. A resumed run traces it ahead of the cut; so that it becomes the same function, these values are put in place
 for as long as it is traced. They are found by a walk from the function over what its code can reach by names: variables of
-closures, globals, attributes and contents of objects. What it misses shows in the digest of the trace (`Unit.forms`), and is refused.
+closures, globals, attributes and contents of objects. What it misses shows in the digest of the trace (`Unit.forms`): refused.
 """
 
 from __future__ import annotations

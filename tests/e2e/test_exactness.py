@@ -210,6 +210,14 @@ SET_IN_LOOP = {
         "chosen['now'] = np.less; stop.monitor_op = keras.ops.less",
         "[f.__name__ for f in (model.layers[0].activation, model.layers[2].activation, chosen['now'], stop.monitor_op)]",
     ),
+    "losses and schedules, in ways that the source does not show": (
+        "rates = keras.optimizers.schedules.PiecewiseConstantDecay([4, 8], [0.1, 0.05, 0.01]); optimizer.learning_rate = rates\n"
+        "judge, l2, name = keras.losses.Huber(1.0), keras.regularizers.L2(0.01), 'l' + '2'\n"
+        "def own(a, b, delta=1.0):\n    return delta * tf.abs(a - b)",
+        "judge._fn_kwargs['delta'] /= 2; rates.values[1] /= 2; setattr(l2, name, np.float32(0.1) * epoch); "
+        "vars(judge)['fn'] = own if epoch == 1 else judge.fn",
+        "judge._fn_kwargs, rates.values, l2.l2, float(judge(tf.ones([1]), tf.zeros([1]))), float(l2(model.weights[0]))",
+    ),
     "a progress bar of Keras's": ("bar = keras.utils.Progbar(99, verbose=0)", "bar.add(1, [('x', epoch)])", "bar._values"),
 }
 MADE_IN_LOOP = {

@@ -1170,27 +1170,78 @@ def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server
     assert ("(a tf.queue with elements)" in run.err) == is_named
 
 
-TRACED = """
-import os, signal
+READ = """
+import os, signal, types
 import keras, numpy as np, tensorflow as tf
-weight, optimizer, scale = tf.Variable(tf.zeros([4])), keras.optimizers.SGD(0.1), 1.0
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum((weight - scale) ** 2)
-    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+weight, optimizer, seen = tf.Variable(tf.zeros([4])), keras.optimizers.SGD(0.1), {start}
+class Scales:
+    least, kept = 0.5, [1.0]
+    def __init__(self):
+        self.held, self.of_step, self.is_made = types.SimpleNamespace(factor=1.0), (1.0, "none"), False
+    def now(self):
+        if not self.is_made:
+            self.shift, self.is_made = tf.Variable(0.25), True
+        return self.held.factor * self.least + self.of_step[0] + sum(self.kept) + self.shift
+def made(*objects):
+    turns = 0
+    @tf.function
+    def step(*objects):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((weight - {read}) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+    def act():
+        nonlocal turns
+        turns += 3
+        step(*objects)
+    return act
+scales = Scales()
+if {objects}:
+    scales.shift, scales.is_made = tf.Variable(0.25), True
+step = made(*{objects})
 for epoch in range(3):
     for turn in range(4):
-        scale = float(np.random.rand())
+        {inside}
         step()
+    print(epoch, weight.numpy(), flush=True)
     if os.environ.get("DIE_AT") == str(epoch):
         os.kill(os.getpid(), signal.SIGKILL)
 """
+READ_IN_TRACES = {
+    "a global": ("scale", "scale = float(np.random.rand())"),
+    "one that is not bound before the loop": ("rate", "rate = (epoch + turn + 1) / 8"),
+    "a variable of a closure": ("turns", "pass"),
+    "attributes": ("scales.now()", "scales.held.factor = np.random.rand()"),
+    "a tuple, and an attribute of a class": ("scales.now()", "scales.of_step = (np.random.rand(), 'some'); Scales.least += 1"),
+    "a list that grows": ("scales.now()", "scales.kept.append(np.random.rand())"),
+    "an array": ("seen['scale'][0]", "seen['scale'] = np.random.rand(1).astype('float32')"),
+}
+
+
+def read_program(read: str, inside: str, objects: str = "()", start: str = "{'scale': 1.0}") -> str:
+    """A program with a compiled function that reads what its loop sets."""
+    return READ.format(read=read, inside=inside, objects=objects, start=start)
+
+
+@pytest.mark.parametrize("objects", ["()", "(scales,)"], ids=["traced ahead", "traced late"])
+@pytest.mark.parametrize("name", READ_IN_TRACES)
+def test_a_function_that_reads_what_the_loop_sets_is_traced_as_it_was(
+    name: str, objects: str, server: Server, tmp_path: Path
+) -> None:
+    """What it reads is a constant in it, of the moment of the trace. One that is given an object is traced when called."""
+    (tmp_path / "program.py").write_text(read_program(*READ_IN_TRACES[name], objects))
+    whole = server.bare("program.py", cwd=tmp_path)
+    assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
+
+    run = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert run.out.splitlines() == whole.out.splitlines()[1:]
+    assert "not captured" not in run.err
 
 
 def test_a_function_that_is_traced_with_other_values_of_python_is_refused(server: Server, tmp_path: Path) -> None:
     """They are constants in it. Traced ahead, it had those from before the loop, in silence."""
-    (tmp_path / "program.py").write_text(TRACED)
+    (tmp_path / "program.py").write_text(read_program("len(seen)", "seen.add(len(seen))", start="set()"))
     assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
 
     run = server.detrain("run", "program.py", cwd=tmp_path)
