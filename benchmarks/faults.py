@@ -1,13 +1,15 @@
 """What faults cost: an unarmed site in the compiled step, and the share of a trial that is its steps' own time.
 
-    python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 24] [--repeat 3]
+    python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 24] [--repeat 7]
 
 Step times: the step of the digits example, traced three times in one process: bare, with one site in place (unarmed), with a site
 at every convolution and matrix product. Rounds alternate; the ratios are of the medians of a round, with quartiles over rounds.
 
 Trials: the digits example (steps of a few milliseconds) and a small ResNet-18, many trials in one process against one process each.
 Their faults lie about one step apart, as in a campaign with a trial for each step or more: few trials spread over many steps pay
-for the steps between them as well. Efficiency is the time that a trial's steps take in the bare program over the trial's time.
+for the steps between them as well. Efficiency is the time that a trial's steps take in the bare program over the trial's time; the
+bare program runs in a process of its own before each campaign and after it (a process of TensorFlow may take half as long again for
+all of its steps as the next one does).
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('
 TRIAL = 60
 """Steps of a trial."""
 STEPS_AN_EPOCH = 180
+BARE_S = 15
+"""For so many seconds the bare program runs, its start included."""
 
 
 def quartiles(values: list[float]) -> str:
@@ -136,23 +140,48 @@ class Trained(NamedTuple):
     program: Path
     arguments: tuple[str, ...]
     """Of a run of one epoch, in which all trials are."""
-    fewer: tuple[str, ...]
-    more: tuple[str, ...]
-    """Arguments of two bare runs."""
-    between: int
-    """Steps that the second does beyond the first."""
+    endless: tuple[str, ...]
+    """Of a bare run that goes on for longer than all trials."""
     count: int
     """How many trials are done."""
 
-    def bare_step_s(self) -> float:
-        """Return the seconds that a step of the bare program takes."""
-        times = []
-        for arguments in (self.fewer, self.more):
-            command = [sys.executable, "-m", "detrain", "run", "--bare", str(self.program), *arguments]
-            began = time.perf_counter()
-            subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
-            times.append(time.perf_counter() - began)
-        return (times[1] - times[0]) / self.between
+
+COUNTED = """
+import os, runpy, signal, sys, time
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+times, original = {}, Function.__call__
+def call(self, *args, **kwargs):
+    result = original(self, *args, **kwargs)
+    times.setdefault(self._name, []).append(time.monotonic())
+    return result
+def write(*_):
+    with open(target, "w") as file:
+        file.write("\\n".join(map(repr, max(times.values(), key=len))))
+    raise SystemExit(0)
+target = sys.argv.pop(1)
+Function.__call__ = call
+signal.signal(signal.SIGTERM, write)
+sys.argv.pop(0)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a program, and writes at which times its most called compiled function, the step, has been done."""
+
+
+def bare_step_s(trained: Trained, folder: Path) -> float:
+    """Return the seconds that a step of the bare program takes, the first second's steps left out."""
+    counted, times = folder / "counted.py", folder / "times"
+    counted.write_text(COUNTED)
+    times.unlink(missing_ok=True)
+    program = (str(counted), str(times), str(trained.program), *trained.endless)
+    command = [sys.executable, "-m", "detrain", "run", "--bare", *program]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(BARE_S)
+    process.terminate()
+    process.wait()
+    moments = [float(line) for line in times.read_text().splitlines()]
+    kept = [moment for moment in moments if moment > moments[0] + 1]
+    return (kept[-1] - kept[0]) / (len(kept) - 1)
 
 
 def digits(folder: Path, count: int) -> Trained:
@@ -163,14 +192,13 @@ def digits(folder: Path, count: int) -> Trained:
     program = folder / "digits.py"
     program.write_text(text.replace(line, line.replace(":", ".take(0):")))
     fixed = ("--batch-size", "8", "--epochs")
-    return Trained("digits", program, (*fixed, "1"), (*fixed, "1"), (*fixed, "11"), 10 * STEPS_AN_EPOCH, count)
+    return Trained("digits", program, (*fixed, "1"), (*fixed, "10000"), count)
 
 
 def resnet(count: int) -> Trained:
     """Return ResNet-18 at a quarter of its width, on made images, in batches of 32."""
-    fixed = ("--model", "resnet18", "--data", "synthetic", "--width", "0.25", "--batch", "32", "--epochs", "1", "--steps")
-    arguments = (*fixed, str(STEPS_AN_EPOCH))
-    return Trained("resnet18", WORKLOADS, arguments, (*fixed, "10"), (*fixed, "130"), 120, count)
+    fixed = ("--model", "resnet18", "--data", "synthetic", "--width", "0.25", "--batch", "32", "--steps", str(STEPS_AN_EPOCH))
+    return Trained("resnet18", WORKLOADS, (*fixed, "--epochs", "1"), (*fixed, "--epochs", "10000"), count)
 
 
 def trials(trained: Trained, rounds: int) -> None:
@@ -191,29 +219,30 @@ def trials(trained: Trained, rounds: int) -> None:
         draw = Drawing(3, {0: sites}, list(PUBLISHED.values()), steps, None)
         plans = {number: draw.trial(number, TRIAL)[1] for number in range(trained.count)}
         plans = {number: msgspec.structs.replace(plan, stops_on_nonfinite=False) for number, plan in plans.items()}
-        one, each, share = [], [], []
+        one, each, share, own = [], [], [], [bare_step_s(trained, Path(folder))]
         for _ in range(rounds):
-            own = trained.bare_step_s() * TRIAL
-            began = time.perf_counter()
-            stamps = [time.perf_counter() - began for _ in run_together(subject, plans, golden)]
-            whole = time.perf_counter() - began
-            one.append(whole / len(stamps))
-            marginal = (stamps[-1] - stamps[0]) / (len(stamps) - 1)
-            share.append(own / marginal)
-            began = time.perf_counter()
+            began = time.monotonic()
+            stamps = [time.monotonic() for _ in run_together(subject, plans, golden)]
+            one.append((time.monotonic() - began) / trained.count)
+            began = time.monotonic()
             subject.trial(plans[0])
-            each.append(time.perf_counter() - began)
+            each.append(time.monotonic() - began)
+            own.append(bare_step_s(trained, Path(folder)))
+            step, trial = statistics.mean(own[-2:]), (stamps[-1] - stamps[0]) / (len(stamps) - 1)
+            share.append(TRIAL * step / trial)
             print(
-                f"  own time of {TRIAL} steps {own:.2f} s, a trial {marginal:.2f} s behind the start, alone {each[-1]:.2f} s",
+                f"  own time of {TRIAL} steps {TRIAL * step:.3f} s, a trial {trial:.3f} s behind the start, alone {each[-1]:.2f} s",
                 flush=True,
             )
-    print(f"{trained.name}, steps of {own / TRIAL * 1e3:.1f} ms, {len(sites)} sites, a digest each {DIGESTS_EVERY} steps:")
     print(
-        f"  {len(stamps)} trials of {TRIAL} steps in one process, its start included: {statistics.median(one):.2f} s each, "
+        f"{trained.name}, steps of {statistics.median(own) * 1e3:.1f} ms, {len(sites)} sites, a digest each {DIGESTS_EVERY} steps:"
+    )
+    print(
+        f"  {trained.count} trials of {TRIAL} steps in one process, its start included: {statistics.median(one):.2f} s each, "
         f"{3600 / statistics.median(one):.0f} an hour"
     )
     print(f"  one process each: {statistics.median(each):.2f} s each, {3600 / statistics.median(each):.0f} an hour")
-    print(f"  steps' own time / time of a trial in one process: {', '.join(f'{value:.3f}' for value in share)}")
+    print(f"  steps' own time / time of a trial in one process: {quartiles(share) if rounds > 1 else share[0]}")
 
 
 def main() -> None:
@@ -222,7 +251,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--trials", type=int, default=24)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=7)
     options = parser.parse_args()
     if options.trials:
         with tempfile.TemporaryDirectory() as folder:

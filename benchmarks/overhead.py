@@ -46,12 +46,23 @@ x, y = np.random.normal(size=(4096, 32, 32, 3)).astype("float32"), np.random.ran
 data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(32)
 EPOCHS = 3
 """,
-    "recurrent, 32 steps an epoch": """
+    "recurrent, 128 steps an epoch": """
 import json, os, sys, time, keras, numpy as np, tensorflow as tf
 layers = keras.layers
 model = keras.Sequential([keras.Input((96,)), layers.Embedding(5000, 96), layers.LSTM(128), layers.Dropout(0.3), layers.Dense(10)])
-x, y = np.random.randint(0, 5000, (2048, 96)), np.random.randint(0, 10, 2048)
+x, y = np.random.randint(0, 5000, (8192, 96)), np.random.randint(0, 10, 8192)
 data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1024).batch(64)
+EPOCHS = 3
+""",
+    "wide convolution, 128 steps an epoch": """
+import json, os, sys, time, keras, numpy as np, tensorflow as tf
+layers = keras.layers
+blocks = [layer for _ in range(3) for layer in (layers.Conv2D(64, 3, padding="same", use_bias=False), layers.BatchNormalization(),
+    layers.ReLU())]
+last = layers.GlobalAveragePooling2D(), layers.Dropout(0.3), layers.Dense(10)
+model = keras.Sequential([keras.Input((32, 32, 3)), *blocks, *last])
+x, y = np.random.normal(size=(4096, 32, 32, 3)).astype("float32"), np.random.randint(0, 10, 4096)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(32)
 EPOCHS = 3
 """,
     "fit, 128 steps an epoch": """

@@ -227,7 +227,7 @@ class TensorFlow:
         if self._instruments is not None:
             return []
         gradients = "with norms of gradients" if self._gradients is not None else "plain"
-        return [detrain.__version__, tf.__version__, _version_of_keras(), gradients]
+        return [detrain.__version__, tf.__version__, _version_of_keras(), gradients, "wired"]
 
     def weights_files(self) -> dict[str, WeightsFile]:
         """Return what Keras's weights file of each model alive would hold, by the model's key."""

@@ -6,9 +6,11 @@ import contextlib
 import enum
 import functools
 import gc
+import itertools
 import json
 import sys
 import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Final
@@ -296,7 +298,7 @@ class Builder:
                 graph = original_trace(*args, **kwargs)
                 self._note_captured(graph)
                 if owner and name != _FIRST_VALUES:
-                    building.note_form(_form(graph))
+                    building.note_form(_form(graph, self._keys_of_handles()))
                 return graph
 
         polymorphic_function.Function.__init__ = function_made
@@ -344,6 +346,10 @@ class Builder:
         """Return the key that the run had for a function, compiled for an object that holds this, before it was resumed."""
         same = [known for known, was in self._held_before.items() if known.partition(".")[0] == key and _agree(was, held)]
         return same[0] if len(same) == 1 and self._births.find(same[0]) is None else None
+
+    def _keys_of_handles(self) -> dict[int, str]:
+        """Return the keys of the variables alive, by the identity of their handles."""
+        return {id(variable.handle): key for key, variable in self._births.living(tf.Variable) if hasattr(variable, "handle")}
 
     def _note_captured(self, graph: Any) -> None:
         """Note whether a function has taken hold of a metric that the loop has made: it stays with it when there is another."""
@@ -559,17 +565,41 @@ def _agree(was: dict[str, str], now: dict[str, str]) -> bool:
     return bool(common) and all(was[path] == now[path] for path in common)
 
 
-def _form(graph: Any) -> str:
-    """Return a digest of the kinds of a graph's operations and of its constants: they are what tracing takes from Python.
+def _form(graph: Any, keys: Mapping[int, str]) -> str:
+    """Return a digest of a graph: kinds of operations, their numbers and types, constants, and what is wired to what.
 
-    Texts are left out: what they say (the handle of an iterator) is of one process.
+    It is what tracing takes from Python. `keys`: those of variables, by the identity of their handles; which one is read counts.
+    Names and texts are left out (the handle of an iterator is of one process), and in which order what is independent was made.
     """
-    operations = graph.get_operations()
-    found = [each.type.encode() for each in operations]
-    constants = [each for each in operations if each.type == "Const" and each.outputs[0].dtype != tf.string]
-    found += [each.get_attr("value").SerializeToString() for each in constants]
-    found += [digest_array(outer.numpy()).encode() for outer, _inner in graph.captures if _is_constant(outer)]
-    return digest_bytes(b"".join(sorted(found)))
+    found: dict[int, bytes] = {}
+    captured = {id(inner.op): outer for outer, inner in graph.captures}
+    others = itertools.count()
+    for each in graph.get_operations():
+        parts = [each.type.encode()]
+        if id(each) in captured:
+            outer = captured[id(each)]
+            known = keys.get(id(outer)) if outer.dtype is tf.resource else None
+            parts.append((digest_array(outer.numpy()) if _is_constant(outer) else known or f"capture {outer.dtype.name}").encode())
+        elif each.type == "Placeholder":
+            parts.append(str(next(others)).encode())
+        else:
+            parts += [name.encode() + value for name, value in _numbers(each)]
+            parts += [found.get(id(tensor.op), b"") + str(tensor.value_index).encode() for tensor in each.inputs]
+            parts += sorted(found.get(id(before), b"") for before in each.control_inputs)
+        found[id(each)] = digest_bytes(b"|".join(parts)).encode()
+    return digest_bytes(b"".join(sorted(found.values())))
+
+
+def _numbers(operation: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the attributes of an operation that decide what it computes, as bytes: no names of functions, no texts, no shapes."""
+    for name, value in sorted(operation.node_def.attr.items()):
+        kind = value.WhichOneof("value")
+        is_text = kind == "tensor" and value.tensor.dtype == tf.string.as_datatype_enum
+        if name.startswith("_") or is_text or kind in (None, "s", "func", "shape", "placeholder"):
+            continue
+        if kind == "list" and (value.list.s or value.list.func or value.list.shape):
+            continue
+        yield name, value.SerializeToString(deterministic=True)
 
 
 def _is_constant(tensor: Any) -> bool:
