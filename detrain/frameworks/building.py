@@ -42,8 +42,8 @@ class Unit(msgspec.Struct, frozen=True):
     """Whether it ended in an error, as it will again."""
     held: dict[str, str] = {}
     """Of a method that is compiled for each object: the keys of what the object holds, by where."""
-    reads: list[Any] = []
-    """The values of Python that a function may have read as it was traced, in the loop; see `tensorflow_reads`."""
+    reads: dict[str, Any] = {}
+    """What a function may have read of Python as it was traced, in the loop; see `tensorflow_reads`."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -73,10 +73,12 @@ class Building:
         """Puts back what the code inside changes of the program's Python state."""
         self.refuse: Callable[[DetrainError], NoReturn] = _raise
         """Ends the run with an error. The program, which is building, must not catch it."""
-        self.reads: Callable[[str], list[Any]] = lambda _owner: []
-        """Returns the values of Python that an owner may read as it is built."""
-        self.as_read: Callable[[str, list[Any]], AbstractContextManager[None]] = lambda _owner, _reads: contextlib.nullcontext()
-        """Puts them in place for as long as it is built."""
+        self.reads: Callable[[str], dict[str, Any]] = lambda _owner: {}
+        """Returns what an owner may read of Python as it is built."""
+        self.as_read: Callable[[str, dict[str, Any]], AbstractContextManager[None]] = lambda _owner, _reads: (
+            contextlib.nullcontext()
+        )
+        """Puts that in place for as long as it is built."""
         self.is_again = False
         """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 

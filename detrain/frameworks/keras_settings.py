@@ -117,3 +117,19 @@ def made_of(described: list[Any]) -> Any:
     dtype, shape, content = rest
     array = np.frombuffer(bytes.fromhex(content), tf.as_dtype(dtype).as_numpy_dtype).reshape(shape).copy()
     return tf.constant(array) if kind == "tensor" else array if kind == "array" else array[()]
+
+
+Constants = dict[str, dict[str, dict[str, Any]]]
+"""Of objects: parts of their state (`attributes`, `functions`, `settings`), each by name."""
+
+
+def changed(now: Constants, before: Constants) -> Constants:
+    """Return what is other than it was, of objects that were there."""
+    found: Constants = {}
+    for key in now.keys() & before.keys():
+        for part, values in now[key].items():
+            was = before[key][part]
+            other = {name: value for name, value in values.items() if name in was and was[name] != value}
+            if other:
+                found.setdefault(key, {})[part] = other
+    return found

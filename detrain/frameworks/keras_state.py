@@ -13,9 +13,11 @@ them. They are captured; those that building ahead has left are no tensors that 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +27,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from detrain.errors import Diverged
 from detrain.frameworks import keras_settings
 from detrain.frameworks.births import Births
-from detrain.frameworks.keras_settings import SCALARS
+from detrain.frameworks.keras_settings import SCALARS, Constants, changed
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import ABSENT
 from detrain.runtime.naming import computes, find_static, is_findable, is_own_class, static_name
@@ -65,6 +67,8 @@ class KerasState:
         self._without_variables = keras_settings.classes_of(keras)
         self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric, *self._without_variables)
         self._at_phase: dict[str, dict[str, list[str]]] = {}
+        self._frozen: dict[str, bool] = {}
+        self._set = SetInLoop(_scalars, self._without_variables)
         self._functions = Functions()
 
     def state(self) -> dict[str, Any]:
@@ -135,12 +139,36 @@ class KerasState:
         for name, value in ((_SEED, seed), (_GENERATOR, generator)):
             _set_global(name, value)
 
+    def set_in_loop(self) -> dict[str, Any]:
+        """Return what the loop has set on objects that were there before it: a function that is traced now may read it."""
+        frozen = {key: not variable.trainable for key, variable in self._variables()}
+        now = {key: is_frozen for key, is_frozen in frozen.items() if self._frozen.get(key, False) != is_frozen}
+        return self._set.now(self._objects()) | ({"frozen": now} if now else {})
+
+    @contextlib.contextmanager
+    def as_set(self, state: dict[str, Any]) -> Iterator[None]:
+        """Have that set for as long as a function is traced."""
+        variables = dict(self._variables())
+        frozen = {key: value for key, value in state.get("frozen", {}).items() if key in variables}
+        frozen = {key: value for key, value in frozen.items() if variables[key].trainable == value}
+        before = {key: not value for key, value in frozen.items()}
+        for key, is_frozen in frozen.items():
+            variables[key].trainable = not is_frozen
+        try:
+            with self._set.again(state, self._objects()):
+                yield
+        finally:
+            for key, is_frozen in before.items():
+                variables[key].trainable = not is_frozen
+
     def kept_masks(self) -> list[str]:
         """Return, in words, the masks of dropout that cells keep from call to call."""
         return _kept_masks(self._births, self._cell_type)
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
+        self._frozen = {key: not variable.trainable for key, variable in self._variables()}
+        self._set.begin(self._objects())
         built = {key: value for key, value in self._objects().items() if vars(value).get("built")}
         self._at_phase = {key: self._parts(value) for key, value in built.items()}
         self._functions.begin(self._objects())
@@ -184,6 +212,7 @@ class Keras2State:
         self._cell_type = DropoutRNNCellMixin
         self._without_variables = keras_settings.classes_of(tf_keras)
         self._types = (Layer, Optimizer, legacy.Optimizer, *self._without_variables)
+        self._set = SetInLoop(_settings, self._without_variables)
         self._functions = Functions()
 
     def state(self) -> dict[str, Any]:
@@ -223,7 +252,16 @@ class Keras2State:
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
+        self._set.begin(self._objects())
         self._functions.begin(self._objects())
+
+    def set_in_loop(self) -> dict[str, Any]:
+        """Return what the loop has set on objects that were there before it: a function that is traced now may read it."""
+        return self._set.now(self._objects())
+
+    def as_set(self, state: dict[str, Any]) -> AbstractContextManager[None]:
+        """Have that set for as long as a function is traced."""
+        return self._set.again(state, self._objects())
 
     def not_captured(self) -> list[str]:
         """Return which functions the loop has put on objects."""
@@ -256,6 +294,46 @@ def set_functions(state: dict[str, dict[str, str]], objects: dict[str, Any]) -> 
             found = find_static(function) if name in own and now.get(name) != function else ABSENT
             if _is_named_function(found):
                 own[name] = found
+
+
+class SetInLoop:
+    """What a loop has set on objects that were there before it."""
+
+    def __init__(self, scalars: Callable[[Any], dict[str, Any]], without_variables: tuple[type, ...]) -> None:
+        self._scalars, self._without_variables = scalars, without_variables
+        self._before: Constants = {}
+
+    def begin(self, objects: dict[str, Any]) -> None:
+        """A training loop is about to be entered."""
+        self._before = {key: self._of(value) for key, value in objects.items()}
+
+    def now(self, objects: dict[str, Any]) -> dict[str, Any]:
+        """Return what is other than it was then."""
+        found = changed({key: self._of(value) for key, value in objects.items() if key in self._before}, self._before)
+        return {"objects": found} if found else {}
+
+    @contextlib.contextmanager
+    def again(self, state: dict[str, Any], objects: dict[str, Any]) -> Iterator[None]:
+        """Set it again for as long as the context lasts."""
+        found = {key: parts for key, parts in state.get("objects", {}).items() if key in objects}
+        before = {key: self._of(objects[key]) for key in found}
+        self._put(found, objects)
+        try:
+            yield
+        finally:
+            self._put(before, objects)
+
+    def _of(self, value: Any) -> dict[str, dict[str, Any]]:
+        settings = keras_settings.contents(value) if isinstance(value, self._without_variables) else {}
+        return {"attributes": self._scalars(value), "functions": functions_of(value), "settings": settings}
+
+    def _put(self, state: Constants, objects: dict[str, Any]) -> None:
+        for key, parts in state.items():
+            vars(objects[key]).update(
+                {n: v for n, v in parts.get("attributes", {}).items() if n in vars(objects[key]) and n != _SEEDS_2}
+            )
+            set_functions({key: parts.get("functions", {})}, objects)
+            keras_settings.set_contents(objects[key], parts.get("settings", {}))
 
 
 class Functions:

@@ -210,6 +210,7 @@ class TensorFlow:
         state = {
             "births": self._births.top_counts(),
             "going on": self._births.going_on(),
+            "made again": self._builder.made_again(),
             "built": msgspec.to_builtins(self._building.units()),
             "traced by": self._traced_by(),
             **self._datasets.counters(),
@@ -250,6 +251,7 @@ class TensorFlow:
         if not traced_by or state.get("traced by") != traced_by:
             units = [msgspec.structs.replace(unit, forms=()) for unit in units]
         self._builder.build_ahead(self._building.begin_restore(units))
+        self._builder.make_again(state.get("made again", {}))
         position = None if mode == "forward" else positions.get(FIT)
         self._fit.restore(state["fit"], self._datasets.set_seeds, position, state["seeds"])
         self._datasets.restore(state, positions, mode, self._fit.source())
@@ -500,7 +502,7 @@ class TensorFlow:
         self._weights = weights = KerasWeights(self._births, self._builder.variable_key)
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
-        self._keras = KerasState(self._births, self._builder.keras_variables)
+        self._keras = self._builder.keras_states["keras"] = KerasState(self._births, self._builder.keras_variables)
         without_variables = keras_settings.classes_of(keras)
         keras_settings.watch_births(self._births, without_variables)
         sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)
@@ -543,7 +545,7 @@ class TensorFlow:
         keras_settings.watch_births(self._births, without_variables)
         watch_sets(self._moments.note_set, (*classes, *without_variables, tf_keras.src.backend.RandomGenerator))
         self._builder.watch_keras_2()
-        self._keras_2 = Keras2State(self._births)
+        self._keras_2 = self._builder.keras_states["keras 2"] = Keras2State(self._births)
         if self._instruments is not None:
             self._instruments.on_keras_2()
 

@@ -31,11 +31,12 @@ from detrain.errors import DetrainError
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_state import names_given
-from detrain.frameworks.tensorflow_reads import as_read, reads
+from detrain.frameworks.tensorflow_reads import Reads
 from detrain.runtime import report
 from detrain.runtime.digest import digest_array, digest_bytes
 from detrain.runtime.frames import names_of
 from detrain.runtime.graph import ABSENT
+from detrain.runtime.kinds import has_contents
 from detrain.runtime.naming import class_name, find_enum, find_namedtuple, find_static, is_findable, is_user_class, static_name
 
 BUILDING_GRAPH: Final = "detrain_build"
@@ -80,6 +81,9 @@ class Builder:
         """The layer of Keras's that is being built ahead."""
         building.has_company = _has_company
         building.reads, building.as_read = self._reads, self._as_read
+        self._values = Reads(births)
+        self.keras_states: dict[str, Any] = {}
+        """Which say what the loop has set on Keras's objects, and put it in place."""
         self._watch_functions()
 
     def function_parts(self, value: Any) -> list[object] | None:
@@ -313,13 +317,51 @@ class Builder:
             return building.unit(f"{owner} gradient {of}", lambda: None)
         return building.unit(owner, lambda: self._describe_trace(frame, owner), held)
 
-    def _reads(self, key: str) -> list[Any]:
+    def _reads(self, key: str) -> dict[str, Any]:
         function = self._births.find(key) if self.is_in_loop else None
-        return reads(function, self._maker(key)) if isinstance(function, polymorphic_function.Function) else []
+        if not isinstance(function, polymorphic_function.Function):
+            return {}
+        found: dict[str, Any] = {"values": self._values.reads(function, self._maker(key))}
+        return found | {name: changed for name, state in self.keras_states.items() if (changed := state.set_in_loop())}
 
-    def _as_read(self, key: str, values: list[Any]) -> AbstractContextManager[None]:
-        function = self._births.find(key) if values else None
-        return as_read(function, self._maker(key), values) if function is not None else contextlib.nullcontext()
+    @contextlib.contextmanager
+    def _as_read(self, key: str, reads: dict[str, Any]) -> Iterator[None]:
+        function = self._births.find(key) if reads else None
+        with contextlib.ExitStack() as stack:
+            if function is not None:
+                for name, state in self.keras_states.items():
+                    stack.enter_context(state.as_set(reads.get(name, {})))
+                stack.enter_context(self._values.as_read(function, self._maker(key), reads["values"]))
+            yield
+
+    def made_again(self) -> dict[str, dict[str, str]]:
+        """Return, by model, the functions that it trains, tests and predicts with, where it was told to make another one."""
+        found: dict[str, dict[str, str]] = {}
+        for key, model in self._births.alive():
+            for maker in _MAKERS:
+                held = self._function_in(vars(model).get(maker.removeprefix("make_"))) if hasattr(model, "__dict__") else None
+                if held is not None and held.rpartition("/")[2].rpartition(".")[2].isdecimal():
+                    found.setdefault(key, {})[maker] = held
+        return found
+
+    def make_again(self, made: Mapping[str, Mapping[str, str]]) -> None:
+        """Have models make such functions until they have those."""
+        for key, makers in made.items():
+            model: Any = self._births.find(key)
+            for maker, function in makers.items():
+                turns = int(function.rpartition(".")[2]) + 1
+                while turns and model is not None and self._function_in(vars(model).get(maker.removeprefix("make_"))) != function:
+                    getattr(model, maker)(force=True)
+                    turns -= 1
+
+    def _function_in(self, value: Any) -> str | None:
+        """Return the key of the compiled function that a function of Keras's is, or calls."""
+        if isinstance(value, polymorphic_function.Function):
+            return self._births.key(value)
+        if not isinstance(value, FunctionType):
+            return None
+        cells = [cell.cell_contents for cell in value.__closure__ or () if has_contents(cell)]
+        return next((self._births.key(each) for each in cells if isinstance(each, polymorphic_function.Function)), None)
 
     def _maker(self, key: str) -> object:
         """Return the object of Keras's whose method has made a function, or None."""
@@ -481,6 +523,10 @@ class Builder:
         maker = label.partition(" ")[0]
         if parent is not None and maker in _MAKERS:
             getattr(parent, maker)()
+            turn = label.rpartition(".")[2]
+            for _ in range(int(turn) if turn.isdecimal() else 0):  # it was told to make another one
+                if self._births.find(key) is None:
+                    getattr(parent, maker)(force=True)
         elif isinstance(parent, polymorphic_function.Function):
             name, held = label.partition(".")[0], self._held_before.get(key, {})
             instances = _instances(name, parent)

@@ -3,26 +3,44 @@
 A function that reads what the loop sets (`min(1.0, epoch / 10)`, `self.beta`) is traced in the first batch of the run, with the
 values of that moment. A resumed run traces it ahead of the cut; so that it becomes the same function, these values are put in place
 for as long as it is traced. They are found by a walk from the function over what its code can reach by names: variables of
-closures, globals, attributes and contents of objects. What it misses shows in the digest of the trace (`Unit.forms`): refused.
+closures, globals, attributes and contents of objects. Values are data, and what has a name: variables, models and optimizers,
+functions and classes of the program, members of enumerations. What the loop has set on objects of Keras's is put in place, too
+(`keras_state`). What all of this misses shows in the digest of the trace (`Unit.forms`), and is refused.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import enum
+import functools
+import itertools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from tensorflow.python.eager.polymorphic_function import polymorphic_function, tf_method_target
+from tensorflow.python.trackable import data_structures
 
+from detrain.frameworks.births import Births
 from detrain.frameworks.keras_settings import contents_of, made_of
 from detrain.runtime.capture import user_modules
 from detrain.runtime.derived import is_of_framework, program_names, stores
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT
 from detrain.runtime.kinds import has_contents
-from detrain.runtime.naming import is_own_class, is_user_module, own_attributes
+from detrain.runtime.naming import (
+    class_name,
+    find_enum,
+    find_namedtuple,
+    find_static,
+    is_findable,
+    is_own_class,
+    is_user_module,
+    own_attributes,
+    slots_of,
+    static_name,
+)
 
 Step = tuple[str, Any]
 """How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""
@@ -30,82 +48,180 @@ Read = tuple[list[Step], Any]
 """The way to a value from the function, and the value, as data."""
 
 _MOST_OBJECTS: Final = 4000
-_MOST_DEPTH: Final = 12
+_MOST_DEPTH: Final = 16
 _MOST_ITEMS: Final = 64
-_MOST_TEXT: Final = 4096
+_MOST_PARTS: Final = 1 << 12
+_MOST_TEXT: Final = 1 << 14
 """Values that take more are not kept: a checkpoint has them for each function."""
-_ANY: Final = frozenset({"getattr", "vars", "__dict__", "__getattribute__", "globals", "eval", "exec"})
+_ANY: Final = frozenset(
+    {"getattr", "vars", "__dict__", "__getattribute__", "globals", "eval", "exec", "asdict", "astuple", "fields", "attrgetter"}
+)
 """Code with one of these names reads attributes under any name."""
+_SETTABLE: Final = frozenset({"variable", "global", "attribute", "slot", "item"})
+_CONTAINERS: Final[dict[str, Any]] = {"set": set, "frozenset": frozenset, "deque": collections.deque}
+_WAYS: Final = frozenset(
+    {
+        *("_layers", "_compile_loss", "_user_loss", "_compile_metrics", "_user_metrics", "_metrics", "_losses", "_flat_losses"),
+        *("loss", "losses", "fn", "_fn", "function", "activation", "_optimizer", "optimizer", "_learning_rate"),
+        *("kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint", "bias_constraint"),
+    }
+)
+"""Attributes of Keras's objects that lead to what the program may have made."""
+_FUNCTIONS: Final = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
 
 
-def reads(function: Any, owner: object) -> list[Read]:
-    """Return the values that a function may read as it is traced; `owner` is the object of Keras's that has made it, or None."""
-    walk = _Walk()
-    walk.visit([], function)
-    if owner is not None:
-        walk.visit([("owner", None)], owner)
-    return walk.found()
+class Reads:
+    """Finds such values, and puts them in place again. `births`: the names of variables, models and optimizers."""
 
+    def __init__(self, births: Births) -> None:
+        self._births = births
 
-@contextlib.contextmanager
-def as_read(function: Any, owner: object, values: Sequence[Read]) -> Iterator[None]:
-    """Put these values in place, and put back what was there; what the code inside has put there besides stays."""
-    undo = []
-    for way, described in values:
-        steps = [tuple(step) for step in way]
-        start = owner if steps[0][0] == "owner" else function
-        holder = _follow(start, steps[1 if steps[0][0] == "owner" else 0 : -1])
-        kind, name = steps[-1]
-        now = ABSENT if holder is ABSENT else _lead(holder, kind, name)
-        if not _is_settable(holder, kind, name) or (now is not ABSENT and contents_of(now) in (described, None)):
-            continue
-        undo.append(_put(holder, kind, name, now, made_of(described)))
-    try:
-        yield
-    finally:
-        for each in reversed(undo):
-            each()
+    def reads(self, function: Any, owner: object) -> list[Read]:
+        """Return the values that a function may read as it is traced; `owner` is the object of Keras's that made it, or None."""
+        walk = _Walk(self._describe)
+        with contextlib.suppress(Exception):  # an edge: it looks at objects of all kinds; what it misses shows in the trace
+            walk.visit([], function)
+            if owner is not None:
+                walk.visit([("owner", None)], owner)
+        return walk.found()
+
+    @contextlib.contextmanager
+    def as_read(self, function: Any, owner: object, values: Sequence[Read]) -> Iterator[None]:
+        """Put these values in place, and put back what was there; what the code inside has put there besides stays."""
+        undo = []
+        for way, described in values:
+            steps = [tuple(step) for step in way]
+            is_of_owner = steps[0][0] == "owner"
+            holder = _follow(owner if is_of_owner else function, steps[1 if is_of_owner else 0 : -1])
+            kind, name = steps[-1]
+            if not _is_settable(holder, kind, name):
+                continue
+            now = _lead(holder, kind, name)
+            if now is not ABSENT and self._describe(now) in (described, None):
+                continue
+            value = self._recall(described)
+            if value is not ABSENT:
+                undo.append(self._put(holder, kind, name, now, value))
+        try:
+            yield
+        finally:
+            for each in reversed(undo):
+                each()
+
+    def _describe(self, value: Any) -> list[Any] | None:
+        """Return a value as JSON can have it; None for one that is no data and has no name, or is large."""
+        return self._described(value, 0, itertools.count())
+
+    def _described(self, value: Any, depth: int, count: Iterator[int]) -> list[Any] | None:
+        key = self._births.key(value)
+        if key is not None:
+            return ["key", key]
+        if isinstance(value, enum.Enum):
+            name = class_name(type(value))
+            return ["enum", name, value.name] if find_enum(name, None) is type(value) else None
+        if isinstance(value, type | types.FunctionType):
+            return ["static", static_name(value)] if is_findable(value) else None
+        kind = next((kind for kind, cls in _CONTAINERS.items() if type(value) is cls), None)
+        is_tuple = isinstance(value, tuple) and type(value) is not tuple
+        if kind is None and not is_tuple and not isinstance(value, list | tuple | dict):
+            return contents_of(value)
+        if depth > _MOST_DEPTH or len(value) > _MOST_PARTS:
+            return None
+        parts = value
+        if isinstance(value, dict):
+            parts = [each for pair in value.items() for each in pair]
+        elif kind in ("set", "frozenset"):
+            parts = sorted(value, key=repr)
+        items = []
+        for part in parts:
+            items.append(self._described(part, depth + 1, count) if next(count) < _MOST_PARTS else None)
+            if items[-1] is None:
+                return None
+        if is_tuple:
+            name = class_name(type(value))
+            return ["namedtuple", name, *items] if find_namedtuple(name) is type(value) else None
+        kind = kind or ("list" if isinstance(value, list) else "dict" if isinstance(value, dict) else "tuple")
+        return [f"{kind} of", *items]
+
+    def _recall(self, described: list[Any]) -> Any:
+        """Return the value that was described; ABSENT if what it names is not there."""
+        kind, *rest = described
+        match kind:
+            case "key":
+                found = self._births.find(rest[0])
+                return ABSENT if found is None else found
+            case "enum":
+                return getattr(find_enum(rest[0], None), "__members__", {}).get(rest[1], ABSENT)
+            case "static":
+                return find_static(rest[0])
+            case "namedtuple":
+                cls, items = find_namedtuple(rest[0]), [self._recall(item) for item in rest[1:]]
+                return ABSENT if cls is None or any(item is ABSENT for item in items) else tuple.__new__(cls, items)
+        if not kind.endswith(" of"):
+            return made_of(described)
+        items = [self._recall(item) for item in rest]
+        if any(item is ABSENT for item in items):
+            return ABSENT
+        if kind == "dict of":
+            return dict(zip(items[::2], items[1::2], strict=True))
+        return {**_CONTAINERS, "list": list, "tuple": tuple}[kind.removesuffix(" of")](items)
+
+    def _put(self, holder: Any, kind: str, name: Any, now: Any, value: Any) -> Callable[[], None]:
+        """Put a value in place; return what puts back what was there, unless what is there then is no data any more."""
+        for cls in (list, dict, set, collections.deque):
+            if isinstance(now, cls) and isinstance(value, cls):  # the same object for all that hold it
+                before = list(now.items()) if isinstance(now, dict) else list(now)
+                _fill(now, value.items() if isinstance(value, dict) else value)
+                return lambda: _fill(now, before)
+        _set(holder, kind, name, value)
+
+        def put_back() -> None:
+            left = _lead(holder, kind, name)
+            if left is value or self._describe(left) is not None:
+                _set(holder, kind, name, now)
+
+        return put_back
 
 
 class _Walk:
     """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are read there."""
 
-    def __init__(self) -> None:
-        self._outside = frozenset[str]().union(
-            *(stores(getattr(each, "__file__", None) or "").outside for each in user_modules().values())
-        )
+    def __init__(self, describe: Callable[[Any], list[Any] | None]) -> None:
+        files = [getattr(module, "__file__", None) or "" for module in user_modules().values()]
+        self._outside = frozenset[str]().union(*(stores(file).outside for file in files))
+        self._describe = describe
         self._seen: dict[int, object] = {}
-        self._codes: set[types.CodeType] = set()
         self._names: set[str] = set()
-        self._values: list[tuple[list[Step], Any]] = []
+        self._values: list[tuple[list[Step], Any, bool]] = []
+        """Ways, values, and whether the program's code alone reads what is there: then by its name."""
 
     def found(self) -> list[Read]:
         """Return the values whose names the code reads."""
         is_any = not self._names.isdisjoint(_ANY)
-        kept = []
-        for way, value in self._values:
+        found = []
+        for way, described, is_of_program in self._values:
             kind, name = way[-1]
-            if kind == "attribute" and name not in self._names and not is_any:
-                continue
-            described = contents_of(value)
-            if described is not None and len(str(described)) <= _MOST_TEXT:
-                kept.append((way, described))
-        return kept
+            is_read = kind not in ("attribute", "slot") or not is_of_program or is_any or name in self._names
+            if is_read and len(str(described)) <= _MOST_TEXT:
+                found.append((way, described))
+        return found
 
     def visit(self, way: list[Step], start: object) -> None:
         """Go over all that an object leads to, the nearest first."""
-        waiting = collections.deque([(way, start)])
+        waiting = collections.deque([(way, start, None)])
         while waiting and len(self._seen) < _MOST_OBJECTS:
-            way, value = waiting.popleft()
+            way, value, holder = waiting.popleft()
             if value is ABSENT:
                 continue
-            if way and way[-1][0] in _SETTABLE and contents_of(value) is not None:
-                self._values.append((way, value))
-                continue
+            if way and _is_settable(holder, *way[-1]):
+                described = self._describe(value)
+                if described is not None:
+                    is_of_program = isinstance(holder, types.ModuleType | type) or is_own_class(type(holder))
+                    self._values.append((way, described, is_of_program))
             if id(value) in self._seen or len(way) > _MOST_DEPTH:
                 continue
             self._seen[id(value)] = value
-            waiting += [([*way, step], _lead(value, *step)) for step in self._steps(value)]
+            waiting += [([*way, step], _lead(value, *step), value) for step in self._steps(value)]  # type: ignore[misc]
 
     def _steps(self, value: Any) -> list[Step]:
         if isinstance(value, types.FunctionType):
@@ -116,21 +232,37 @@ class _Walk:
             return [("target", None)]
         if isinstance(value, polymorphic_function.Function):
             return [("python function", None)]
+        if isinstance(value, functools.partial):
+            return [("partial", name) for name in ("func", "args", "keywords")]
+        if isinstance(value, enum.Enum):
+            return [("class", None)]
+        if isinstance(value, types.ModuleType):
+            return [("attribute", name) for name in list(vars(value)) if name[:2] != "__"] if is_user_module(value) else []
+        if isinstance(value, type):
+            return self._steps_of_class(value)
+        found: list[Step] = [("class", None)] if is_own_class(type(value)) else []
         if isinstance(value, list | tuple | dict):
             keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-            return [("item", key) for key in keys[:_MOST_ITEMS] if type(key) in (str, int)]
-        if isinstance(value, types.ModuleType):
-            return [("attribute", name) for name in list(vars(value)) if name in self._names] if is_user_module(value) else []
-        if isinstance(value, type):
-            return [("attribute", name) for name in vars(value) if name[:2] != "__"] if is_own_class(value) else []
+            found += [("item", key) for key in keys[:_MOST_ITEMS] if type(key) in (str, int)]
+        return [*found, *self._steps_of_attributes(value)]
+
+    def _steps_of_class(self, value: type) -> list[Step]:
+        if not is_own_class(value):
+            return []
+        names = [name for name, item in list(vars(value).items()) if name[:2] != "__" or isinstance(item, _FUNCTIONS)]
+        bases = [number for number, base in enumerate(value.__mro__) if number and is_own_class(base)]
+        return [*(("attribute", name) for name in names), *(("base", number) for number in bases)]
+
+    def _steps_of_attributes(self, value: Any) -> list[Step]:
         own = own_attributes(value)
-        if own is None:
-            return [("class", None)] if is_own_class(type(value)) else []
-        names = list(own)
-        if is_of_framework(type(value)) or any(is_of_framework(base) for base in type(value).__mro__):
+        names = [] if own is None or isinstance(value, data_structures.ListWrapper) else list(own)
+        ways: list[Step] = []
+        if any(is_of_framework(base) for base in type(value).__mro__):
             chosen = program_names(type(value), self._outside, names)
+            ways = [("way", name) for name in names if name in _WAYS - chosen]
             names = [name for name in names if name in chosen]
-        return [*(("attribute", name) for name in names), *([("class", None)] if is_own_class(type(value)) else [])]
+        slots = [name for name in slots_of(type(value)) if name[:2] != "__"] if is_own_class(type(value)) else []
+        return [*ways, *(("attribute", name) for name in names), *(("slot", name) for name in slots)]
 
     def _steps_of_function(self, function: types.FunctionType) -> list[Step]:
         found: list[Step] = [("variable", name) for name in function.__code__.co_freevars]
@@ -138,6 +270,8 @@ class _Walk:
             found.append(("wrapped", None))
         if not is_user_file(function.__code__.co_filename):
             return found
+        found += [("attribute", name) for name in vars(function) if name[:2] != "__" and not name.startswith("ag_")]
+        found += [("defaults", None), ("keyword defaults", None)]
         names = self._names_in(function.__code__)
         return [*found, *(("global", name) for name in sorted(names) if name in function.__globals__)]
 
@@ -151,9 +285,6 @@ class _Walk:
         return names
 
 
-_SETTABLE: Final = frozenset({"variable", "global", "attribute", "item"})
-
-
 def _follow(value: Any, way: Sequence[Any]) -> Any:
     for kind, name in way:
         value = ABSENT if value is ABSENT else _lead(value, kind, name)
@@ -163,7 +294,7 @@ def _follow(value: Any, way: Sequence[Any]) -> Any:
 def _lead(value: Any, kind: str, name: Any) -> Any:
     """Return what a step leads to, past the hooks of classes; ABSENT if it leads nowhere."""
     match kind:
-        case "variable" | "global" | "wrapped" if not isinstance(value, types.FunctionType):
+        case "variable" | "global" | "wrapped" | "defaults" | "keyword defaults" if not isinstance(value, types.FunctionType):
             return ABSENT
         case "variable":
             cell = _cell(value, name)
@@ -172,37 +303,45 @@ def _lead(value: Any, kind: str, name: Any) -> Any:
             return value.__globals__.get(name, ABSENT)
         case "wrapped":
             return getattr(value, "__wrapped__", ABSENT)
-        case "self":
-            return getattr(value, "__self__", ABSENT)
-        case "function":
-            return getattr(value, "__func__", ABSENT)
-        case "target":
-            return value.target if isinstance(value, tf_method_target.TfMethodTarget) else ABSENT
-        case "python function":
-            return value.python_function if isinstance(value, polymorphic_function.Function) else ABSENT
+        case "defaults":
+            return value.__defaults__ or ABSENT
+        case "keyword defaults":
+            return value.__kwdefaults__ or ABSENT
+        case "self" | "function" if isinstance(value, types.MethodType):
+            return value.__self__ if kind == "self" else value.__func__
+        case "target" if isinstance(value, tf_method_target.TfMethodTarget):
+            return value.target
+        case "python function" if isinstance(value, polymorphic_function.Function):
+            return value.python_function
+        case "partial" if isinstance(value, functools.partial):
+            return getattr(value, name)
         case "class":
             return type(value)
-        case "attribute":
-            found = _own(value).get(name, ABSENT)
-            return getattr(found, "__func__", found) if isinstance(found, staticmethod | classmethod) else _of_property(found)
+        case "base" if isinstance(value, type) and name < len(value.__mro__):
+            return value.__mro__[name]
+        case "attribute" | "way":
+            return _plain(_own(value).get(name, ABSENT))
+        case "slot" if name in (slots := slots_of(type(value))):
+            try:
+                return slots[name].__get__(value)
+            except AttributeError:
+                return ABSENT
         case "item" if isinstance(value, dict):
-            return value.get(name, ABSENT)
+            return (
+                dict.get(value, name, ABSENT) if issubclass(type(value), dict) else value.get(name, ABSENT)
+            )  # a proxy of TensorFlow's
         case "item" if isinstance(value, list | tuple) and isinstance(name, int) and name < len(value):
             return value[name]
     return ABSENT
 
 
-def _of_property(value: object) -> Any:
-    return value.fget if isinstance(value, property) else value
-
-
-def _is_settable(holder: Any, kind: str, name: Any) -> bool:
-    match kind:
-        case "variable" | "global":
-            return isinstance(holder, types.FunctionType)
-        case "item":
-            return isinstance(holder, dict) or (isinstance(holder, list) and isinstance(name, int) and name < len(holder))
-    return kind == "attribute" and holder is not ABSENT and (isinstance(holder, type) or own_attributes(holder) is not None)
+def _plain(value: Any) -> Any:
+    """Return the function behind what a class makes of one."""
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, functools.cached_property):
+        return value.func
+    return value.__func__ if isinstance(value, staticmethod | classmethod) else value
 
 
 def _own(value: Any) -> Any:
@@ -214,39 +353,42 @@ def _cell(function: types.FunctionType, name: str) -> types.CellType | None:
     return function.__closure__[names.index(name)] if name in names and function.__closure__ else None
 
 
-def _put(holder: Any, kind: str, name: Any, now: Any, value: Any) -> Any:
-    """Put a value in place; return what puts back what was there, unless it is no data any more."""
-    if type(now) is type(value) and isinstance(now, list | dict):  # the same object for all that hold it
-        before = now.copy()
-        _fill(now, value)
-        return lambda: _fill(now, before)
+def _is_settable(holder: Any, kind: str, name: Any) -> bool:
+    match kind:
+        case "variable" | "global":
+            return isinstance(holder, types.FunctionType)
+        case "item":
+            return isinstance(holder, dict) or (isinstance(holder, list) and isinstance(name, int) and name < len(holder))
+        case "slot":
+            return name in slots_of(type(holder))
+        case "attribute" if isinstance(holder, type):
+            return not isinstance(vars(holder).get(name), _FUNCTIONS) and not issubclass(holder, enum.Enum)
+    return kind == "attribute" and holder is not ABSENT and own_attributes(holder) is not None
 
-    def put(what: Any) -> None:
+
+def _set(holder: Any, kind: str, name: Any, what: Any) -> None:
+    """Bind what a step leads to; ABSENT: unbind it."""
+    is_gone = what is ABSENT
+    with contextlib.suppress(AttributeError, KeyError, ValueError):  # unbound already
         match kind:
             case "variable" if (cell := _cell(holder, name)) is not None:
-                if what is ABSENT:
-                    with contextlib.suppress(ValueError):
-                        del cell.cell_contents
+                if is_gone:
+                    del cell.cell_contents
                 else:
                     cell.cell_contents = what
+            case "slot":
+                slot = slots_of(type(holder))[name]
+                slot.__delete__(holder) if is_gone else slot.__set__(holder, what)
             case "attribute" if isinstance(holder, type):
-                type.__delattr__(holder, name) if what is ABSENT else type.__setattr__(holder, name, what)
+                type.__delattr__(holder, name) if is_gone else type.__setattr__(holder, name, what)
             case "global" | "attribute" | "item":
                 held = holder.__globals__ if kind == "global" else holder if kind == "item" else _own(holder)
-                if what is ABSENT and name in held:
+                if is_gone:
                     del held[name]
-                elif what is not ABSENT:
+                else:
                     held[name] = what
-
-    def put_back() -> None:
-        left = _lead(holder, kind, name)
-        if left is value or contents_of(left) is not None:
-            put(now)
-
-    put(value)
-    return put_back
 
 
 def _fill(held: Any, content: Any) -> None:
     held.clear()
-    held.update(content) if isinstance(held, dict) else held.extend(content)
+    held.update(content) if isinstance(held, dict | set) else held.extend(content)

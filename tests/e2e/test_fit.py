@@ -121,6 +121,32 @@ model.counter = 5
 history = model.fit(Data(workers=2), validation_data=Data(), epochs=4, verbose=0, callbacks=[Counts(), Die()])
 show(model, history.history, model.counter)
 """,
+    "a training function that is made anew, and reads what callbacks set": """
+class Scaled(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.last, self.scale = keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1), 1.0
+    def call(self, x):
+        return self.last(self.hidden(x))
+    def train_step(self, batch):
+        a, b = batch
+        with tf.GradientTape() as tape:
+            loss = self.scale * tf.reduce_mean((self(a) - 1.0) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+class Phases(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.scale = 0.5**epoch
+        if epoch == 2:
+            self.model.hidden.trainable = False
+            self.model.make_train_function(force=True)
+
+model = Scaled()
+model.compile(keras.optimizers.Adam(1e-2))
+history = model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=[Phases(), Die()])
+show(model, history.history)
+""",
     "a GAN on a filtered set of unknown length": """
 class Gan(keras.Model):
     def __init__(self):

@@ -1171,9 +1171,31 @@ def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server
 
 
 READ = """
-import os, signal, types
+import collections, enum, functools, os, signal, types
 import keras, numpy as np, tensorflow as tf
 weight, optimizer, seen = tf.Variable(tf.zeros([4])), keras.optimizers.SGD(0.1), {start}
+other, model = tf.Variable(tf.ones([4])), keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
+Pair, Phase = collections.namedtuple("Pair", "first second"), enum.Enum("Phase", "A B")
+def by_phase(pair):
+    return 2.0 * pair.first if held.phase is Phase.A else 0.5 * pair.second
+def minus(one, two):
+    return one - two
+def plus(one, two):
+    return one + two
+class Slots:
+    __slots__ = ("gain",)
+class Base:
+    factor = 1.0
+    def __call__(self):
+        return self.act(self.one, self.two) * self.factor * self.inner.gain + sum(self.some) + sum(self.last)
+class Held(Base):
+    def __init__(self):
+        self.one, self.two, self.act, self.phase, self.inner = other, tf.Variable(tf.ones([4]) * 3), minus, Phase.B, Slots()
+        self.some, self.last, self.inner.gain = {{1.0}}, collections.deque([1.0], 2), 1.0
+held = Held()
+def scaled(pair, by={{"a": 1.0}}):
+    return by["a"] * (pair.first + scaled.more)
+scaled.more, pair = 0.5, Pair(1.0, 2.0)
 class Scales:
     least, kept = 0.5, [1.0]
     def __init__(self):
@@ -1213,13 +1235,30 @@ READ_IN_TRACES = {
     "attributes": ("scales.now()", "scales.held.factor = np.random.rand()"),
     "a tuple, and an attribute of a class": ("scales.now()", "scales.of_step = (np.random.rand(), 'some'); Scales.least += 1"),
     "a list that grows": ("scales.now()", "scales.kept.append(np.random.rand())"),
+    "objects that change places, and a function": ("held()", "held.one, held.two, held.act = held.two, held.one, plus"),
+    "what a base class and slots hold, a set and a deque": (
+        "held()",
+        "Base.factor += 1; held.inner.gain += 2; held.some.add(epoch + turn + 0.5); held.last.append(turn - epoch)",
+    ),
+    "a named tuple and a member of an enumeration": (
+        "by_phase(pair)",
+        "held.phase = Phase.A; pair = Pair(epoch + 3.0, turn + 4.0)",
+    ),
+    "what a function holds": (
+        "functools.partial(scaled, pair)()",
+        "scaled.__defaults__[0]['a'] += 1; scaled.more += turn + 1; pair = pair._replace(first=turn + 2.0)",
+    ),
+    "what is set on objects of Keras's": (
+        "model.layers[1].rate + len(model.trainable_variables)",
+        "model.layers[1].rate /= 2; model.layers[0].trainable = turn + epoch > 1",
+    ),
     "an array": ("seen['scale'][0]", "seen['scale'] = np.random.rand(1).astype('float32')"),
 }
 
 
-def read_program(read: str, inside: str, objects: str = "()", start: str = "{'scale': 1.0}") -> str:
+def read_program(read: str, inside: str, objects: str = "()") -> str:
     """A program with a compiled function that reads what its loop sets."""
-    return READ.format(read=read, inside=inside, objects=objects, start=start)
+    return READ.format(read=read, inside=inside, objects=objects, start="{'scale': 1.0}")
 
 
 @pytest.mark.parametrize("objects", ["()", "(scales,)"], ids=["traced ahead", "traced late"])
@@ -1239,9 +1278,12 @@ def test_a_function_that_reads_what_the_loop_sets_is_traced_as_it_was(
     assert "not captured" not in run.err
 
 
-def test_a_function_that_is_traced_with_other_values_of_python_is_refused(server: Server, tmp_path: Path) -> None:
-    """They are constants in it. Traced ahead, it had those from before the loop, in silence."""
-    (tmp_path / "program.py").write_text(read_program("len(seen)", "seen.add(len(seen))", start="set()"))
+@pytest.mark.parametrize(
+    "read", ["float(os.environ.get('SCALE', '1'))", "(weight - other if 'SCALE' in os.environ else other - weight)"]
+)
+def test_a_function_that_is_traced_with_other_values_of_python_is_refused(read: str, server: Server, tmp_path: Path) -> None:
+    """They are constants in it, or decide what is wired to what. Traced ahead, it had those from before the loop, in silence."""
+    (tmp_path / "program.py").write_text(read_program(read, "os.environ['SCALE'] = str(turn + epoch + 2)"))
     assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
 
     run = server.detrain("run", "program.py", cwd=tmp_path)
