@@ -88,25 +88,28 @@ class Reads:
     @contextlib.contextmanager
     def as_read(self, function: Any, owner: object, values: Sequence[Read]) -> Iterator[None]:
         """Put these values in place, and put back what was there; what the code inside has put there besides stays."""
-        undo = []
+        undo: list[Callable[[], None]] = []
         for way, described in values:
-            steps = [tuple(step) for step in way]
-            is_of_owner = steps[0][0] == "owner"
-            holder = _follow(owner if is_of_owner else function, steps[1 if is_of_owner else 0 : -1])
-            kind, name = steps[-1]
-            if not _is_settable(holder, kind, name):
-                continue
-            now = _lead(holder, kind, name)
-            if now is not ABSENT and self._describe(now) in (described, None):
-                continue
-            value = self._recall(described)
-            if value is not ABSENT:
-                undo.append(self._put(holder, kind, name, now, value))
+            with contextlib.suppress(Exception):  # an edge, as above
+                self._put_in_place(function, owner, [tuple(step) for step in way], described, undo)
         try:
             yield
         finally:
             for each in reversed(undo):
                 each()
+
+    def _put_in_place(self, function: Any, owner: object, way: list[Any], described: Any, undo: list[Callable[[], None]]) -> None:
+        is_of_owner = way[0][0] == "owner"
+        holder = _follow(owner if is_of_owner else function, way[1 if is_of_owner else 0 : -1])
+        kind, name = way[-1]
+        if not _is_settable(holder, kind, name):
+            return
+        now = _lead(holder, kind, name)
+        if now is not ABSENT and self._describe(now) in (described, None):
+            return
+        value = self._recall(described)
+        if value is not ABSENT:
+            undo.append(self._put(holder, kind, name, now, value))
 
     def _describe(self, value: Any) -> list[Any] | None:
         """Return a value as JSON can have it; None for one that is no data and has no name, or is large."""

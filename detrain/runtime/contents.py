@@ -33,6 +33,8 @@ class Contents:
         self._thread = threading.get_ident()
         self._written: dict[str, Cursor] = {}
         """Files that the loop has written as a whole, and in which body it last did."""
+        self._read_later: dict[str, Cursor] = {}
+        """Those that a later training loop has read, and where: it must not write them again."""
         self._databases: dict[str, bytes] = {}
         """Databases that the loop opens, and what they looked like when it first did."""
         self._kept: dict[str, str] = {}
@@ -56,8 +58,12 @@ class Contents:
     def writes(self, path: str) -> None:
         """The program writes a file as a whole."""
         at = self._at(path)
-        if at is not None:
-            self._written[path], self.written_last = at, path
+        if at is None:
+            return
+        self._written[path], self.written_last = at, path
+        read_at = self._read_later.get(path)
+        if read_at is not None and read_at.phase == at.phase and read_at != at:
+            self._kept.setdefault(path, _READ_AGAIN)
 
     def removes(self, path: str) -> None:
         """The program takes a file away."""
@@ -98,8 +104,13 @@ class Contents:
 
     def _reads(self, path: str) -> None:
         at = self._at(path)
-        if at is not None and self._written.get(path, at) != at:
+        written_at = None if at is None else self._written.get(path)
+        if at is None or written_at is None or written_at == at:
+            return
+        if written_at.phase == at.phase:
             self._kept.setdefault(path, _READ_AGAIN)
+        else:  # what an earlier training has left (its best weights) is there by then, whichever checkpoint a run resumes from
+            self._read_later[path] = at
 
     def opens_database(self, path: str) -> None:
         """The program opens a database: to read, or to change it."""

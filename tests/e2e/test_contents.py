@@ -149,3 +149,38 @@ def test_files_that_are_written_through_tensorflow_come_back_or_are_named(tmp_pa
     assert (tmp_path / "closed.txt").read_text().split() == places
     assert (tmp_path / "kept.txt").read_text().split() == places
     assert "kept.txt (file" not in again.err
+
+
+TWO_TRAININGS = (
+    PRELUDE
+    + """
+optimizer = Optimizer(np.ones(3))
+for epoch in range(2):
+    for batch in range(4):
+        optimizer.apply_gradients(np.full(3, 1.0))
+    np.save("best.npy", optimizer.weights)
+for epoch in range(3):
+    factor = float(np.load("best.npy").sum()) if epoch == 0 else 1.0
+    for batch in range(4):
+        optimizer.apply_gradients(np.full(3, factor))
+        AFTER
+        die(f"{epoch}:{batch}")
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize(("after", "is_named"), [("pass", False), ("np.save('best.npy', optimizer.weights)", True)])
+def test_what_an_earlier_training_has_left_is_named_if_a_later_one_writes_it_again(
+    after: str, is_named: bool, tmp_path: Path, detrain: Run
+) -> None:
+    (tmp_path / "program.py").write_text(TWO_TRAININGS.replace("AFTER", after))
+    whole = detrain("run", "program.py", cwd=tmp_path)
+    killed = detrain("run", "--fresh", "program.py", cwd=tmp_path, DIE_AT="1:2")
+
+    again = detrain("run", "program.py", cwd=tmp_path)
+
+    assert killed.status == -9
+    assert again.status == 0, again.err
+    assert again.last_line() == whole.last_line()
+    assert ("best.npy (file: the loop reads again what it has written there)" in whole.err) == is_named
