@@ -81,7 +81,8 @@ def set_contents(value: object, state: Mapping[str, Any]) -> None:
 def contents_of(value: Any) -> list[Any] | None:
     """Return data from which `made_of` makes an equal value; None if there are none."""
     if type(value) in SCALARS:
-        return ["", value]
+        is_json = _is_text(value) if isinstance(value, str) else not isinstance(value, int) or abs(value) < 1 << 63
+        return ["", value] if is_json else None
     if type(value) in _HOLDERS:
         if len(value) > _MOST_ITEMS:
             return None
@@ -92,6 +93,14 @@ def contents_of(value: Any) -> list[Any] | None:
     array = np.asarray(value)
     kind = "tensor" if isinstance(value, EagerTensor) else "array" if isinstance(value, np.ndarray) else "scalar"
     return [kind, tf.as_dtype(array.dtype).name, list(array.shape), array.tobytes().hex()]
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_number(dtype: Any) -> bool:

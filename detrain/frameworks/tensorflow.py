@@ -11,6 +11,7 @@ import functools
 import gc
 import importlib.metadata
 import json
+import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,8 @@ from detrain.runtime.frames import user_frames
 from detrain.runtime.rng import Held, PythonStream, RngState, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
+_FLOAT: Final = "float"
+"""Stands, in a state, before the text of a number that is not finite."""
 _SUPPORTED: Final = ((2, 21), (2, 22))
 _SEED: Final = "global seed"
 _RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string
@@ -221,7 +224,7 @@ class TensorFlow:
             "flags": {name: get() for name, (get, _set) in _FLAGS.items()},
             "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
         }
-        return json.dumps(state, sort_keys=True).encode()
+        return json.dumps(_finite(state), sort_keys=True).encode()
 
     def _traced_by(self) -> list[str]:
         """Return what decides, besides the program, what is in a trace; nothing if sites of faults are put into it."""
@@ -245,7 +248,7 @@ class TensorFlow:
 
     def set_counters(self, counters: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
         """Set the counts, and the seeds that shuffled sets give next; bring the iterators that live on to their positions."""
-        state = json.loads(counters)
+        state = json.loads(counters, object_hook=_as_it_was)
         units = msgspec.convert(state["built"], list[Unit])
         traced_by = self._traced_by()
         if not traced_by or state.get("traced by") != traced_by:
@@ -583,6 +586,19 @@ def _make_monitors_repeatable() -> None:
         original(callback)
 
     MonitorCallback._set_monitor_op = look
+
+
+def _finite(value: Any) -> Any:
+    """Return a state as JSON can have it: infinities and what is not a number are no JSON (RFC 8259), which readers refuse."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: repr(value)}
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _as_it_was(value: dict[str, Any]) -> Any:
+    return float(value[_FLOAT]) if value.keys() == {_FLOAT} else value
 
 
 @functools.cache  # reading it takes half a millisecond, which is a tenth of a small checkpoint

@@ -1232,6 +1232,10 @@ READ_IN_TRACES = {
     "a global": ("scale", "scale = float(np.random.rand())"),
     "one that is not bound before the loop": ("rate", "rate = (epoch + turn + 1) / 8"),
     "a variable of a closure": ("turns", "pass"),
+    "numbers that are not finite": (
+        "(best - scales.kept[0] if 0.0 < best < 1e9 else 2.0) - len(model.name)",
+        "best, scales.kept[0] = (float('inf'), float('nan')) if turn + epoch == 0 else (3.0, 1.0); model.last = float('inf')",
+    ),
     "attributes": ("scales.now()", "scales.held.factor = np.random.rand()"),
     "a tuple, and an attribute of a class": ("scales.now()", "scales.of_step = (np.random.rand(), 'some'); Scales.least += 1"),
     "a list that grows": ("scales.now()", "scales.kept.append(np.random.rand())"),
