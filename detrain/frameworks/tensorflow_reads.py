@@ -67,6 +67,8 @@ _WAYS: Final = frozenset(
     }
 )
 """Attributes of Keras's objects that lead to what the program may have made."""
+_HOLDERS: Final = frozenset({"types", "argparse", "collections"})
+"""Modules of Python's whose objects hold what a program puts there."""
 _FUNCTIONS: Final = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
 
 
@@ -257,6 +259,9 @@ class _Walk:
         return [*(("attribute", name) for name in names), *(("base", number) for number in bases)]
 
     def _steps_of_attributes(self, value: Any) -> list[Step]:
+        is_known = is_own_class(type(value)) or type(value).__module__ in _HOLDERS
+        if not is_known and not any(is_of_framework(base) for base in type(value).__mro__):
+            return []  # a library's: a logger leads to `open`, and so to detrain's own state
         own = own_attributes(value)
         names = [] if own is None or isinstance(value, data_structures.ListWrapper) else list(own)
         ways: list[Step] = []
@@ -268,7 +273,8 @@ class _Walk:
         return [*ways, *(("attribute", name) for name in names), *(("slot", name) for name in slots)]
 
     def _steps_of_function(self, function: types.FunctionType) -> list[Step]:
-        found: list[Step] = [("variable", name) for name in function.__code__.co_freevars]
+        is_ours = str(function.__module__).partition(".")[0] == "detrain"
+        found: list[Step] = [] if is_ours else [("variable", name) for name in function.__code__.co_freevars]
         if hasattr(function, "__wrapped__"):
             found.append(("wrapped", None))
         if not is_user_file(function.__code__.co_filename):

@@ -1171,7 +1171,7 @@ def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server
 
 
 READ = """
-import collections, enum, functools, os, signal, types
+import collections, enum, functools, logging, os, signal, types
 import keras, numpy as np, tensorflow as tf
 weight, optimizer, seen = tf.Variable(tf.zeros([4])), keras.optimizers.SGD(0.1), {start}
 other, model = tf.Variable(tf.ones([4])), keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
@@ -1191,6 +1191,8 @@ class Base:
 class Held(Base):
     def __init__(self):
         self.one, self.two, self.act, self.phase, self.inner = other, tf.Variable(tf.ones([4]) * 3), minus, Phase.B, Slots()
+        self.log = logging.getLogger("held")  # it leads to `open`, which is detrain's
+        self.log.addHandler(logging.FileHandler("held.log"))
         self.some, self.last, self.inner.gain = {{1.0}}, collections.deque([1.0], 2), 1.0
 held = Held()
 def scaled(pair, by={{"a": 1.0}}):
