@@ -200,6 +200,9 @@ class TensorFlow:
                 _assign(key, alive[key], array)
             else:
                 self._pending[key] = array
+        for key, checkpoint in self._births.living(tf.train.Checkpoint):
+            if f"{key}/save_counter" in self._pending:  # it makes that as it is first saved, or asked for it
+                _ = checkpoint.save_counter  # type: ignore[attr-defined]
         self._tables.restore(of_tables)
 
     def unclaimed(self) -> list[str]:

@@ -1170,6 +1170,38 @@ def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server
     assert ("(a tf.queue with elements)" in run.err) == is_named
 
 
+CHECKPOINTS = """
+import os, signal, sys, tensorflow as tf
+weight = tf.Variable(1.0)
+saved = tf.train.Checkpoint(weight=weight)
+around = tf.train.Checkpoint(saved=saved)  # its files say what the other one holds: a counter, once it has been saved
+def train():
+    weight.assign_sub(0.1)
+for epoch in range(3):
+    for turn in range(4):
+        train()
+    saved.save("latest") if epoch == 0 else None
+    if os.environ.get("DIE_AT") == str(epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+    around.write("best") if epoch == 2 else None
+for name, shape in tf.train.list_variables("best"):
+    print(name, shape)
+"""
+
+
+def test_a_checkpoint_of_tensorflow_holds_what_it_had_when_the_run_was_resumed(server: Server, tmp_path: Path) -> None:
+    """It makes its counter as it is first saved; so a resumed run, that has not saved it yet, wrote another file."""
+    (tmp_path / "program.py").write_text(CHECKPOINTS)
+    whole = server.bare("program.py", cwd=tmp_path)
+    assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
+
+    run = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "saved/save_counter" in whole.out
+    assert run.out == whole.out
+
+
 READ = """
 import collections, enum, functools, logging, os, signal, types
 import keras, numpy as np, tensorflow as tf
