@@ -523,10 +523,6 @@ class Builder:
         maker = label.partition(" ")[0]
         if parent is not None and maker in _MAKERS:
             getattr(parent, maker)()
-            turn = label.rpartition(".")[2]
-            for _ in range(int(turn) if turn.isdecimal() else 0):  # it was told to make another one
-                if self._births.find(key) is None:
-                    getattr(parent, maker)(force=True)
         elif isinstance(parent, polymorphic_function.Function):
             name, held = label.partition(".")[0], self._held_before.get(key, {})
             instances = _instances(name, parent)
