@@ -3,6 +3,8 @@
 At the site stands `If(gate)`; all sites share one gate. Closed, the value is handed through, and the graph's other ops are as ever.
 Open, the countdown goes down by one each time the op runs; when it reaches 0 the value is corrupted. A fault of an operand runs the
 op once more on the corrupted operand: that op alone sees it, neither the variable behind it nor the gradient.
+
+A branch costs what it is given, whether it runs or not (3 us for each variable): all that a fault takes is in one.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from detrain.frameworks.tensorflow_sites import operands_of
 
 _OTHER_SHAPE: Final = -1
 _ARRAYS: Final = ("positions", "sources", "keep", "flip", "limited")
+_COUNTS: Final = ("countdown", "fired")
+_VALUES: Final = ("golden", "injected")
 _INTERNAL: Final = ("_class", "_output_shapes")
 
 
@@ -58,14 +62,19 @@ class Injector:
         self._injection = injections[0]
         self._place: Final = injections[0].place
         self._bits: Final = BITS[self._injection.dtype]
-        self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in _ARRAYS}
-        self._variables: dict[str, Any] = {}
-        self._countdown = 0
+        sizes = {name: max(each.array(name).size for each in injections) for name in _ARRAYS}
+        self._sizes: Final = dict.fromkeys(_COUNTS, 1) | sizes | dict.fromkeys(_VALUES, sizes["keep"])
+        ends = np.cumsum(list(self._sizes.values())).tolist()
+        self._places: Final = {name: slice(end - size, end) for (name, size), end in zip(self._sizes.items(), ends, strict=True)}
+        self._plan = np.zeros(ends[-1], np.int64)
+        self._fill()
+        self._variable: Any = None
+        """The plan in the graph, int64: counts, arrays, and the values that the fault has met and made; bits as integers."""
 
     @property
     def is_placed(self) -> bool:
         """Whether its site has been traced."""
-        return bool(self._variables)
+        return self._variable is not None
 
     def fits(self, name: str, replica: int) -> bool:
         """Return whether an op is the one to be hit."""
@@ -77,12 +86,10 @@ class Injector:
 
     def select(self, injection: Injection) -> None:
         """Put this injection there from now on; nothing has been done of it."""
-        self._injection, self._countdown = injection, 0
-        if self._variables:
-            for name in _ARRAYS:
-                self._variables[name].assign(self._array(name))
-            for name in ("countdown", "fired"):
-                self._variables[name].assign(0)
+        self._injection = injection
+        self._plan[:] = 0
+        self._fill()
+        self._assign()
 
     def arm(self, occurrence: int) -> None:
         """Have the next run of the site, or one so many runs later, hit."""
@@ -94,74 +101,76 @@ class Injector:
 
     def _set_countdown(self, value: int) -> None:
         self._gate.set(is_open=value > 0)
-        self._countdown = value
-        if self._variables:
-            self._variables["countdown"].assign(value)
+        if self._variable is not None:
+            self._plan[:] = self._variable.numpy()
+        self._plan[self._places["countdown"]] = value
+        self._assign()
 
-    def _array(self, name: str) -> Any:
-        """Return an array in the length that all injections fit into: its first element again does the same once more."""
-        array = self._injection.array(name)
-        return np.concatenate([array, np.repeat(array[:1], self._sizes[name] - array.size)])
+    def _fill(self) -> None:
+        """Put the injection into the plan. Arrays get the lengths that all injections fit into: the first element is repeated."""
+        for name in _ARRAYS:
+            array = self._injection.array(name)
+            self._plan[self._places[name]] = np.concatenate([array, np.repeat(array[:1], self._sizes[name] - array.size)])
+
+    def _assign(self) -> None:
+        if self._variable is not None:
+            self._variable.assign(self._plan.copy())  # TensorFlow may take its memory over
 
     def firing(self) -> Firing | None:
         """Return what has been done so far; None: nothing."""
-        if not self._variables or int(self._variables["fired"].numpy()) == 0:
+        plan = {} if self._variable is None else {name: self._variable.numpy()[place] for name, place in self._places.items()}
+        if not plan or not plan["fired"][0]:
             return None
         kind, count = np.dtype(self._bits).newbyteorder("<"), self._injection.array("keep").size
-        golden, injected = (self._variables[name].numpy()[:count].astype(kind).tobytes() for name in ("golden", "injected"))
-        return Firing(int(self._variables["fired"].numpy()), golden, injected)
+        golden, injected = (plan[name][:count].astype(kind).tobytes() for name in _VALUES)
+        return Firing(int(plan["fired"][0]), golden, injected)
 
     def replace(self, op: Any, output: int, golden: Any) -> Any:
         """Return the output with the fault's branch in place. Called in the op's graph, while no tape records."""
-        known = self._made()
+        if self._variable is None:
+            self._variable = hidden_variable(self._plan.copy(), tf.int64)
+        variable = self._variable
         index, tensor = located(op, self._injection, operands_of(op, output))
 
         def armed() -> Any:
-            remaining = known["countdown"].assign_sub(1, read_value=True)
+            plan = dict(zip(self._sizes, tf.split(variable.read_value(), list(self._sizes.values())), strict=True))
             has_shape = tf.equal(tf.size(tensor, out_type=tf.int64), self._injection.elements)
-            is_now = tf.equal(remaining, 0)
-            done = tf.where(has_shape, tf.constant(1, tf.int64), tf.constant(_OTHER_SHAPE, tf.int64))
-            known["fired"].assign_add(tf.where(is_now, done, tf.zeros_like(done)), read_value=False)
-            return tf.cond(is_now & has_shape, lambda: self._hit(op, index, tensor, golden), lambda: tf.identity(golden))
+            plan["countdown"] -= 1
+            is_now = tf.equal(plan["countdown"][0], 0)
+            plan["fired"] += tf.where(is_now, tf.where(has_shape, tf.constant(1, tf.int64), tf.constant(_OTHER_SHAPE, tf.int64)), 0)
+            result, *values = tf.cond(
+                is_now & has_shape,
+                lambda: self._hit(op, index, tensor, golden, plan),
+                lambda: (tf.identity(golden), *(tf.identity(plan[name]) for name in _VALUES)),
+            )
+            plan.update(zip(_VALUES, values, strict=True))
+            variable.assign(tf.concat(list(plan.values()), 0), read_value=False)
+            return result
 
         result = tf.cond(self._gate.read(golden.graph), armed, lambda: tf.identity(golden))
         if len(tf.config.list_logical_devices()) == 1:
             _leave_whole(result)
         return linked(golden, result)
 
-    def _made(self) -> dict[str, Any]:
-        """Return the variables; they are made when the site is traced first."""
-        if not self._variables:
-            nothing = np.zeros_like(self._array("keep"))
-            self._variables = {
-                "countdown": hidden_variable(self._countdown, tf.int64),
-                "fired": hidden_variable(0, tf.int64),
-                "golden": hidden_variable(nothing, nothing.dtype),
-                "injected": hidden_variable(nothing, nothing.dtype),
-            }
-            for name in _ARRAYS:
-                array = self._array(name)
-                self._variables[name] = hidden_variable(array, array.dtype)
-        return self._variables
-
-    def _hit(self, op: Any, index: int, tensor: Any, golden: Any) -> Any:
-        known = self._variables
+    def _hit(self, op: Any, index: int, tensor: Any, golden: Any, plan: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the op's output under the fault, and the values that it has met and made."""
         flat = tf.reshape(tensor, [-1])
         bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, self._bits)
-        value = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_and(tf.gather(bits, known["sources"]), known["keep"]), known["flip"])
-        known["golden"].assign(tf.gather(bits, known["positions"]), read_value=False)
-        known["injected"].assign(value, read_value=False)
-        bits = tf.tensor_scatter_nd_update(bits, known["positions"][:, tf.newaxis], value)
+        keep, flip = (tf.cast(plan[name], bits.dtype) for name in ("keep", "flip"))
+        value = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_and(tf.gather(bits, plan["sources"]), keep), flip)
+        met = tf.gather(bits, plan["positions"])
+        bits = tf.tensor_scatter_nd_update(bits, plan["positions"][:, tf.newaxis], value)
+        made = tf.gather(bits, plan["positions"])  # not `value`: XLA on a CPU compiles a plan with that into code that crashes
         faulty = tf.reshape(bits if tensor.dtype.is_integer else tf.bitcast(bits, tensor.dtype), tf.shape(tensor))
         if self._injection.operand != "output":
             faulty = _again(op, index, faulty)
             if self._injection.limited:
                 flat = tf.reshape(faulty, [-1])
-                limited = known["limited"]
+                limited = plan["limited"]
                 mixed = tf.tensor_scatter_nd_update(tf.reshape(golden, [-1]), limited[:, tf.newaxis], tf.gather(flat, limited))
                 faulty = tf.reshape(mixed, tf.shape(golden))
         faulty.set_shape(golden.shape)
-        return faulty
+        return faulty, tf.cast(met, tf.int64), tf.cast(made, tf.int64)
 
 
 def _leave_whole(result: Any) -> None:
