@@ -5,50 +5,33 @@ or changes `keras.config` in its loop has state in attributes that are the libra
 of layers, optimizers and metrics are captured whole, and functions (`layer.activation = tf.nn.tanh`) by their names; those of a
 resumed process that differ are set. A function that no name leads to is named where the loop has set it. Which layers and which
 optimizer a model has cannot be set: where the loop has changed that, the run that resumes stops.
-
-A recurrent cell that the program calls itself keeps the masks of its dropout, drawn at the first call, until it is told to drop
-them. They are captured; those that building ahead has left are no tensors that anything could use.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import functools
-import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-import numpy as np
-import tensorflow as tf
-from tensorflow.python.framework.ops import EagerTensor
-
 from detrain.errors import Diverged
 from detrain.frameworks import keras_settings
 from detrain.frameworks.births import Births
-from detrain.frameworks.keras_settings import SCALARS, Constants, changed
-from detrain.runtime.frames import has_user_code
+from detrain.frameworks.descriptions import Descriptions
+from detrain.frameworks.keras_in_loop import SEEDS_2, Functions, SetInLoop, functions_of, scalars, set_functions
+from detrain.frameworks.keras_masks import kept_masks, masks, restore_masks
 from detrain.runtime.graph import ABSENT
-from detrain.runtime.naming import computes, find_static, is_findable, is_own_class, static_name
 
-_BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network", "_jit_compile", "_run_eagerly"})
-"""Say how far an object is built, or compiled: so in a resumed process when it is."""
 _PARTS: Final = ("_layers", "_optimizer", "optimizer")
 """Attributes that say what a model consists of."""
 
 _SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm", "_u_product_counter")
 """Private attributes of Keras 2 that lie behind public ones, and what Nadam counts where its steps are not compiled."""
 
-_SEEDS_2: Final = "_random_generator"
-"""What layers of Keras 2 draw by: given a seed, it counts that up with each draw."""
-
 _CONFIG: Final = frozenset({"floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch"})
 _SEED: Final = "global_random_seed"
 _GENERATOR: Final = "global_seed_generator"
-_MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
-_CACHES: Final = ("_dropout_mask_cache", "_recurrent_dropout_mask_cache")
-"""Where cells of Keras 2 keep them, by the graph; those of no graph under an object that is none."""
 
 
 class KerasState:
@@ -68,7 +51,8 @@ class KerasState:
         self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric, *self._without_variables)
         self._at_phase: dict[str, dict[str, list[str]]] = {}
         self._frozen: dict[str, bool] = {}
-        self._set = SetInLoop(_scalars, self._without_variables)
+        self._descriptions = Descriptions(births)
+        self._set = SetInLoop(scalars, self._without_variables, self._descriptions)
         self._functions = Functions()
 
     def state(self) -> dict[str, Any]:
@@ -79,10 +63,10 @@ class KerasState:
             "dtype_policy": self._config.dtype_policy().name,
             "names": dict(names_given()),
             "seeds": self._global_seeds(),
-            "attributes": {key: _scalars(value) for key, value in objects.items()},
+            "attributes": {key: scalars(value) for key, value in objects.items()},
             "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
-            "settings": _contents(objects, self._without_variables),
-            "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
+            "settings": _contents(objects, self._without_variables, self._descriptions),
+            "masks": {key: found for key, value in objects.items() if (found := masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
             "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
         }
@@ -103,14 +87,14 @@ class KerasState:
         if "seeds" in state:
             self._set_global_seeds(*state["seeds"])
         for key, attributes in state["attributes"].items():
-            now = _scalars(objects[key]) if key in objects else {}
+            now = scalars(objects[key]) if key in objects else {}
             own = vars(objects[key]) if key in objects else {}
             own.update({name: value for name, value in attributes.items() if name in now and not _is_same(now[name], value)})
         set_functions(state.get("functions", {}), objects)
         for key, settings in state.get("settings", {}).items():
             if key in objects:
-                keras_settings.set_contents(objects[key], settings)
-        _restore_masks(state.get("masks", {}), objects)
+                keras_settings.set_contents(objects[key], settings, self._descriptions)
+        restore_masks(state.get("masks", {}), objects)
         frozen = set(state["frozen"])
         for key, variable in self._variables():
             if variable.trainable == (key in frozen):
@@ -163,7 +147,7 @@ class KerasState:
 
     def kept_masks(self) -> list[str]:
         """Return, in words, the masks of dropout that cells keep from call to call."""
-        return _kept_masks(self._births, self._cell_type)
+        return kept_masks(self._births, self._cell_type)
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
@@ -212,7 +196,8 @@ class Keras2State:
         self._cell_type = DropoutRNNCellMixin
         self._without_variables = keras_settings.classes_of(tf_keras)
         self._types = (Layer, Optimizer, legacy.Optimizer, *self._without_variables)
-        self._set = SetInLoop(_settings, self._without_variables)
+        self._descriptions = Descriptions(births)
+        self._set = SetInLoop(_settings, self._without_variables, self._descriptions)
         self._functions = Functions()
 
     def state(self) -> dict[str, Any]:
@@ -221,8 +206,8 @@ class Keras2State:
         return {
             "attributes": {key: _settings(value) for key, value in objects.items()},
             "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
-            "settings": _contents(objects, self._without_variables),
-            "masks": {key: found for key, value in objects.items() if (found := _masks(value))},
+            "settings": _contents(objects, self._without_variables, self._descriptions),
+            "masks": {key: found for key, value in objects.items() if (found := masks(value))},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -231,15 +216,15 @@ class Keras2State:
         set_functions(state.get("functions", {}), objects)
         for key, settings in state.get("settings", {}).items():
             if key in objects:
-                keras_settings.set_contents(objects[key], settings)
-        _restore_masks(state.get("masks", {}), objects)
+                keras_settings.set_contents(objects[key], settings, self._descriptions)
+        restore_masks(state.get("masks", {}), objects)
         attributes = state.get("attributes", state)  # earlier versions kept nothing else
         for key, value in objects.items():
             now = _settings(value)
             for name, content in attributes.get(key, {}).items():
                 if _is_same(now.get(name, ABSENT), content):
                     continue
-                if name == _SEEDS_2:
+                if name == SEEDS_2:
                     vars(value)[name]._seed = content
                 elif name[0] == "_":  # of this object alone: to set the property `trainable` sets it of all layers in it
                     vars(value)[name] = content
@@ -248,7 +233,7 @@ class Keras2State:
 
     def kept_masks(self) -> list[str]:
         """Return, in words, the masks of dropout that cells keep from call to call."""
-        return _kept_masks(self._births, self._cell_type)
+        return kept_masks(self._births, self._cell_type)
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
@@ -271,129 +256,9 @@ class Keras2State:
         return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
 
 
-def _contents(objects: dict[str, Any], types: tuple[type, ...]) -> dict[str, Any]:
-    settings = {key: keras_settings.contents(value) for key, value in objects.items() if isinstance(value, types)}
+def _contents(objects: dict[str, Any], types: tuple[type, ...], descriptions: Descriptions) -> dict[str, Any]:
+    settings = {key: keras_settings.contents(value, descriptions) for key, value in objects.items() if isinstance(value, types)}
     return {key: found for key, found in settings.items() if found}
-
-
-def _is_named_function(value: Any) -> bool:
-    """Return whether a value is a function that its name leads to: the program's, or a library's that only computes."""
-    return computes(value) or (isinstance(value, types.FunctionType) and is_findable(value))
-
-
-def functions_of(value: Any) -> dict[str, str]:
-    """Return the names of the functions in an object's attributes that have one, by attribute."""
-    return {name: static_name(item) for name, item in list(vars(value).items()) if _is_named_function(item)}
-
-
-def set_functions(state: dict[str, dict[str, str]], objects: dict[str, Any]) -> None:
-    """Set the functions in attributes that are others than at the checkpoint."""
-    for key in state.keys() & objects.keys():
-        own, now = vars(objects[key]), functions_of(objects[key])
-        for name, function in state[key].items():
-            found = find_static(function) if name in own and now.get(name) != function else ABSENT
-            if _is_named_function(found):
-                own[name] = found
-
-
-class SetInLoop:
-    """What a loop has set on objects that were there before it."""
-
-    def __init__(self, scalars: Callable[[Any], dict[str, Any]], without_variables: tuple[type, ...]) -> None:
-        self._scalars, self._without_variables = scalars, without_variables
-        self._before: Constants = {}
-
-    def begin(self, objects: dict[str, Any]) -> None:
-        """A training loop is about to be entered."""
-        self._before = {key: self._of(value) for key, value in objects.items()}
-
-    def now(self, objects: dict[str, Any]) -> dict[str, Any]:
-        """Return what is other than it was then."""
-        found = changed({key: self._of(value) for key, value in objects.items() if key in self._before}, self._before)
-        return {"objects": found} if found else {}
-
-    @contextlib.contextmanager
-    def again(self, state: dict[str, Any], objects: dict[str, Any]) -> Iterator[None]:
-        """Set it again for as long as the context lasts."""
-        found = {key: parts for key, parts in state.get("objects", {}).items() if key in objects}
-        before = {key: self._of(objects[key]) for key in found}
-        self._put(found, objects)
-        try:
-            yield
-        finally:
-            self._put(before, objects)
-
-    def _of(self, value: Any) -> dict[str, dict[str, Any]]:
-        settings = keras_settings.contents(value) if isinstance(value, self._without_variables) else {}
-        return {"attributes": self._scalars(value), "functions": functions_of(value), "settings": settings}
-
-    def _put(self, state: Constants, objects: dict[str, Any]) -> None:
-        for key, parts in state.items():
-            vars(objects[key]).update(
-                {n: v for n, v in parts.get("attributes", {}).items() if n in vars(objects[key]) and n != _SEEDS_2}
-            )
-            set_functions({key: parts.get("functions", {})}, objects)
-            keras_settings.set_contents(objects[key], parts.get("settings", {}))
-
-
-class Functions:
-    """Functions of the program in attributes of Keras's objects that no name leads to: what the loop has put there is named."""
-
-    def __init__(self) -> None:
-        self._at_phase: dict[str, dict[str, int]] = {}
-
-    def begin(self, objects: dict[str, Any]) -> None:
-        """A training loop is about to be entered."""
-        self._at_phase = {key: self._found(value) for key, value in objects.items()}
-
-    def not_captured(self, objects: dict[str, Any]) -> list[str]:
-        """Return, in words, what the loop has put there."""
-        return [
-            f"{name} of {key} (function: set in the loop)"
-            for key, before in self._at_phase.items()
-            if key in objects and not is_own_class(type(objects[key]))
-            for name, identity in self._found(objects[key]).items()
-            if before.get(name) != identity
-        ]
-
-    def _found(self, value: Any) -> dict[str, int]:
-        own = list(vars(value).items())
-        return {name: id(item) for name, item in own if has_user_code(item) and not is_findable(item)}
-
-
-Note = Callable[[Any, str, object], None]
-"""Is told of an object of Keras's, an attribute of it that has been set, and the value before."""
-
-
-def watch_sets(note: Note, classes: Iterable[Any]) -> None:
-    """Have the numbers, texts and truths noted that are set on objects of these classes."""
-
-    def noting(original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
-        @functools.wraps(original)
-        def set_attribute(owner: Any, name: str, value: Any) -> None:
-            before = vars(owner).get(name, ABSENT)
-            original(owner, name, value)
-            is_noted = type(value) in SCALARS or _is_named_function(value)
-            if is_noted and name not in _BUILDING and name not in _MASKS and before is not value:
-                note(owner, name, before)
-
-        return set_attribute
-
-    for cls in classes:
-        cls.__setattr__ = noting(cls.__setattr__)
-
-
-def watch_frozen(note: Note) -> None:
-    """Have it noted where a variable of Keras is frozen, or no longer so."""
-    import keras
-
-    trainable: Any = keras.Variable.trainable
-
-    def set_trainable(variable: Any, value: Any) -> None:
-        note(variable, "_trainable", variable._trainable)
-        trainable.fset(variable, value)
-
-    keras.Variable.trainable = property(trainable.fget, set_trainable)
 
 
 def names_given() -> dict[str, int]:
@@ -417,65 +282,14 @@ def _set_global(name: str, value: object) -> None:
     global_state.set_global_attribute(name, value)
 
 
-def _scalars(value: Any) -> dict[str, Any]:
-    return {name: item for name, item in list(vars(value).items()) if type(item) in SCALARS and name not in _BUILDING}
-
-
 def _settings(value: Any) -> dict[str, Any]:
     """Return what a program sets on an object of Keras 2, and the seed that it draws with next, if it was given one.
 
     What else is private says how far it is built.
     """
-    found = {name: item for name, item in _scalars(value).items() if name[0] != "_" or name in _SET_2}
-    seed = getattr(vars(value).get(_SEEDS_2), "_seed", None)
-    return found if seed is None else found | {_SEEDS_2: seed}
-
-
-def _masks(value: Any) -> dict[str, Any]:
-    """Return the masks that a cell keeps: type, shape and bytes of each, lists of them where it keeps one for each gate."""
-    own = vars(value)
-    held = {name: own.get(name) for name in _MASKS}
-    for name in own.keys() & set(_CACHES):
-        held[name] = next((masks for graph, masks in own[name].items() if not isinstance(graph, tf.Graph)), None)
-    return {name: found for name, masks in held.items() if (found := _described(masks)) is not None}
-
-
-def _kept_masks(births: Births, cell_type: type) -> list[str]:
-    return [f"the dropout masks that {key} keeps" for key, cell in births.living(cell_type) if _masks(cell)]
-
-
-def _restore_masks(masks: dict[str, Any], objects: dict[str, Any]) -> None:
-    lost = sorted(masks.keys() - objects.keys())
-    if lost:
-        raise Diverged(
-            f"the dropout masks that {lost[0]!r} keeps from call to call cannot be put back: the loop makes it",
-            "make and build it before the loop, or call its reset_dropout_mask() in each step, and start anew with --fresh",
-        )
-    for key, value in objects.items():
-        own, kept = vars(value), masks.get(key, {})
-        own.update(dict.fromkeys(own.keys() & set(_MASKS)))
-        for name in own.keys() & set(_CACHES):
-            own[name].clear()
-        for name, described in kept.items():
-            if name in _CACHES:
-                own[name].setdefault(default=_tensors(described))
-            else:
-                own[name] = _tensors(described)
-
-
-def _described(mask: Any) -> list[Any] | None:
-    if isinstance(mask, list):
-        return [_described(item) for item in mask]
-    if not isinstance(mask, EagerTensor):  # of a function's graph, which no other can use
-        return None
-    return [mask.dtype.name, mask.shape.as_list(), mask.numpy().tobytes().hex()]
-
-
-def _tensors(described: list[Any]) -> Any:
-    if not isinstance(described[0], str):
-        return [_tensors(item) for item in described]
-    dtype, shape, content = described
-    return tf.constant(np.frombuffer(bytes.fromhex(content), tf.as_dtype(dtype).as_numpy_dtype).reshape(shape))
+    found = {name: item for name, item in scalars(value).items() if name[0] != "_" or name in _SET_2}
+    seed = getattr(vars(value).get(SEEDS_2), "_seed", None)
+    return found if seed is None else found | {SEEDS_2: seed}
 
 
 def _is_same(one: object, other: object) -> bool:

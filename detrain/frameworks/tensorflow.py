@@ -34,8 +34,9 @@ from detrain.frameworks import tensorflow_composites as composites
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
+from detrain.frameworks.keras_in_loop import watch_frozen, watch_sets
 from detrain.frameworks.keras_metrics import METRIC, metric_parts, remake_metric
-from detrain.frameworks.keras_state import Keras2State, KerasState, watch_frozen, watch_sets
+from detrain.frameworks.keras_state import Keras2State, KerasState
 from detrain.frameworks.keras_weights import KerasWeights
 from detrain.frameworks.tensorflow_building import FUNCTION, Builder
 from detrain.frameworks.tensorflow_clock import settle_clock

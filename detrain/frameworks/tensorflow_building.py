@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import gc
-import itertools
 import json
 import sys
 import weakref
@@ -15,29 +13,25 @@ from contextlib import AbstractContextManager
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Final
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
-from tensorflow.python.distribute import distribute_utils
-from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
-from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import gradients_util
-from tensorflow.python.trackable import data_structures
 
 from detrain.errors import DetrainError
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
+from detrain.frameworks.descriptions import NotThereError
 from detrain.frameworks.keras_state import names_given
+from detrain.frameworks.tensorflow_calls import Calls
+from detrain.frameworks.tensorflow_form import form
 from detrain.frameworks.tensorflow_reads import Reads
 from detrain.runtime import report
-from detrain.runtime.digest import digest_array, digest_bytes
+from detrain.runtime.digest import digest_bytes
 from detrain.runtime.frames import names_of
-from detrain.runtime.graph import ABSENT
 from detrain.runtime.kinds import has_contents
-from detrain.runtime.naming import class_name, find_enum, find_namedtuple, find_static, is_findable, is_user_class, static_name
+from detrain.runtime.naming import is_user_class
 
 BUILDING_GRAPH: Final = "detrain_build"
 """The graph in which layers are built ahead, which nothing runs."""
@@ -61,7 +55,7 @@ class Builder:
         self._births = births
         self._building = building
         self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self._list_types: tuple[type[Any], ...] = (list, data_structures.ListWrapper)  # what models make of a list is one, too
+        self._calls = Calls(births, self.variable_key, self.keras_variable)
         self._keras_types: tuple[type[Any], ...] = ()  # known once Keras is imported
         self._layer_types: tuple[type[Any], ...] = ()
         self._optimizer_types: tuple[type[Any], ...] = ()
@@ -89,7 +83,7 @@ class Builder:
     def function_parts(self, value: Any) -> list[object] | None:
         """Return what a method that the loop has compiled is made of, or None for anything else."""
         found = self._options.get(value) if isinstance(value, polymorphic_function.Function) else None
-        options = None if found is None else self._describe_call(*found)
+        options = None if found is None else self._calls.describe_call(*found)
         return None if options is None else [self._births.key(value), value.python_function, options]
 
     def remake_function(self, key: str, method: Any, options: str) -> object:
@@ -97,11 +91,9 @@ class Builder:
         found = self._births.find(key)
         if found is not None:
             return found
-        call = json.loads(options)
+        args, kwargs = self._calls.recall_arguments(json.loads(options))
         with self._births.naming(key):
-            return polymorphic_function.Function(
-                method, *map(self._recall, call["args"]), **{name: self._recall(value) for name, value in call["kwargs"].items()}
-            )
+            return polymorphic_function.Function(method, *args, **kwargs)
 
     def build_ahead(self, units: list[Unit]) -> None:
         """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
@@ -121,7 +113,7 @@ class Builder:
                 self._build(owner, json.loads(unit.call))
             except DetrainError:
                 raise
-            except _NotThereError:  # of something that is built when it is needed, and so is this
+            except NotThereError:  # of something that is built when it is needed, and so is this
                 left.append(unit.owner)
             except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
                 left.append(unit.owner)
@@ -135,9 +127,8 @@ class Builder:
         import keras
         from keras.src.backend.tensorflow.core import Variable
         from keras.src.trainers.compile_utils import CompileMetrics
-        from keras.src.utils.tracking import TrackedList
 
-        self._list_types = (*self._list_types, TrackedList)
+        self._calls.on_keras()
         building, births = self._building, self._births
         building.names = names_given
         original_build = keras.Layer._maybe_build
@@ -155,7 +146,9 @@ class Builder:
             if layer.built or tf.inside_function():
                 return original_build(layer, call_spec)
             scope = layer._parent_path  # Keras has opened the layer's scope by now
-            with building.unit(births.key(layer) or "", lambda: self._describe_call((), call_spec.user_arguments_dict, scope)):
+            with building.unit(
+                births.key(layer) or "", lambda: self._calls.describe_call((), call_spec.user_arguments_dict, scope)
+            ):
                 return original_build(layer, call_spec)
 
         @functools.wraps(original_initialize)
@@ -169,7 +162,7 @@ class Builder:
         def metrics_built(metrics: Any, *args: Any, **kwargs: Any) -> Any:
             if tf.inside_function():
                 return original_metrics(metrics, *args, **kwargs)
-            with building.unit(births.key(metrics) or "", lambda: self._describe_call(args, kwargs)):
+            with building.unit(births.key(metrics) or "", lambda: self._calls.describe_call(args, kwargs)):
                 return original_metrics(metrics, *args, **kwargs)
 
         CompileMetrics.build = metrics_built
@@ -187,7 +180,7 @@ class Builder:
             if optimizer.built or tf.inside_function() or trainable_variables is None:
                 return original(optimizer, grads, trainable_variables)
             trainable_variables = list(trainable_variables)
-            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((trainable_variables,), {})):
+            with building.unit(births.key(optimizer) or "", lambda: self._calls.describe_call((trainable_variables,), {})):
                 return original(optimizer, grads, trainable_variables)
 
         cls.apply = applied
@@ -203,7 +196,7 @@ class Builder:
 
         def describe(layer: Any, inputs: Any, call: dict[str, Any]) -> str | None:
             scope = tf.get_current_name_scope().removesuffix(layer.name)
-            return self._describe_call((inputs, *call.get("args", ())), call.get("kwargs", {}), scope)
+            return self._calls.describe_call((inputs, *call.get("args", ())), call.get("kwargs", {}), scope)
 
         @functools.wraps(original)
         def built(layer: Any, inputs: Any) -> Any:
@@ -223,7 +216,7 @@ class Builder:
             pairs = list(grads_and_vars)
             variables = [variable for _gradient, variable in pairs]
             scope = f"{optimizer.name}/"  # its slots are named after it
-            with building.unit(births.key(optimizer) or "", lambda: self._describe_call((variables,), {}, scope)):
+            with building.unit(births.key(optimizer) or "", lambda: self._calls.describe_call((variables,), {}, scope)):
                 return original_apply(optimizer, pairs, *args, **kwargs)
 
         Layer._maybe_build = built
@@ -302,7 +295,7 @@ class Builder:
                 graph = original_trace(*args, **kwargs)
                 self._note_captured(graph)
                 if owner and name != _FIRST_VALUES:
-                    building.note_form(_form(graph, self._keys_of_handles()))
+                    building.note_form(form(graph, self._keys_of_handles()))
                 return graph
 
         polymorphic_function.Function.__init__ = function_made
@@ -407,111 +400,9 @@ class Builder:
             if names[:1] == ("self",) and frame.f_code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
                 values = names_of(frame)
                 if self._births.key(values.get("self")) == owner:
-                    return self._describe_call(values.get("args", ()), values.get("kwds", values.get("kwargs", {})))
+                    return self._calls.describe_call(values.get("args", ()), values.get("kwds", values.get("kwargs", {})))
             frame = frame.f_back
         return None
-
-    def _describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: str | None = None) -> str | None:
-        """Return a call as JSON, with the strategy around it; `scope` is Keras's path of names around a layer that is called."""
-        try:
-            described = {
-                "strategy": self._births.key(tf.distribute.get_strategy()) if tf.distribute.has_strategy() else None,
-                "args": [self._describe(value) for value in args],
-                "kwargs": {name: self._describe(value) for name, value in kwargs.items()},
-                "scope": scope,
-            }
-        except _NoDataError:
-            return None
-        return json.dumps(described)
-
-    def _describe(self, value: Any) -> Any:
-        """Return an argument as JSON: shapes for tensors, keys for what has one, plain values as they are."""
-        if value is None or isinstance(value, bool | int | float | str):
-            return {"value": value}
-        key = self.variable_key(value) or self._births.key(value)
-        if isinstance(value, DistributedVariable) and (primary := self._births.key(value._primary)) is not None:
-            return {"distributed": primary}
-        if isinstance(value, iterator_ops.OwnedIterator):
-            return {"iterator": self._describe_spec(value.element_spec)}
-        if isinstance(value, tf.TensorSpec):
-            return {"tensor": [value.dtype.name, None if value.shape.rank is None else value.shape.as_list()]}
-        if isinstance(value, tf.data.Dataset):
-            return {"set": self._describe_spec(value.element_spec)}
-        if key is not None:
-            return {"key": key}
-        if isinstance(value, tf.Tensor | np.ndarray | np.generic):
-            return {"tensor": [tf.as_dtype(value.dtype).name, list(value.shape)]}
-        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
-            return self._describe_spec(tf.type_spec_from_value(value))
-        if isinstance(value, enum.Enum) and find_enum(class_name(type(value)), None) is type(value):
-            return {"enum": [class_name(type(value)), value.name]}
-        if isinstance(value, type | FunctionType) and is_findable(value):
-            return {"static": static_name(value)}
-        return self._describe_nested(value, self._describe)
-
-    def _describe_spec(self, spec: Any) -> Any:
-        if type(spec) is tf.RaggedTensorSpec:
-            return {"ragged": [spec._shape.as_list(), spec.dtype.name, spec.ragged_rank, spec.row_splits_dtype.name]}
-        if type(spec) is tf.SparseTensorSpec and spec.shape.rank is not None:
-            return {"sparse": [spec.shape.as_list(), spec.dtype.name]}
-        if isinstance(spec, tf.TensorSpec):
-            return {"tensor": [spec.dtype.name, None if spec.shape.rank is None else spec.shape.as_list()]}
-        return self._describe_nested(spec, self._describe_spec)
-
-    def _describe_nested(self, value: Any, describe: Any) -> Any:
-        if type(value) in self._list_types:
-            return {"list": [describe(item) for item in value]}
-        if type(value) is tuple:
-            return {"tuple": [describe(item) for item in value]}
-        if type(value) is dict and all(isinstance(key, str) for key in value):
-            return {"dict": {key: describe(item) for key, item in value.items()}}
-        name = class_name(type(value))
-        if isinstance(value, tuple) and find_namedtuple(name) is type(value):
-            return {"namedtuple": [name, [describe(item) for item in value]]}
-        raise _NoDataError
-
-    def _recall(self, described: Any) -> Any:
-        """Return the argument for a description, tensors as `tf.TensorSpec`."""
-        [(kind, content)] = described.items()
-        if kind == "value":
-            return content
-        if kind == "tensor":
-            return tf.TensorSpec(content[1], content[0])
-        if kind == "ragged":
-            return tf.RaggedTensorSpec(content[0], content[1], content[2], content[3])
-        if kind == "sparse":
-            return tf.SparseTensorSpec(*content)
-        if kind in ("enum", "namedtuple", "static"):
-            return self._recall_named(kind, content)
-        if kind == "iterator":
-            return iterator_ops.IteratorSpec(self._recall(content))
-        if kind == "set":
-            return tf.data.DatasetSpec(self._recall(content))
-        if kind == "key":
-            keras_variable = self._keras_variables.get(content)
-            found = self._births.find(content) if keras_variable is None else keras_variable
-            if found is None:
-                raise _NotThereError
-            return found
-        if kind == "distributed":
-            return distribute_utils.value_container(self._recall({"key": content}))
-        if kind == "dict":
-            return {key: self._recall(item) for key, item in content.items()}
-        items = [self._recall(item) for item in content]
-        return items if kind == "list" else tuple(items)
-
-    def _recall_named(self, kind: str, content: Any) -> Any:
-        """Return what has a name in the program: its function or class, a member of an enumeration, a named tuple."""
-        if kind == "static":
-            found = find_static(content)
-        elif kind == "enum":
-            found = getattr(find_enum(content[0], None), "__members__", {}).get(content[1], ABSENT)
-        else:
-            cls = find_namedtuple(content[0])
-            found = ABSENT if cls is None else tuple.__new__(cls, [self._recall(item) for item in content[1]])
-        if found is ABSENT:
-            raise _NotThereError
-        return found
 
     def _find(self, key: str) -> Any:
         """Return the owner with a key, having it made if it is a function that Keras or an attribute look-up makes."""
@@ -536,12 +427,11 @@ class Builder:
         if call.get("strategy") is None:
             self._build_in_scope(owner, call)
             return
-        with self._recall({"key": call["strategy"]}).scope():  # whose variables and slots are all of one kind
+        with self._calls.recall({"key": call["strategy"]}).scope():  # whose variables and slots are all of one kind
             self._build_in_scope(owner, call)
 
     def _build_in_scope(self, owner: Any, call: dict[str, Any]) -> None:
-        args = [self._recall(argument) for argument in call["args"]]
-        kwargs = {name: self._recall(argument) for name, argument in call["kwargs"].items()}
+        args, kwargs = self._calls.recall_arguments(call)
         if isinstance(owner, polymorphic_function.Function):
             # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is restored.
             with contextlib.suppress(lift_to_graph.UnliftableError), self._as_compiled(owner):
@@ -607,57 +497,8 @@ def _agree(was: dict[str, str], now: dict[str, str]) -> bool:
     return bool(common) and all(was[path] == now[path] for path in common)
 
 
-def _form(graph: Any, keys: Mapping[int, str]) -> str:
-    """Return a digest of a graph: kinds of operations, their numbers and types, constants, and what is wired to what.
-
-    It is what tracing takes from Python. `keys`: those of variables, by the identity of their handles; which one is read counts.
-    Names and texts are left out (the handle of an iterator is of one process), and in which order what is independent was made.
-    """
-    found: dict[int, bytes] = {}
-    captured = {id(inner.op): outer for outer, inner in graph.captures}
-    others = itertools.count()
-    for each in graph.get_operations():
-        parts = [each.type.encode()]
-        if id(each) in captured:
-            outer = captured[id(each)]
-            known = keys.get(id(outer)) if outer.dtype is tf.resource else None
-            parts.append((digest_array(outer.numpy()) if _is_constant(outer) else known or f"capture {outer.dtype.name}").encode())
-        elif each.type == "Placeholder":
-            parts.append(str(next(others)).encode())
-        else:
-            parts += [name.encode() + value for name, value in _numbers(each)]
-            parts += [found.get(id(tensor.op), b"") + str(tensor.value_index).encode() for tensor in each.inputs]
-            parts += sorted(found.get(id(before), b"") for before in each.control_inputs)
-        found[id(each)] = digest_bytes(b"|".join(parts)).encode()
-    return digest_bytes(b"".join(sorted(found.values())))
-
-
-def _numbers(operation: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield the attributes of an operation that decide what it computes, as bytes: no names of functions, no texts, no shapes."""
-    for name, value in sorted(operation.node_def.attr.items()):
-        kind = value.WhichOneof("value")
-        is_text = kind == "tensor" and value.tensor.dtype == tf.string.as_datatype_enum
-        if name.startswith("_") or is_text or kind in (None, "s", "func", "shape", "placeholder"):
-            continue
-        if kind == "list" and (value.list.s or value.list.func or value.list.shape):
-            continue
-        yield name, value.SerializeToString(deterministic=True)
-
-
-def _is_constant(tensor: Any) -> bool:
-    return isinstance(tensor, EagerTensor) and tensor.dtype not in (tf.string, tf.resource, tf.variant)
-
-
 class _BuiltAheadError(BaseException):
     """A layer has been built, and need not be called. Keras reports what is an Exception."""
-
-
-class _NoDataError(Exception):
-    """An argument that is no data."""
-
-
-class _NotThereError(Exception):
-    """An argument that has not been made yet."""
 
 
 def _placeholder(value: Any) -> Any:

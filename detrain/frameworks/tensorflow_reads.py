@@ -14,7 +14,6 @@ import collections
 import contextlib
 import enum
 import functools
-import itertools
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -23,34 +22,22 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function, t
 from tensorflow.python.trackable import data_structures
 
 from detrain.frameworks.births import Births
-from detrain.frameworks.keras_settings import contents_of, made_of
+from detrain.frameworks.descriptions import Description, Descriptions, NoDataError
 from detrain.runtime.capture import user_modules
 from detrain.runtime.derived import is_of_framework, program_names, stores
 from detrain.runtime.frames import is_user_file
 from detrain.runtime.graph import ABSENT
 from detrain.runtime.kinds import has_contents
-from detrain.runtime.naming import (
-    class_name,
-    find_enum,
-    find_namedtuple,
-    find_static,
-    is_findable,
-    is_own_class,
-    is_user_module,
-    own_attributes,
-    slots_of,
-    static_name,
-)
+from detrain.runtime.naming import is_own_class, is_user_module, own_attributes, slots_of
 
 Step = tuple[str, Any]
 """How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""
-Read = tuple[list[Step], Any]
+Read = tuple[list[Step], Description]
 """The way to a value from the function, and the value, as data."""
 
 _MOST_OBJECTS: Final = 4000
 _MOST_DEPTH: Final = 16
 _MOST_ITEMS: Final = 64
-_MOST_PARTS: Final = 1 << 12
 _MOST_TEXT: Final = 1 << 14
 """Values that take more are not kept: a checkpoint has them for each function."""
 _ANY: Final = frozenset(
@@ -58,7 +45,6 @@ _ANY: Final = frozenset(
 )
 """Code with one of these names reads attributes under any name."""
 _SETTABLE: Final = frozenset({"variable", "global", "attribute", "slot", "item"})
-_CONTAINERS: Final[dict[str, Any]] = {"set": set, "frozenset": frozenset, "deque": collections.deque}
 _WAYS: Final = frozenset(
     {
         *("_layers", "_compile_loss", "_user_loss", "_compile_metrics", "_user_metrics", "_metrics", "_losses", "_flat_losses"),
@@ -76,7 +62,7 @@ class Reads:
     """Finds such values, and puts them in place again. `births`: the names of variables, models and optimizers."""
 
     def __init__(self, births: Births) -> None:
-        self._births = births
+        self._descriptions = Descriptions(births)
 
     def reads(self, function: Any, owner: object) -> list[Read]:
         """Return the values that a function may read as it is traced; `owner` is the object of Keras's that made it, or None."""
@@ -100,7 +86,9 @@ class Reads:
             for each in reversed(undo):
                 each()
 
-    def _put_in_place(self, function: Any, owner: object, way: list[Any], described: Any, undo: list[Callable[[], None]]) -> None:
+    def _put_in_place(
+        self, function: Any, owner: object, way: list[Any], described: Description, undo: list[Callable[[], None]]
+    ) -> None:
         is_of_owner = way[0][0] == "owner"
         holder = _follow(owner if is_of_owner else function, way[1 if is_of_owner else 0 : -1])
         kind, name = way[-1]
@@ -109,67 +97,14 @@ class Reads:
         now = _lead(holder, kind, name)
         if now is not ABSENT and self._describe(now) in (described, None):
             return
-        value = self._recall(described)
-        if value is not ABSENT:
-            undo.append(self._put(holder, kind, name, now, value))
+        undo.append(self._put(holder, kind, name, now, self._descriptions.recall(described)))
 
-    def _describe(self, value: Any) -> list[Any] | None:
+    def _describe(self, value: Any) -> Description | None:
         """Return a value as JSON can have it; None for one that is no data and has no name, or is large."""
-        return self._described(value, 0, itertools.count())
-
-    def _described(self, value: Any, depth: int, count: Iterator[int]) -> list[Any] | None:
-        key = self._births.key(value)
-        if key is not None:
-            return ["key", key]
-        if isinstance(value, enum.Enum):
-            name = class_name(type(value))
-            return ["enum", name, value.name] if find_enum(name, None) is type(value) else None
-        if isinstance(value, type | types.FunctionType):
-            return ["static", static_name(value)] if is_findable(value) else None
-        kind = next((kind for kind, cls in _CONTAINERS.items() if type(value) is cls), None)
-        is_tuple = isinstance(value, tuple) and type(value) is not tuple
-        if kind is None and not is_tuple and not isinstance(value, list | tuple | dict):
-            return contents_of(value)
-        if depth > _MOST_DEPTH or len(value) > _MOST_PARTS:
+        try:
+            return self._descriptions.describe(value)
+        except NoDataError:
             return None
-        parts = value
-        if isinstance(value, dict):
-            parts = [each for pair in value.items() for each in pair]
-        elif kind in ("set", "frozenset"):
-            parts = sorted(value, key=repr)
-        items = []
-        for part in parts:
-            items.append(self._described(part, depth + 1, count) if next(count) < _MOST_PARTS else None)
-            if items[-1] is None:
-                return None
-        if is_tuple:
-            name = class_name(type(value))
-            return ["namedtuple", name, *items] if find_namedtuple(name) is type(value) else None
-        kind = kind or ("list" if isinstance(value, list) else "dict" if isinstance(value, dict) else "tuple")
-        return [f"{kind} of", *items]
-
-    def _recall(self, described: list[Any]) -> Any:
-        """Return the value that was described; ABSENT if what it names is not there."""
-        kind, *rest = described
-        match kind:
-            case "key":
-                found = self._births.find(rest[0])
-                return ABSENT if found is None else found
-            case "enum":
-                return getattr(find_enum(rest[0], None), "__members__", {}).get(rest[1], ABSENT)
-            case "static":
-                return find_static(rest[0])
-            case "namedtuple":
-                cls, items = find_namedtuple(rest[0]), [self._recall(item) for item in rest[1:]]
-                return ABSENT if cls is None or any(item is ABSENT for item in items) else tuple.__new__(cls, items)
-        if not kind.endswith(" of"):
-            return made_of(described)
-        items = [self._recall(item) for item in rest]
-        if any(item is ABSENT for item in items):
-            return ABSENT
-        if kind == "dict of":
-            return dict(zip(items[::2], items[1::2], strict=True))
-        return {**_CONTAINERS, "list": list, "tuple": tuple}[kind.removesuffix(" of")](items)
 
     def _put(self, holder: Any, kind: str, name: Any, now: Any, value: Any) -> Callable[[], None]:
         """Put a value in place; return what puts back what was there, unless what is there then is no data any more."""
@@ -191,7 +126,7 @@ class Reads:
 class _Walk:
     """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are read there."""
 
-    def __init__(self, describe: Callable[[Any], list[Any] | None]) -> None:
+    def __init__(self, describe: Callable[[Any], Description | None]) -> None:
         files = [getattr(module, "__file__", None) or "" for module in user_modules().values()]
         self._outside = frozenset[str]().union(*(stores(file).outside for file in files))
         self._describe = describe

@@ -681,7 +681,7 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r} {float(tf.random.uniform([]))!r}", flush=True)
 show(table)
 """,
-    "named tuples, ragged tensors, members of enumerations and functions given to a step that makes its slots": """
+    "named tuples, ragged tensors, members of enumerations, NumPy's scalars and functions given to a step that makes slots": """
 import collections, enum
 
 class Memory:
@@ -693,7 +693,7 @@ class Memory:
         return random.choice(self.pairs)
 
 Batch = collections.namedtuple("Batch", "x y words")
-Mode = enum.Enum("Mode", "MEAN SUM")
+Mode, Power = enum.Enum("Mode", "MEAN SUM"), enum.IntEnum("Power", "ONE TWO")
 reductions = {Mode.MEAN: tf.reduce_mean, Mode.SUM: tf.reduce_sum}
 
 class Momentum:
@@ -722,9 +722,11 @@ def squared(one, two):
     return (one - two) ** 2
 
 @tf.function
-def step_on(batch, mode, distance):
+def step_on(batch, mode, distance, power, *scales):
+    assert isinstance(power, Power) and all(map(tf.is_tensor, scales))
     with tf.GradientTape() as tape:
         loss = reductions[mode](distance(net(batch.x), batch.y)) + 0.01 * tf.reduce_mean(batch.words.to_tensor())
+        loss = loss ** int(power) * tf.cast(scales[0], tf.float32) + tf.cast(scales[1], tf.float32)
     optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
     return loss
 
@@ -732,7 +734,8 @@ for epoch in range(4):
     for step, (a, b) in enumerate(data):
         pair = memory.add(a, b)
         words = tf.ragged.constant([[1.0], [2.0, float(step)]])
-        loss = step_on(Batch(pair.x, pair.y, words), Mode.SUM if step == 2 else Mode.MEAN, squared)
+        mode, scales = Mode.SUM if step == 2 else Mode.MEAN, (np.float64(1 / (step + 1)), np.int64(step))
+        loss = step_on(Batch(pair.x, pair.y, words), mode, squared, Power.ONE, *scales)
         die(f"{epoch}:{step}")
     print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
 show(net.w, *optimizer.slots)

@@ -22,7 +22,7 @@ def test_it_keeps_out_of_what_is_a_librarys(tmp_path: Path) -> None:
 
     found = Reads(Births()).reads(tf.function(lambda: held.log.level + held.scale), None)
 
-    assert [(way[-1], value) for way, value in found] == [(("attribute", "scale"), ["", 2.0])]
+    assert [(way[-1], value) for way, value in found] == [(("attribute", "scale"), {"value": 2.0})]
 
 
 def test_values_are_in_place_for_as_long_as_it_is_traced_and_then_as_they_were() -> None:
