@@ -30,12 +30,12 @@ from detrain.runtime.kinds import class_attributes, has_contents, has_value_hash
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.memory import owner_of
 from detrain.runtime.naming import (
-    METHODS,
     STATIC,
     class_name,
     computes,
     container_base,
     find_method,
+    is_bound,
     is_findable,
     is_own_class,
     is_user_class,
@@ -189,7 +189,7 @@ class Encoder(Leaves):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):
             return self._encode_class(number, value, path)
-        if cls in METHODS and not isinstance(value.__self__, type | types.ModuleType | None):
+        if is_bound(value):
             owner = self.encode(value.__self__, f"{path}.__self__")
             is_named = cls is not types.MethodType or find_method(value.__self__, value.__name__) == value
             return ["method", value.__name__, owner, None if is_named else self.encode(value.__func__, f"{path}.__func__")]

@@ -154,6 +154,18 @@ def computes(value: object) -> bool:
     return module in _COMPUTING and _walk(sys.modules.get(module), value.__qualname__) is value  # type: ignore[attr-defined]
 
 
+def is_bound(value: object) -> bool:
+    """Return whether a value is a method that is bound to an object, which may have a state.
+
+    Built-in functions are bound to their module; those that pybind11 makes, to a record of what they call.
+    """
+    if type(value) not in METHODS:
+        return False
+    owner: Any = value.__self__  # type: ignore[attr-defined]
+    is_record = type(owner).__module__ == "pybind11_builtins" or type(owner).__name__ == "PyCapsule"
+    return not is_record and not isinstance(owner, type | types.ModuleType | None)
+
+
 def is_findable(value: object) -> bool:
     """Return whether the name of a function, class or module leads back to it."""
     return find_static(static_name(value)) is value

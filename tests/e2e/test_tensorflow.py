@@ -683,6 +683,7 @@ show(table)
 """,
     "named tuples, ragged tensors, members of enumerations, NumPy's scalars and functions given to a step that makes slots": """
 import collections, enum
+from tensorflow.python.util._pywrap_util_port import IsMklEnabled as has_mkl  # a function that pybind11 has made
 
 class Memory:
     Pair = collections.namedtuple("Pair", "x y")
@@ -733,7 +734,7 @@ def step_on(batch, mode, distance, power, *scales):
 for epoch in range(4):
     for step, (a, b) in enumerate(data):
         pair = memory.add(a, b)
-        words = tf.ragged.constant([[1.0], [2.0, float(step)]])
+        words = tf.ragged.constant([[1.0], [2.0, float(step + has_mkl())]])
         mode, scales = Mode.SUM if step == 2 else Mode.MEAN, (np.float64(1 / (step + 1)), np.int64(step))
         loss = step_on(Batch(pair.x, pair.y, words), mode, squared, Power.ONE, *scales)
         die(f"{epoch}:{step}")
