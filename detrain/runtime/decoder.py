@@ -87,6 +87,8 @@ class Decoder(Leaves):
             return self._decode_static_with_state(number, node, current, path)
         if kind in ("method", "partial"):
             return self._decode_bound(node, current, path)
+        if kind == "annotated":
+            return self._decode_annotated(number, node, current, path)
         if kind in ("ndarray", "tensor", "same", "view", "objects"):
             return self._decode_array(number, node, current, path)
         if kind in ("random", "RandomState", "Generator", "bits", "seeds"):
@@ -359,6 +361,18 @@ class Decoder(Leaves):
         if list(own) != list(new) or any(own[name] is not value for name, value in new.items()):
             own.clear()
             own.update(new)
+
+    def _decode_annotated(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        """A tensor with attributes, which may lead to it again."""
+        before = dict(getattr(current, "__dict__", {}))
+        found = self._decode_node(number, node[1], current, path)
+        own = getattr(found, "__dict__", None)
+        if own is None:
+            return found
+        self._made[number] = found
+        own.update(before)  # objects are put back in place
+        self._fill_attributes(own, node[2], path)
+        return found
 
     def _fill_slots(self, target: object, slots: Mapping[str, Any], pairs: list[Item], path: str) -> None:
         old = {name: found[0] for name, slot in slots.items() if (found := read_slot(slot, target)) is not None}

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from detrain.runtime.derived import program_names
+from detrain.runtime.digest import Array
 from detrain.runtime.encoder_leaves import Leaves
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import (
@@ -210,7 +211,7 @@ class Encoder(Leaves):
             return ["variable", variable, self._hooks.is_of_loop(value)]
         tensor = self._hooks.tensor(value)
         if tensor is not None:
-            return self._encode_array("tensor", value, tensor, path)
+            return self._encode_tensor(value, tensor, path)
         if is_user_class(cls):
             return self._encode_user_object(number, value, path)
         is_marked = self._hooks.holds_variables(value) and self._kinds.is_marked(value)
@@ -225,6 +226,12 @@ class Encoder(Leaves):
         if is_own_class(cls) or self._kinds.is_holder(value) or self._kinds.is_marked(value):
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
+
+    def _encode_tensor(self, value: Any, array: Array, path: str) -> list[Item]:
+        """Encode a tensor, with the attributes that someone has set on it."""
+        node = self._encode_array("tensor", value, array, path)
+        attributes = getattr(value, "__dict__", None)
+        return ["annotated", node, self._encode_pairs(attributes, path)] if attributes else node
 
     def _encode_held(self, number: int, value: Any, path: str) -> Item:
         """Encode what a framework's list, dict, set or tuple holds; the order of a set is its own, not that of a copy."""

@@ -155,6 +155,11 @@ class LiveDecoder(Decoder):
         self._made[number] = live
         return live
 
+    def _decode_annotated(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        self._made[number] = current
+        self._fill_attributes(vars(current), node[2], path)
+        return current
+
     def _put_back_array(self, node: list[Item], live: Any, path: str) -> None:
         """Write an array's values into its memory, if they are not there still."""
         if node[0] == "large":

@@ -23,7 +23,7 @@ _LISTS: Final = {
 """Where a node holds a list of items."""
 _PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,)}
 """Where a node holds numbers that are no items: shapes, strides, counts."""
-_NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (6,)}
+_NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (6,), "annotated": (2,)}
 """Where a node holds attributes, pairs of a name and an item."""
 _MAPPINGS: Final = frozenset(CONTAINERS) - _LISTS.keys()
 """Nodes that hold pairs of a key and an item."""
@@ -177,7 +177,7 @@ class _Walk:
                 for (key, value), (other_key, other_value) in zip(*pair, strict=True):
                     step = _step(key, is_key=kind in _MAPPINGS)
                     found += [(key, other_key, step), (value, other_value, step)]
-            elif kind == "object" and place == _CONTENT and None not in pair:
+            elif (kind, place) in (("object", _CONTENT), ("annotated", 1)) and None not in pair:
                 content = self._parts(*pair)
                 if content is None:
                     return None

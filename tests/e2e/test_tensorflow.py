@@ -741,6 +741,28 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r}", flush=True)
 show(net.w, *optimizer.slots)
 """,
+    "tensors with attributes": """
+net = keras.Sequential([keras.Input((4, 2)), keras.layers.LSTM(3)])
+masking = keras.layers.Masking()
+optimizer = keras.optimizers.SGD(1e-2)
+template = tf.constant([[0.25]])
+template.info = ("template", [0])  # TensorLayer finds the outputs of its models so
+last, masked = tf.constant(0.0), None
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        template.info[1][0] += 1
+        before = len(getattr(last, "origin", ())) + getattr(last, "step", 0)
+        with tf.GradientTape() as tape:  # the masked batch of the step before, too
+            fed = masking(tf.reshape(tf.concat([a, tf.zeros([len(a), 3])], 1), [-1, 4, 2]))
+            loss = tf.reduce_sum(net(fed) ** 2) * template[0, 0] + (0.0 if masked is None else tf.reduce_sum(net(masked)))
+        optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+        last, masked = tf.identity(loss), fed
+        last.step, last.origin = step, [last, template]
+        die(f"{epoch}:{step}")
+    kept = last.origin[0] is last and last.origin[1] is template
+    print(f"epoch {epoch} loss {float(loss)!r} {before} {template.info} {kept}", flush=True)
+show(*net.variables)
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)
