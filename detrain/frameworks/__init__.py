@@ -158,6 +158,9 @@ class Framework(Protocol):
     def begin_phase(self) -> None:
         """Called when a training loop is about to be entered: what changes from here on is the loop's."""
 
+    def end_phase(self) -> None:
+        """Called when it has been left."""
+
     def not_captured(self) -> list[str]:
         """Return what state there is that `tensors` does not hold, in words."""
 

@@ -51,6 +51,10 @@ class Births:
             frame = frame.f_back
         self._of_loop = frozenset(codes)
 
+    def end_loop(self) -> None:
+        """The program has left it: what it makes until the next one, a resumed process makes once more."""
+        self._of_loop = None
+
     @contextlib.contextmanager
     def naming(self, key: str) -> Iterator[None]:
         """Give the next new object this key: it is made again for one that the first run had."""

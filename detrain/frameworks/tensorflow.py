@@ -375,6 +375,10 @@ class TensorFlow:
             if keras is not None:
                 keras.begin_phase()
 
+    def end_phase(self) -> None:
+        """The training loop has been left."""
+        self._births.end_loop()
+
     def is_loader(self, value: object) -> bool:
         """Return whether an object is a tf.data iterator that is counted, or a generator that `fit` trains on."""
         return self._datasets.is_counted(value) or self._fit.is_loader(value)

@@ -242,6 +242,8 @@ class Session:
         if self._trial is not None and self._is_in_phase and not self.is_forwarding:
             self._trial.at_end(f"phase {self._phase}", self._tensors())
         self._is_in_phase = self._is_in_body = self._notes_all_streams = False
+        for framework in self.frameworks:
+            framework.end_phase()
 
     def on_update(self, what: int) -> None:
         """Weights are updated: in the body of a loop with probes, as they should, or elsewhere."""

@@ -763,6 +763,27 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r} {before} {template.info} {kept}", flush=True)
 show(*net.variables)
 """,
+    "a function that trains, called twice": """
+def train(net, is_last):
+    mean, optimizer = keras.metrics.Mean(), keras.optimizers.Adam(1e-2)  # made behind the first loop, before the second
+    @tf.function
+    def step_on(a, b):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((net(a) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+        mean(loss)
+    for epoch in range(4):
+        for step, (a, b) in enumerate(data):
+            step_on(a, b)
+            if is_last:
+                die(f"{epoch}:{step}")
+        if is_last:
+            print(f"epoch {epoch} mean {float(mean.result())!r}", flush=True)
+    return [*net.variables, *optimizer.variables]
+
+train(keras.Sequential([keras.layers.Dense(3)]), False)
+show(*train(keras.Sequential([keras.layers.Dense(3)]), True))
+""",
     "an iterator that lives on": """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
 optimizer = keras.optimizers.SGD(1e-2)
