@@ -27,6 +27,15 @@ _NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (
 """Where a node holds attributes, pairs of a name and an item."""
 _MAPPINGS: Final = frozenset(CONTAINERS) - _LISTS.keys()
 """Nodes that hold pairs of a key and an item."""
+_BARS: Final = ("tqdm.", "keras.src.utils.progbar.", "tf_keras.src.utils.generic_utils.")
+"""Classes of progress bars begin so."""
+_OF_TIME: Final = frozenset(
+    {
+        *("start_t", "last_print_t", "last_print_n", "miniters", "_ema_dn", "_ema_dt", "_ema_miniters"),
+        *("_start", "_last_update", "_time_after_first_step", "_time_at_epoch_start", "_time_at_epoch_end", "_prev_total_width"),
+    }
+)
+"""What they keep of when they were drawn last: it is another in each run, or now and then."""
 _KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader")
 _ADDRESS: Final = 2
 """Where the node of what stays as it is says by which path it was met first."""
@@ -174,7 +183,10 @@ class _Walk:
             elif (place in _NAMED.get(kind, ()) or (place == 1 and kind in _MAPPINGS)) and None not in pair:
                 if len(pair[0]) != len(pair[1]):
                     return None
+                is_bar = place in _NAMED.get(kind, ()) and str(one[1]).replace(":", ".").startswith(_BARS)
                 for (key, value), (other_key, other_value) in zip(*pair, strict=True):
+                    if is_bar and key == other_key and key in _OF_TIME:
+                        continue
                     step = _step(key, is_key=kind in _MAPPINGS)
                     found += [(key, other_key, step), (value, other_value, step)]
             elif (kind, place) in (("object", _CONTENT), ("annotated", 1)) and None not in pair:

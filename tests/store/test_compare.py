@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 from hypothesis import given, settings
+from tqdm import tqdm
 
 from detrain.store import Meta, Snapshot
 from detrain.store.compare import compare
@@ -60,3 +63,16 @@ def test_a_value_that_differs_is_named_by_its_path() -> None:
 
     assert {name for name in found if name.startswith("trainer")} == {"trainer.log['loss'][1]", "trainer.best"}
     assert all(not name.startswith("same") for name in found)
+
+
+def test_when_a_progress_bar_was_drawn_last_is_no_difference_and_how_far_it_is_is_one() -> None:
+    def bar(n: int, **times: float) -> Snapshot:
+        world: World = {"bar": tqdm(total=9, file=io.StringIO()), "kept": times}
+        baseline = baseline_of(world)
+        vars(world["bar"]).update(n=n, **times)
+        encoded = encode(world, baseline)
+        return Snapshot(META, {}, {}, encoded.graph, encoded.arrays)
+
+    names = [each.name for each in compare(bar(3, last_print_t=1.0), bar(4, last_print_t=2.0))]
+
+    assert set(names) == {"bar.n", "kept['last_print_t']"}
