@@ -1,9 +1,10 @@
 """Sums of squares that are taken where a compiled step ends, so that a look at what it has written needs no call of its own.
 
 In the place of a function of the program one of detrain's is called, which calls the program's, and reads behind it the variables
-that are looked at. The program's function is the one that it was: it is not inlined and is optimized by itself, so that its bits
-are what they are without a guard. Behind a step the processor's caches hold nothing of the code that a call needs: a look from
-outside takes 0.9 ms behind a step of 110 ms, of which the sums themselves are 0.04 ms.
+that are looked at. The program's function is the one that it was: it is not inlined and is optimized by itself, with the shapes of
+variables known as in a call of its own (where they are not, sums are put in another order), so that its bits are what they are
+without a guard. Behind a step the processor's caches hold nothing of the code that a call needs: a look from outside takes 0.9 ms
+behind a step of 110 ms, of which the sums themselves are 0.04 ms.
 
 Functions that write variables are called so once they have been called twice. What else may have written one is heard of, and then
 the look is one from outside.
@@ -11,11 +12,12 @@ the look is one from outside.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph
@@ -37,6 +40,8 @@ _MOST_UNKNOWN: Final = 256
 _numbers: Final = itertools.count()
 
 Attr = attr_value_pb2.AttrValue
+Resources = tuple[tuple[int, int, Any], ...]
+"""Where among a function's inputs resources stand, the `id` of each, and what is known of its shape and type."""
 Numbers = npt.NDArray[np.int64] | None
 """Which of the variables that are looked at; None: all, in their order."""
 
@@ -55,8 +60,7 @@ class _Variable:
 class _Step:
     """A function of the program's that writes variables."""
 
-    resources: tuple[tuple[int, int], ...]
-    """Where among its inputs resources stand, and the `id` of each."""
+    resources: Resources
     places: list[int]
     """Where those stand that are looked at."""
     handles: list[int]
@@ -66,6 +70,8 @@ class _Step:
     """That of detrain's, or None where the program's has to be called as it is."""
     copy: str = ""
     """The name of the copy of the program's function that detrain's calls."""
+    options: Any = None
+    """With which detrain's function is called: nothing of it is optimized, or the program's would be optimized as a part of it."""
     sums: Any = None
     """What the last call has found [variable]; None since it was taken."""
 
@@ -79,7 +85,7 @@ class Inside:
         """By the `id` of the handle."""
         self._steps: dict[bytes, _Step | None] = {}
         """Functions by their names; None for those that leave alone what is looked at."""
-        self._unknown: dict[bytes, tuple[int, tuple[tuple[int, int], ...]]] = {}
+        self._unknown: dict[bytes, tuple[int, Resources]] = {}
         """Calls of others, and the resources that they were given."""
         self._called: dict[bytes, _Step] = {}
         self._is_watching = False
@@ -145,7 +151,8 @@ class Inside:
                 self.is_complete = False
                 return original(runtime, name, inputs, count)
             try:
-                *outputs, step.sums = original(runtime, step.function.name, inputs, count + 1)
+                with _options(runtime, step.options):
+                    *outputs, step.sums = original(runtime, step.function.name, inputs, count + 1)
             except tf.errors.OpError as error:
                 self.is_complete = False
                 for own in (step.function.name.decode(), step.copy):
@@ -158,12 +165,14 @@ class Inside:
 
     def _note_unknown(self, name: bytes, inputs: list[Any]) -> None:
         calls, _before = self._unknown.get(name, (0, ()))
-        resources = tuple((place, id(each)) for place, each in enumerate(inputs) if each.dtype is tf.resource)
-        self._unknown[name] = calls + 1, resources
+        resources = [(place, id(each), each._handle_data) for place, each in enumerate(inputs) if each.dtype is tf.resource]
+        self._unknown[name] = calls + 1, tuple(resources)
 
-    def _looked_at(self, resources: tuple[tuple[int, int], ...]) -> tuple[list[int], list[int], Numbers]:
+    def _looked_at(self, resources: Resources) -> tuple[list[int], list[int], Numbers]:
         """Return places, handles and numbers of those resources that are looked at, in the order of `watch`."""
-        found = sorted((self._watched[handle].number, place, handle) for place, handle in resources if handle in self._watched)
+        found = sorted(
+            (self._watched[handle].number, place, handle) for place, handle, _known in resources if handle in self._watched
+        )
         numbers = [number for number, _place, _handle in found]
         is_all = numbers == list(range(len(self._watched)))
         places, handles = [place for _number, place, _handle in found], [handle for _number, _place, handle in found]
@@ -176,7 +185,7 @@ class Inside:
             step.function = None
             context.context().remove_function(step.copy)
 
-    def _find(self, name: bytes, resources: tuple[tuple[int, int], ...]) -> _Step | None:
+    def _find(self, name: bytes, resources: Resources) -> _Step | None:
         """Return what a function of the program's is called by."""
         runtime = context.context()
         places, handles, numbers = self._looked_at(resources)
@@ -188,6 +197,7 @@ class Inside:
         step = _Step(resources, places, handles, numbers)
         if not any(map(_COUNTED.search, ops)):
             step.function, step.copy = self._around(name.decode(), step)
+            step.options = _without_optimizer(runtime.function_call_options)
         return step
 
     def _around(self, name: str, step: _Step) -> tuple[Any, str]:
@@ -201,6 +211,11 @@ class Inside:
             copy.CopyFrom(definition)
             called = copy.signature.name = f"{_OWN}step_{next(_numbers)}"
             copy.attr["_noinline"].b = True
+            for place, _handle, known in step.resources:
+                if known is not None and known.is_set:  # what an eager call tells the optimizer, a call in a graph does not
+                    told = copy.arg_attr[place].attr
+                    told["_handle_dtypes"].list.type.extend(each.dtype for each in known.shape_and_type)
+                    told["_handle_shapes"].list.shape.extend(each.shape for each in known.shape_and_type)
             runtime.add_function_def(copy)
         options = runtime.function_call_options.as_attrs()
         outputs = [each.type for each in definition.signature.output_arg]
@@ -227,6 +242,24 @@ class Inside:
     def _look(self, variable: _Variable, handle: Any) -> Any:
         with tf.device(variable.device):
             return self._make(dataclasses.replace(variable, handle=handle))
+
+
+@contextlib.contextmanager
+def _options(runtime: Any, options: Any) -> Iterator[None]:
+    """Call functions with these options for as long as the context lasts."""
+    before = runtime.function_call_options
+    runtime.function_call_options = options
+    try:
+        yield
+    finally:
+        runtime.function_call_options = before
+
+
+def _without_optimizer(options: Any) -> Any:
+    """Return such options with which a graph runs as it was traced; calls in it say for themselves how they are optimized."""
+    config = config_pb2.ConfigProto.FromString(options.config_proto_serialized)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return context.FunctionCallOptions(options.executor_type, config)
 
 
 def _ops_in(name: str, seen: set[str]) -> set[str]:

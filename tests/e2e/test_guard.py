@@ -307,6 +307,49 @@ def test_detect_names_the_variable_and_changes_nothing(server: Server, tmp_path:
     assert "Adam/sequential_dense_kernel_momentum has norm" in err
 
 
+NORMALIZED = """
+import os, signal, keras, numpy as np, tensorflow as tf
+layers = keras.layers
+if "{model}" == "recurrent":
+    model = keras.Sequential([keras.Input((8, 1)), layers.LSTM(6), layers.Dense(1)])
+else:
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(24, activation="relu"), layers.BatchNormalization(), layers.Dense(1)])
+draw = np.random.default_rng(3)
+x = draw.normal(size=(160, 8)).astype("float32")
+y = x.sum(1, keepdims=True) / 8
+model.compile({optimizer}, "mse")
+class Dies(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if os.environ.get("DIE_AT") == str(epoch):
+            os.kill(os.getpid(), signal.SIGKILL)
+class Tells(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print(epoch, b"".join(v.numpy().tobytes() for v in [*model.variables, *model.optimizer.variables]).hex()[-64:], flush=True)
+model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=[Tells(), Dies()])
+print(b"".join(v.numpy().tobytes() for v in model.variables).hex())
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("dense", "keras.optimizers.SGD(1e-2, momentum=0.9)"), ("recurrent", "keras.optimizers.Lion(1e-3)")]
+)
+def test_a_run_with_the_guard_has_the_bits_of_one_without_also_where_it_is_killed(
+    model: str, optimizer: str, server: Server, tmp_path: Path
+) -> None:
+    """TensorFlow sums in another order where it does not know the shapes of variables: not told, it had other bits, in silence."""
+    (tmp_path / "program.py").write_text(NORMALIZED.format(model=model, optimizer=optimizer))
+    whole = server.bare("program.py", cwd=tmp_path)
+
+    guarded = server.detrain("run", "--ckpt", "whole", "--guard", "detect", "program.py", cwd=tmp_path)
+    for place in ("0", "1"):
+        assert server.detrain("run", "--guard", "detect", "program.py", cwd=tmp_path, DIE_AT=place).status == -9
+    killed = server.detrain("run", "--guard", "detect", "program.py", cwd=tmp_path)
+
+    assert guarded.out == whole.out
+    assert killed.status == 0, killed.err
+    assert killed.out.splitlines() == whole.out.splitlines()[-len(killed.out.splitlines()) :]
+
+
 def test_masks_that_a_recurrent_cell_keeps_are_as_if_nothing_had_been(server: Server, tmp_path: Path) -> None:
     """Drawn in the first step of an epoch, which is among those that are run again; the generator's state tells how often."""
     call = "        a, _ = cell(a, [tf.zeros((5, 5))] * 2, training=True)\n"
