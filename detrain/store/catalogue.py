@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 import tempfile
 from collections.abc import Iterable
@@ -139,10 +140,11 @@ class Catalogue:
     def newest(self, program: str) -> Choice | None:
         """Return the newest checkpoint of the newest run of a program from which it can be resumed; None if there is none at all.
 
-        Raises CheckpointDamaged if there are some and none is good, CheckpointTooNew or StoreError where it cannot be told.
+        Raises CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError where it cannot be told.
         """
         mine = [entry for entry in self.entries() if entry.program == program]
         mine = [entry for entry in mine if entry.run == mine[-1].run]
+        self._refuse_if_gone(program, mine[-1].run if mine else 0)
         good: dict[Path, str] = {}
         bad: dict[Path, CheckpointDamaged] = {}
         for entry in reversed(mine):
@@ -163,7 +165,23 @@ class Catalogue:
                 f"none of the {len(bad)} checkpoints of {program!r} in {str(self.folder)!r} is good",
                 "start anew with --fresh; the damaged files stay where they are",
             )
+        if mine:
+            raise CheckpointDamaged(
+                f"the checkpoints of {program!r} in {str(self.folder)!r} lie inside of an epoch, and that of its start is gone",
+                "bring it back, or start anew with --fresh",
+            )
         return None
+
+    def _refuse_if_gone(self, program: str, run: int) -> None:
+        """Raise CheckpointDamaged if a later run than this one has written checkpoints, of which none is there any more."""
+        for path in self.folder.glob(f"{glob.escape(program)}-r*.manifest"):
+            number = path.name.removeprefix(f"{program}-r").removesuffix(".manifest")
+            listed = list(self.manifest(program, int(number)).digests()) if number.isdecimal() and int(number) > run else []
+            if listed:
+                raise CheckpointDamaged(
+                    f"the checkpoints of {program!r} are gone from {str(self.folder)!r}: its manifest lists {listed[-1]!r} last",
+                    "bring them back, or start anew with --fresh",
+                )
 
     def adopt(self, choice: Choice) -> None:
         """Go on from a choice: list what was confirmed and not listed, and put aside what is damaged. Raises StoreError."""

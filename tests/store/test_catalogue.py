@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.cli.ckpt import command as ckpt
-from detrain.errors import StoreError
+from detrain.errors import CheckpointDamaged, StoreError
 from detrain.runtime.cursor import Cursor
 from detrain.store.catalogue import Catalogue, Entry, parse_name, stations
 from tests.store.homes import state
@@ -290,3 +290,23 @@ def test_a_home_that_cannot_be_made_is_an_error_of_the_store(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"):
         Catalogue(tmp_path / "file" / "home").create()
+
+
+def test_a_home_whose_checkpoints_are_gone_is_no_new_one(catalogue):
+    for cursor in (epoch(1), epoch(2)):
+        catalogue.save("train", 1, cursor, state(cursor))
+    for entry in catalogue.entries():
+        entry.path.unlink()
+
+    with pytest.raises(CheckpointDamaged, match="its manifest lists 'train-r1-p0-e00002"):
+        catalogue.newest("train")
+    assert catalogue.newest("other") is None
+
+
+def test_checkpoints_inside_of_an_epoch_whose_start_is_gone_are_refused(catalogue):
+    for cursor in (epoch(1), load(1, 2)):
+        catalogue.save("train", 1, cursor, state(cursor))
+    catalogue.path("train", 1, epoch(1)).unlink()
+
+    with pytest.raises(CheckpointDamaged, match="inside of an epoch, and that of its start is gone"):
+        catalogue.newest("train")
