@@ -13,11 +13,12 @@ import msgspec
 
 from detrain.cli.export import command as export_command
 from detrain.cli.printing import console
-from detrain.errors import DetrainError, StoreError
+from detrain.errors import CheckpointDamaged, DetrainError, StoreError
 from detrain.runtime.digest import digest_array
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
 from detrain.store.compare import compare
+from detrain.store.manifest import Manifest
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -122,7 +123,7 @@ def show(as_json: bool, place: Path) -> int:
 @_json
 @_place
 def verify_checkpoints(as_json: bool, place: Path) -> int:
-    """Check every digest of a checkpoint, or of all in a folder, and the manifest; the exit status tells whether all are good.
+    """Check every digest of a checkpoint, or of all in a folder, also against the manifest; the exit status tells if all are good.
 
     \b
     Example:
@@ -139,6 +140,11 @@ def verify_checkpoints(as_json: bool, place: Path) -> int:
                 continue
             rows.append({"file": path.name, "good": False, "error": error.what})
             status = error.exit_code
+    for manifest in sorted(place.glob("*.manifest")) if place.is_dir() else ():
+        listed = list(Manifest(manifest).digests())
+        if listed and not (place / listed[-1]).exists():
+            rows.append({"file": listed[-1], "good": False, "error": f"is gone; {manifest.name} lists it last"})
+            status = CheckpointDamaged.exit_code
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:

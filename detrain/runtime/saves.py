@@ -17,6 +17,7 @@ from detrain.runtime.digest import ToArray
 from detrain.runtime.journal import Journal
 from detrain.runtime.metric import find_metric
 from detrain.store import Catalogue, Snapshot
+from detrain.store.lock import Lock
 from detrain.store.writer import LARGE_BYTES, Writer
 
 _FROM_S: Final = 5.0
@@ -54,6 +55,7 @@ class Saves:
     def __init__(self, config: Config, catalogue: Catalogue, journal_bytes: int | None) -> None:
         self._config, self._catalogue = config, catalogue
         self.writer = Writer()
+        self._lock = Lock(catalogue.folder, config.program)
         path = catalogue.folder / f"{config.program}-r{config.run}.journal"
         if journal_bytes is None:  # left by a run that was killed before its first checkpoint: perhaps of other data
             path.unlink(missing_ok=True)
@@ -82,6 +84,7 @@ class Saves:
         """Write a checkpoint, a large one in the background."""
         sizes = (array.nbytes for array in (*snapshot.tensors.values(), *snapshot.arrays.values()))
         is_large = sum(sizes) >= LARGE_BYTES
+        self._lock.renew()
         self.settle()  # or what went wrong with the save before would cost this one
         try:
             self.journal.flush()

@@ -2,6 +2,9 @@
 
 The lock is the kernel's (a POSIX record lock): it dies with its process, however that ends, is kept across `exec`, is not handed
 down to children, and works over NFS as far as its lock service does. The file says who holds it, for the message alone.
+
+Such a lock is lost where its process opens and closes the file once more: a program that copies its checkpoints. So it is taken
+again before each save; if another run has taken it meanwhile, this one ends without having written anything.
 """
 
 from __future__ import annotations
@@ -41,10 +44,7 @@ def hold(folder: Path, program: str) -> bool:
     except BlockingIOError as error:
         said = os.pread(descriptor, 4096, 0)
         os.close(descriptor)
-        raise HomeInUse(
-            f"{program!r} is running with checkpoints in {str(folder)!r} already: {_shown(said)}",
-            "wait for it or end it, or give another folder with --ckpt DIR",
-        ) from error
+        raise _in_use(folder, program, said) from error
     except OSError as error:
         report.warn(f"{str(folder)!r} knows no locks ({error.strerror or error}): see that no second run writes there")
         return False
@@ -53,6 +53,33 @@ def hold(folder: Path, program: str) -> bool:
     os.pwrite(descriptor, msgspec.json.encode(holder), 0)
     os.set_inheritable(descriptor, True)  # the process becomes the program, and keeps the lock as long as this stays open
     return True
+
+
+class Lock:
+    """The lock of a program in a folder, which this process holds."""
+
+    def __init__(self, folder: Path, program: str) -> None:
+        self._folder, self._program = folder, program
+        self._descriptor: int | None = None
+
+    def renew(self) -> None:
+        """Take it again. Raises HomeInUse if another process holds it by now."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._folder / f".{self._program}.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            assert self._descriptor is not None
+            raise _in_use(self._folder, self._program, os.pread(self._descriptor, 4096, 0)) from error
+        except OSError:  # the file system knows no locks, as the run was told; or the folder is gone, as the save will tell
+            pass
+
+
+def _in_use(folder: Path, program: str, said: bytes) -> HomeInUse:
+    return HomeInUse(
+        f"{program!r} is running with checkpoints in {str(folder)!r} already: {_shown(said)}",
+        "wait for it or end it, or give another folder with --ckpt DIR",
+    )
 
 
 def _shown(said: bytes) -> str:

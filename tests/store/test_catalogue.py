@@ -310,3 +310,14 @@ def test_checkpoints_inside_of_an_epoch_whose_start_is_gone_are_refused(catalogu
 
     with pytest.raises(CheckpointDamaged, match="inside of an epoch, and that of its start is gone"):
         catalogue.newest("train")
+
+
+def test_verify_names_the_newest_checkpoint_if_it_is_gone(catalogue):
+    for cursor in (epoch(1), epoch(2)):
+        catalogue.save("train", 1, cursor, state(cursor))
+    catalogue.path("train", 1, epoch(2)).unlink()
+
+    result = CliRunner().invoke(ckpt, ["verify", str(catalogue.folder)], standalone_mode=False)
+
+    assert result.return_value == CheckpointDamaged.exit_code
+    assert "train-r1-p0-e00002-e000000.h5  is gone; train-r1.manifest lists it last" in result.output

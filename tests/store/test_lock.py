@@ -1,0 +1,55 @@
+"""The lock of a checkpoint home, where its process opens and closes the file once more: POSIX takes the lock away then."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detrain.errors import HomeInUse
+from detrain.store.lock import Lock, hold
+
+OTHER = """
+import sys
+from pathlib import Path
+from detrain.errors import HomeInUse
+from detrain.store.lock import hold
+try:
+    hold(Path(sys.argv[1]), "train")
+    print("held", flush=True)
+except HomeInUse:
+    print("refused", flush=True)
+sys.stdin.read()
+"""
+
+
+def other(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """Another process that wants the lock, and what became of that."""
+    process = subprocess.Popen([sys.executable, "-c", OTHER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def test_a_lock_that_the_program_has_lost_is_taken_again(tmp_path: Path) -> None:
+    hold(tmp_path, "train")
+    (tmp_path / ".train.lock").read_bytes()
+    Lock(tmp_path, "train").renew()
+
+    process, said = other(tmp_path)
+    process.communicate("")
+
+    assert said == "refused"
+
+
+def test_a_run_whose_lock_another_one_has_taken_ends(tmp_path: Path) -> None:
+    hold(tmp_path, "train")
+    lock = Lock(tmp_path, "train")
+    lock.renew()
+    (tmp_path / ".train.lock").read_bytes()
+
+    process, said = other(tmp_path)
+    assert said == "held"
+    with pytest.raises(HomeInUse, match=f"process {process.pid} on "):
+        lock.renew()
+    process.communicate("")
+    lock.renew()
