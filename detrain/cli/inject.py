@@ -192,10 +192,12 @@ def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
 def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experiment, folder: Path | None = None) -> Trial:
     """Run one fault beside its golden run. Raises FaultNotFired, FaultInvalid."""
     golden = subject.golden(experiment)
+    # No step before the fault could tell whether the site changes bits. First, as the files that are left shall be the trial's.
+    in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
     done = subject.trial(experiment, folder)
     is_equal = same_before(golden, done, experiment.at)
     if not is_equal:  # putting the site in place has changed bits (a fusion that is not made), or there is no step that could tell
-        in_place = subject.unarmed(experiment)
+        in_place = in_place or subject.unarmed(experiment)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
         golden = golden if is_equal else in_place
     if done.fired is None and not (done.is_armed and not done.is_whole and "detrain: error: " not in done.error):

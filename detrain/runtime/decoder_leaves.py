@@ -95,8 +95,8 @@ class Leaves:
     def _decode_same(self, node: list[Item], current: Any, path: str) -> Any:
         _kind, digest, form = node
         found = self._sources[digest]
-        if form == "tensor" and found:
-            return found[0]
+        if form == "tensor" and found:  # the live one, which has its attributes
+            return next((tensor for tensor in found if tensor is current), found[0])
         if not found and isinstance(current, np.ndarray) and digest_array(current) == digest:
             return current
         if not found:
