@@ -185,7 +185,7 @@ class _Walk:
                     return None
                 is_bar = place in _NAMED.get(kind, ()) and str(one[1]).replace(":", ".").startswith(_BARS)
                 for (key, value), (other_key, other_value) in zip(*pair, strict=True):
-                    if is_bar and key == other_key and key in _OF_TIME:
+                    if is_bar and type(key) is str and key == other_key and key in _OF_TIME:
                         continue
                     step = _step(key, is_key=kind in _MAPPINGS)
                     found += [(key, other_key, step), (value, other_value, step)]

@@ -311,7 +311,7 @@ NORMALIZED = """
 import os, signal, keras, numpy as np, tensorflow as tf
 layers = keras.layers
 if "{model}" == "recurrent":
-    model = keras.Sequential([keras.Input((8, 1)), layers.LSTM(6), layers.Dense(1)])
+    model = keras.Sequential([keras.Input((8, 1)), layers.LSTM(12, recurrent_dropout=0.1), layers.Dense(1)])
 else:
     model = keras.Sequential([keras.Input((8,)), layers.Dense(24, activation="relu"), layers.BatchNormalization(), layers.Dense(1)])
 draw = np.random.default_rng(3)

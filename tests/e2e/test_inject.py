@@ -52,6 +52,7 @@ else:
         for batch in range(4):
             value = step(tf.constant(x[batch * 16:][:16]), tf.constant(y[batch * 16:][:16]))
         print(epoch, float(value))
+    np.save("kernel.npy", model.layers[-1].kernel.numpy())
 """
 
 
@@ -183,6 +184,16 @@ def test_the_golden_run_is_the_program_without_faults(folder: Path) -> None:
     for line in bare.out.splitlines():
         epoch, value = line.split()
         assert np.float32(losses[int(epoch), 3]) == np.float32(value)
+
+
+@pytest.mark.parametrize("at", ["1:0", "1:1"])
+def test_files_that_the_program_writes_are_the_trials(at: str, folder: Path) -> None:
+    """At the first step of an epoch a run without the fault is made, too: it comes first."""
+    assert _command(folder, "run", "--bare", "program.py", *PLAIN).status == 0
+    golden = (folder / "kernel.npy").read_bytes()
+    _injected(folder, PLAIN, "--model", "SET:100", "--site", "fc", "--stage", "forward", "--at", at, "--ckpt", "files")
+
+    assert (folder / "kernel.npy").read_bytes() != golden
 
 
 def test_an_infinite_value_in_the_forward_pass_shows_in_the_same_step(folder: Path) -> None:

@@ -747,6 +747,8 @@ masking = keras.layers.Masking()
 optimizer = keras.optimizers.SGD(1e-2)
 template = tf.constant([[0.25]])
 template.info = ("template", [0])  # TensorLayer finds the outputs of its models so
+large = [tf.zeros([1 << 19]), tf.zeros([1 << 19])]
+large[0].number, large[1].number = 0, 1
 last, masked = tf.constant(0.0), None
 for epoch in range(4):
     for step, (a, b) in enumerate(data):
@@ -759,7 +761,7 @@ for epoch in range(4):
         last, masked = tf.identity(loss), fed
         last.step, last.origin = step, [last, template]
         die(f"{epoch}:{step}")
-    kept = last.origin[0] is last and last.origin[1] is template
+    kept = last.origin[0] is last and last.origin[1] is template and [each.number for each in large] == [0, 1]
     print(f"epoch {epoch} loss {float(loss)!r} {before} {template.info} {kept}", flush=True)
 show(*net.variables)
 """,
