@@ -48,8 +48,8 @@ class Leaves:
         self._made: dict[int, object] = {}
         self._claimed: dict[int, object] = {}
         self._is_inside = False
-        arrays: list[Any] = [node[1] if node[0] == "annotated" else node for node in self._nodes]
-        self._sources = {node[1]: self._find_arrays(node[1]) for node in arrays if node[0] == "same"}
+        plain = [node[1] if node[0] == "annotated" else node for node in self._nodes]
+        self._sources = {node[1]: self._find_arrays(node[1]) for node in plain if node[0] == "same"}
         self._reserved = {id(array) for found in self._sources.values() for array in found}
         """Large arrays that are wanted as they are: filling one in place would lose it."""
         self.missing: list[str] = []
