@@ -23,8 +23,8 @@ import xxhash
 from detrain.errors import DetrainError
 from detrain.faults.artifact import parse_fault, read_fault
 from detrain.runtime.digest import digest_bytes
-from detrain.runtime.journal import Journal, read_batches
 from detrain.store import read, read_meta, verify
+from detrain.store.journal import Journal, read_batches
 from detrain.store.manifest import Manifest
 from detrain.store.trailer import Trailer
 from detrain.structure import read_info

@@ -18,10 +18,13 @@ from detrain.runtime.digest import digest_array
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
 from detrain.store.compare import compare
+from detrain.store.journal import Ends
 from detrain.store.manifest import Manifest
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_ILLEGIBLE = "lines that are damaged, or were torn by a crash: {}; what they listed is confirmed by its own digests alone"
 
 
 @click.group(name="ckpt")
@@ -123,35 +126,48 @@ def show(as_json: bool, place: Path) -> int:
 @_json
 @_place
 def verify_checkpoints(as_json: bool, place: Path) -> int:
-    """Check every digest of a checkpoint, or of all in a folder, also against the manifest; the exit status tells if all are good.
+    """Check every digest of a checkpoint, or of all in a folder, there also what the manifest and the journal say of them.
+
+    The exit status tells if all are good.
 
     \b
     Example:
       detrain ckpt verify ckpt
     """
-    rows, status = [], 0
+    rows: list[dict[str, Any]] = []
+    status = 0
+    ends: dict[Path, Ends] = {}
     for path in _files(place):
         try:
             entry = parse_name(path)
             digest = verify(path) if entry is None else Catalogue(path.parent).confirm(entry)
+            if entry is not None and place.is_dir():
+                journal = Catalogue(place).journal(entry.program, entry.run)
+                if journal not in ends:
+                    ends[journal] = Ends.of(journal)
+                ends[journal].require(read_meta(path).journal_bytes)
             rows.append({"file": path.name, "good": True, "digest": digest})
         except DetrainError as error:
             if not path.exists():  # a run has deleted it meanwhile
                 continue
             rows.append({"file": path.name, "good": False, "error": error.what})
             status = error.exit_code
-    for manifest in sorted(place.glob("*.manifest")) if place.is_dir() else ():
-        listed = list(Manifest(manifest).digests())
+    for path in sorted(place.glob("*.manifest")) if place.is_dir() else ():
+        manifest = Manifest(path)
+        listed = list(manifest.digests())
         if listed and not (place / listed[-1]).exists():
-            rows.append({"file": listed[-1], "good": False, "error": f"is gone; {manifest.name} lists it last"})
+            rows.append({"file": listed[-1], "good": False, "error": f"is gone; {path.name} lists it last"})
             status = CheckpointDamaged.exit_code
+        if manifest.illegible():
+            rows.append({"file": path.name, "good": True, "note": _ILLEGIBLE.format(manifest.illegible())})
+    if not rows:
+        raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
         for row in rows:
-            click.echo(f"good  {row['file']}  {row['digest']}" if row["good"] else f"BAD   {row['file']}  {row['error']}")
-        if not rows:
-            click.echo(f"no checkpoints in {place}")
+            word = "note" if "note" in row else "good" if row["good"] else "BAD "
+            click.echo(f"{word}  {row['file']}  {row.get('note') or row.get('digest') or row['error']}")
     return status
 
 
@@ -183,7 +199,8 @@ def _files(place: Path) -> list[Path]:
     if place.is_dir():
         return [entry.path for entry in Catalogue(place).entries()]
     if not place.is_file():
-        raise StoreError(f"no file or folder {str(place)!r}", "give a checkpoint, or a folder that holds some")
+        what = "is neither a file nor a folder" if place.exists() else "is not there"
+        raise StoreError(f"{str(place)!r} {what}", "give a checkpoint, or a folder that holds some")
     return [place]
 
 

@@ -13,10 +13,10 @@ import msgspec
 from detrain.cli.programs import PROGRAM_SETTINGS, Program
 from detrain.errors import StoreError, UsageError
 from detrain.runtime.cursor import Cursor
-from detrain.runtime.journal import Address, read_batches
 from detrain.store import Catalogue, Entry, read
 from detrain.store.catalogue import parse_name
 from detrain.store.compare import Difference, compare
+from detrain.store.journal import Address, read_batches
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Run:
                     f"{str(place)!r} holds checkpoints of {len(programs)} programs: {', '.join(programs) or 'none'}",
                     "give a folder with those of one program, or the PROGRAM-rRUN.journal of the run",
                 )
-            journal = place / f"{programs[0]}-r{entries[-1].run}.journal"
+            journal = Catalogue(place).journal(programs[0], entries[-1].run)
         if not journal.is_file() or journal.suffix != ".journal":
             raise StoreError(f"no run at {str(place)!r}", "give a checkpoint home, a PROGRAM-rRUN.journal in one, or a checkpoint")
         program, _, number = journal.stem.rpartition("-r")

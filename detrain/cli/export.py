@@ -19,7 +19,7 @@ from detrain.errors import StoreError, UsageError
 from detrain.runtime.digest import Array, raw_bytes
 from detrain.runtime.dtypes import dtype_name, is_extension
 from detrain.store import Meta, read
-from detrain.store.catalogue import parse_name
+from detrain.store.catalogue import is_ours
 from detrain.store.sink import Sink, exporting
 
 _FORMATS: Final = {"keras": ".weights.h5", "npz": ".npz", "safetensors": ".safetensors"}
@@ -53,8 +53,8 @@ def command(file: Path, form: str, output: Path | None, match: str) -> int:
     """
     snapshot = read(file)
     target = output or file.with_suffix(_FORMATS[form])
-    if parse_name(target) is not None:
-        raise UsageError(f"{target.name!r} is the name of a checkpoint", "give another file with --output")
+    if is_ours(target):
+        raise UsageError(f"{target.name!r} is the name of a file that detrain works with", "give another file with --output")
     if form == "keras":
         for path, weights in models.choose(file, snapshot, match, output):
             _write(path, partial(models.write, weights=weights, tensors=snapshot.tensors))

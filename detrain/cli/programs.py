@@ -17,12 +17,11 @@ from detrain.errors import NoStructure, ProgramNotFound, StructureInvalid, Usage
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
 from detrain.runtime.digest import digest_source
+from detrain.store.catalogue import INFO_NAME
 from detrain.structure import Structure, read_info
 
 PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options after PROGRAM belong to the program."""
-
-INFO_NAME: Final = "inst.info"
 
 
 class FileThenProgram(click.Command):

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from detrain.cli.printing import shown
-from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
 from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
@@ -21,6 +21,7 @@ from detrain.runtime.config import RESTARTED, VARIABLE, Config, Every, Mode
 from detrain.runtime.environment import base_environment, compare, options_of_python, variables
 from detrain.runtime.loaders import cannot_seek
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
+from detrain.store.catalogue import INFO_NAME
 from detrain.store.lock import hold
 
 DEFAULT_SEED = 0
@@ -218,7 +219,7 @@ def _resuming(config: Config, choice: Choice, meta: Meta, seed: int | None) -> C
 
 def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
     """Say whether batches are loaded again, and why. Raises CannotSeek where a seek was asked for and would not be exact."""
-    is_inside = entry.cursor.cut in ("load", "batch")
+    is_inside = entry.cursor.is_inside
     why = "--loader forward" if mode == "forward" else meta.forward
     if mode == "seek" and meta.forward:
         raise cannot_seek(meta.forward)

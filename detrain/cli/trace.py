@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.programs import INFO_NAME, PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.run import DEFAULT_SEED, become, new_config
 from detrain.errors import UsageError
 from detrain.runtime.config import Every, Trace
 from detrain.store import Catalogue
+from detrain.store.catalogue import INFO_NAME
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)

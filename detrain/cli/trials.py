@@ -21,7 +21,7 @@ import msgspec
 import xxhash
 
 from detrain.cli.children import dying_with_this, scratch_folder
-from detrain.cli.programs import INFO_NAME, Program, info_owner
+from detrain.cli.programs import Program, info_owner
 from detrain.errors import DetrainError, FaultInvalid
 from detrain.faults.experiment import VARIABLE, Alarm, Cursor, Experiment, Firing, written
 from detrain.faults.sites import Site
@@ -29,7 +29,7 @@ from detrain.runtime import report
 from detrain.runtime.environment import base_environment
 from detrain.runtime.experiment import Log, Step
 from detrain.store import Catalogue, Entry, read_meta
-from detrain.store.catalogue import stations
+from detrain.store.catalogue import INFO_NAME, stations
 
 _NEVER: Final = "1000000000"
 _ALL: Final = "1000000000"
@@ -285,8 +285,8 @@ def link(entries: Sequence[Entry], before: Cursor, home: Path) -> None:
                 os.link(entry.path, home / entry.path.name)
             except OSError:
                 shutil.copyfile(entry.path, home / entry.path.name)
-    journal = f"{chosen[-1].program}-r{chosen[-1].run}.journal"
-    shutil.copyfile(chosen[-1].path.with_name(journal), home / journal)
+    journal = Catalogue(chosen[-1].path.parent).journal(chosen[-1].program, chosen[-1].run)
+    shutil.copyfile(journal, home / journal.name)
 
 
 def _before(entries: Sequence[Entry], cursor: Cursor) -> list[Entry]:

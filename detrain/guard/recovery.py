@@ -17,9 +17,9 @@ from detrain.runtime.config import RESTARTED, Config
 from detrain.runtime.cursor import NOTHING, Cursor
 from detrain.runtime.environment import options_of_python
 from detrain.runtime.files import Files
-from detrain.runtime.journal import Address
 from detrain.runtime.ring import CannotGoBackError, Moment, Ring
 from detrain.store import Catalogue
+from detrain.store.journal import Address
 
 
 class Recovery:

@@ -8,7 +8,7 @@ from typing import Final
 from detrain.errors import Diverged
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.digest import Array, ToArray, digest_value, raw_digest, size_bytes
-from detrain.runtime.journal import Address, Journal
+from detrain.store.journal import Address, Journal
 
 _MOST_UNDIGESTED: Final = 64
 _WAITING_BYTES: Final = 4 << 20

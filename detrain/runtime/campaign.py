@@ -20,9 +20,9 @@ from detrain.runtime.cursor import NOTHING
 from detrain.runtime.cursor import Cursor as Cut
 from detrain.runtime.digest import Array
 from detrain.runtime.experiment import ExperimentRun, Log
-from detrain.runtime.journal import Address
 from detrain.runtime.ring import CannotGoBackError, Moment
 from detrain.runtime.window import Window
+from detrain.store.journal import Address
 
 
 class Campaign(ExperimentRun):

@@ -38,6 +38,11 @@ class Cursor:
     batch: int
     cut: Cut = "epoch"
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether it lies inside of an epoch."""
+        return self.cut in ("load", "batch")
+
     def key(self) -> tuple[int, int, int, int, int]:
         """Sort key: the order in which a run reaches its cuts. Of one batch `load` comes before `batch`."""
         stage = _ORDER[self.cut]

@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from detrain.instrument.yields import PROBE
-from detrain.runtime.journal import Address
+from detrain.store.journal import Address
 
 
 class _Pulled:

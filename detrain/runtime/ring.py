@@ -30,11 +30,11 @@ from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
 from detrain.runtime.frames import user_frames
 from detrain.runtime.graph import shown
-from detrain.runtime.journal import Address
 from detrain.runtime.live import Live
 from detrain.runtime.positions import position
 from detrain.runtime.rng import Streams
 from detrain.runtime.stdlib_state import parts
+from detrain.store.journal import Address
 
 _HANDS_ON: Final = (enumerate, zip, itertools.islice)
 _OVER_DATA: Final = (type(iter([0])), type(iter((0,))), type(iter(range(0))))

@@ -14,9 +14,9 @@ from detrain.runtime import report
 from detrain.runtime.config import Config, Every
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.digest import ToArray
-from detrain.runtime.journal import Journal
 from detrain.runtime.metric import find_metric
 from detrain.store import Catalogue, Snapshot
+from detrain.store.journal import Journal
 from detrain.store.lock import Lock
 from detrain.store.writer import LARGE_BYTES, Writer
 
@@ -56,9 +56,10 @@ class Saves:
         self._config, self._catalogue = config, catalogue
         self.writer = Writer()
         self._lock = Lock(catalogue.folder, config.program)
-        path = catalogue.folder / f"{config.program}-r{config.run}.journal"
-        if journal_bytes is None:  # left by a run that was killed before its first checkpoint: perhaps of other data
-            path.unlink(missing_ok=True)
+        catalogue.manifest(config.program, config.run).require_file()
+        path = catalogue.journal(config.program, config.run)
+        if journal_bytes is None and path.is_file() and not path.is_symlink():
+            path.unlink()  # of a run that was killed before its first checkpoint, perhaps of other data
         self.journal = Journal(path, journal_bytes or 0)
         self.has_checkpoint = journal_bytes is not None
         self.last_at = time.monotonic()
@@ -137,4 +138,7 @@ class Saves:
     def _on_error(self, error: StoreError) -> None:
         if self._config.stops_on_save_error:
             raise error
-        report.warn(f"{error.what}; training goes on without this checkpoint, earlier ones are intact")
+        of_this_run = (self._config.program, self._config.run)
+        has_others = any((entry.program, entry.run) == of_this_run for entry in self._catalogue.entries())
+        others = "earlier ones are intact" if has_others else "and there is no earlier one in the folder"
+        report.warn(f"{error.what}; training goes on without this checkpoint, {others}")

@@ -40,7 +40,6 @@ from detrain.runtime.experiment import ExperimentRun
 from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.identity import Identity, statements_before
-from detrain.runtime.journal import Address
 from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
 from detrain.runtime.losses import Losses
 from detrain.runtime.metric import accuracies
@@ -54,6 +53,7 @@ from detrain.runtime.trial import Trial
 from detrain.runtime.window import Window
 from detrain.store import Catalogue, Meta, Snapshot, opened, read_meta
 from detrain.store.catalogue import cursor_of
+from detrain.store.journal import Address
 from detrain.tracer.confirmation import Confirmation
 
 
@@ -429,7 +429,7 @@ class Session:
     def _aim(self) -> None:
         """Find out how many batches of this epoch are only to be loaded, or go to the cut at once."""
         cursor = self._stations[0][1]
-        is_here = cursor.epoch == self._epoch and cursor.cut in ("load", "batch")
+        is_here = cursor.epoch == self._epoch and cursor.is_inside
         self._pass_until = cursor.batch if is_here else sys.maxsize
         if is_here and cursor.cut == "load" and self._batch == 0 and cursor in self._sought:
             self._batch = cursor.batch

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import FrameType
 
 from detrain.runtime.codec import Baseline
-from detrain.runtime.journal import Address
 from detrain.runtime.ring import Moment, Ring
+from detrain.store.journal import Address
 
 
 class Window(Ring):

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,14 @@ from typing import Final
 from detrain.errors import CheckpointDamaged, StoreError
 from detrain.runtime import report
 from detrain.runtime.cursor import Cursor, Cut
+from detrain.store.journal import Ends
 from detrain.store.layout import write
 from detrain.store.manifest import Manifest
 from detrain.store.reader import read_meta, verify
 from detrain.store.snapshot import Meta, Snapshot
+
+INFO_NAME: Final = "inst.info"
+"""Where a home keeps what was inferred of its program."""
 
 _CUTS: Final[dict[str, Cut]] = {"e": "epoch", "l": "load", "b": "batch", "z": "end"}
 _LETTERS: Final = {cut: letter for letter, cut in _CUTS.items()}
@@ -50,6 +54,11 @@ def parse_name(path: Path) -> Entry | None:
     return entry if _name(entry.program, entry.run, cursor) == path.name else None
 
 
+def is_ours(path: Path) -> bool:
+    """Return whether a file in a checkpoint home by this name is one that runs live on."""
+    return parse_name(path) is not None or path.name == INFO_NAME or path.suffix in (".journal", ".manifest", ".changes", ".lock")
+
+
 def _name(program: str, run: int, cursor: Cursor) -> str:
     return f"{program}-r{run}-p{cursor.phase}-e{cursor.epoch:05d}-{_LETTERS[cursor.cut]}{cursor.batch:06d}.h5"
 
@@ -66,12 +75,16 @@ def cursor_of(meta: Meta) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The checkpoint to resume from, on its way through `stations` (itself last), and newer ones that are damaged."""
+    """The checkpoint to resume from, on its way through `stations` (itself last), and why not from a newer one.
+
+    `damaged` are bad, `stranded` good, but without what they rest on: one of those, or records of the journal.
+    """
 
     entry: Entry
     stations: tuple[Entry, ...]
     digest: str
-    damaged: tuple[Path, ...]
+    damaged: tuple[Path, ...] = ()
+    stranded: tuple[Path, ...] = ()
 
 
 class Catalogue:
@@ -106,6 +119,10 @@ class Catalogue:
     def path(self, program: str, run: int, cursor: Cursor) -> Path:
         """Return the file name of a checkpoint, for example `train-r1-p0-e00003-e000000.h5`."""
         return self.folder / _name(program, run, cursor)
+
+    def journal(self, program: str, run: int) -> Path:
+        """Return the file name of a run's journal."""
+        return self.folder / f"{program}-r{run}.journal"
 
     def manifest(self, program: str, run: int) -> Manifest:
         """Return the manifest of a run."""
@@ -145,32 +162,57 @@ class Catalogue:
         mine = [entry for entry in self.entries() if entry.program == program]
         mine = [entry for entry in mine if entry.run == mine[-1].run]
         self._refuse_if_gone(program, mine[-1].run if mine else 0)
+        if not mine:
+            return None
+        ends = Ends.of(self.journal(program, mine[-1].run))
+        usable = mine
         good: dict[Path, str] = {}
-        bad: dict[Path, CheckpointDamaged] = {}
+        bad: list[Path] = []
+        cut_off: CheckpointDamaged | None = None
+        """The journal lacks records that a checkpoint rests on."""
         for entry in reversed(mine):
-            way = stations(mine, entry)
-            if entry.cursor.cut in ("load", "batch") and entry.cursor.epoch > 0 and len(way) < 2:
+            while entry in usable and not _lacks_start(way := stations(usable, entry)):
+                damaged = [station for station in way if station.path not in good and not self._is_good(station, good)]
+                if not damaged:
+                    break
+                bad += [station.path for station in damaged]
+                usable = [entry for entry in usable if entry not in damaged]  # there may be another way
+            else:
                 continue
-            for station in way:
-                if station.path not in good and station.path not in bad:
-                    try:
-                        good[station.path] = self.confirm(station)
-                    except CheckpointDamaged as error:
-                        bad[station.path] = error
-                        report.warn(error.what)
-            if all(station.path in good for station in way):
-                return Choice(entry, tuple(way), good[entry.path], tuple(bad))
+            try:
+                ends.require(read_meta(entry.path).journal_bytes)
+            except CheckpointDamaged as error:
+                if cut_off is None:
+                    report.warn(error.what)
+                cut_off = error
+                continue
+            stranded = [newer.path for newer in usable[usable.index(entry) + 1 :]]
+            return Choice(entry, tuple(way), good[entry.path], tuple(bad), tuple(stranded))
+        raise self._nothing_left(program, len(mine), bad, cut_off)
+
+    def _is_good(self, entry: Entry, good: dict[Path, str]) -> bool:
+        """Check a checkpoint, and put its digest under the good ones, or say what is wrong with it."""
+        try:
+            good[entry.path] = self.confirm(entry)
+        except CheckpointDamaged as error:
+            report.warn(error.what)
+            return False
+        return True
+
+    def _nothing_left(self, program: str, count: int, bad: Sequence[Path], cut_off: CheckpointDamaged | None) -> CheckpointDamaged:
+        what = f"none of the {count} checkpoints of {program!r} in {str(self.folder)!r} can be gone on from"
         if bad:
-            raise CheckpointDamaged(
-                f"none of the {len(bad)} checkpoints of {program!r} in {str(self.folder)!r} is good",
-                "start anew with --fresh; the damaged files stay where they are",
+            others = count - len(bad)
+            rest = f", and {others} {'rests' if others == 1 else 'rest'} on {'it' if len(bad) == 1 else 'them'}" if others else ""
+            return CheckpointDamaged(
+                f"{what}: {len(bad)} {'is' if len(bad) == 1 else 'are'} damaged{rest}",
+                "bring back what is damaged, or start anew with --fresh; the files stay where they are",
             )
-        if mine:
-            raise CheckpointDamaged(
-                f"the checkpoints of {program!r} in {str(self.folder)!r} lie inside of an epoch, and that of its start is gone",
-                "bring it back, or start anew with --fresh",
-            )
-        return None
+        if cut_off is not None:
+            return CheckpointDamaged(f"{what}: {cut_off.what}", cut_off.todo)
+        return CheckpointDamaged(
+            f"{what}: they lie inside of an epoch, and that of its start is gone", "bring it back, or start anew with --fresh"
+        )
 
     def _refuse_if_gone(self, program: str, run: int) -> None:
         """Raise CheckpointDamaged if a later run than this one has written checkpoints, of which none is there any more."""
@@ -191,9 +233,12 @@ class Catalogue:
         if gone and gone[-1] == list(listed)[-1]:
             report.warn(f"{gone[-1]!r}, which the manifest lists last, is gone: going on from an earlier checkpoint")
         for path in choice.damaged:
-            with contextlib.suppress(OSError):
-                self._put_aside(manifest, path, "bad")
+            if self._put_aside(manifest, path, "bad"):
                 report.say(f"kept aside as {path.name}.bad")
+        # They would count as the newest, and what this run saves now would be pruned.
+        count = sum(self._put_aside(manifest, path, "stranded") for path in choice.stranded)
+        if count:
+            report.say(f"{count} newer, good by {'itself' if count == 1 else 'themselves'}, kept aside as NAME.stranded")
         if choice.entry.path.name not in listed:
             manifest.commit(choice.entry.path.name, choice.digest)
 
@@ -202,25 +247,32 @@ class Catalogue:
         manifest, names = self.manifest(program, run), []
         for entry in [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]:
             with contextlib.suppress(OSError, CheckpointDamaged):
-                if read_meta(entry.path).batches_done > batches_done:
-                    self._put_aside(manifest, entry.path, "suspect")
+                if read_meta(entry.path).batches_done > batches_done and self._put_aside(manifest, entry.path, "suspect"):
                     names.append(entry.path.name)
         return names
 
     @staticmethod
-    def _put_aside(manifest: Manifest, path: Path, kind: str) -> None:
+    def _put_aside(manifest: Manifest, path: Path, kind: str) -> bool:
+        """Rename a checkpoint, and return whether that could be done."""
         manifest.withdraw(path.name)
-        path.replace(path.with_name(f"{path.name}.{kind}"))
+        try:
+            path.replace(path.with_name(f"{path.name}.{kind}"))
+        except OSError:
+            return False
+        return True
 
     def prune(self, program: str, run: int, keep: int, keep_every: int = 0, keep_best: str = "") -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
 
         That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases the
-        newest of each earlier phase. With `keep_every`, those at the start of each so manieth epoch, and at the end of a phase,
+        newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too: no one
+        damaged file costs them all. With `keep_every`, those at the start of each so manieth epoch, and at the end of a phase,
         stay too; with `keep_best`, the first of those with the lowest metric, or the highest if it begins with `max:`.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
         kept = mine[max(len(mine) - keep, 0) :]
+        if keep > 1:
+            kept += _fallbacks(mine, kept)
         if keep_every:
             kept += [e for e in mine if e.cursor.cut == "end" or (e.cursor.cut == "epoch" and e.cursor.epoch % keep_every == 0)]
         if keep_best:
@@ -253,6 +305,27 @@ class Catalogue:
                     path.unlink()
 
 
+def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
+    """Return, for each checkpoint that all of the kept ones rest on, the newest before it that rests on none of its phase."""
+    ways = [stations(entries, entry) for entry in kept]
+    common = [station for station in ways[0] if all(station in way for way in ways)] if ways else []
+    found = []
+    for station in common:
+        for entry in reversed(entries[: entries.index(station)]):
+            way = stations(entries, entry)
+            if not _lacks_start(way) and (len(way) < 2 or way[-2].cursor.phase != entry.cursor.phase):
+                found.append(entry)
+                break
+    return found
+
+
+def _lacks_start(way: Sequence[Entry]) -> bool:
+    """Return whether the last of the stations lies inside of an epoch whose start has no checkpoint: nobody knows the way to it."""
+    target, before = way[-1], way[:-1]
+    starts = [entry.cursor.epoch for entry in before[-1:] if entry.cursor.phase == target.cursor.phase]
+    return target.cursor.is_inside and target.cursor.epoch > 0 and starts != [target.cursor.epoch]
+
+
 def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
     """Return the checkpoints at which a run that resumes from `target` stops on its way, `target` last.
 
@@ -269,7 +342,7 @@ def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
     result: list[Entry] = []
     for phase, last in sorted(newest.items()):
         start = starts.get((phase, last.cursor.epoch))
-        if last.cursor.cut in ("load", "batch") and start is not None:
+        if last.cursor.is_inside and start is not None:
             result.append(start)
         result.append(last)
     return result

@@ -19,6 +19,7 @@ import msgspec
 
 from detrain.errors import HomeInUse, StoreError
 from detrain.runtime import report
+from detrain.store.sink import open_regular, way_out
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -36,9 +37,9 @@ def hold(folder: Path, program: str) -> bool:
     """
     path = folder / f".{program}.lock"
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise StoreError(f"cannot open {str(path)!r}: {error.strerror or error}", "give another folder with --ckpt DIR") from error
+        raise StoreError(f"cannot open {str(path)!r}: {error.strerror or error}", way_out(error)) from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -66,7 +67,7 @@ class Lock:
         """Take it again. Raises HomeInUse if another process holds it by now."""
         try:
             if self._descriptor is None:
-                self._descriptor = os.open(self._folder / f".{self._program}.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._descriptor = open_regular(self._folder / f".{self._program}.lock", os.O_RDWR)
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             assert self._descriptor is not None

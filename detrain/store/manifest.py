@@ -10,7 +10,6 @@ as its own digests: the process may have been killed just before the line.
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ import msgspec
 import xxhash
 
 from detrain.errors import CheckpointTooNew, StoreError
+from detrain.store.sink import open_regular, read_regular, way_out
 
 MANIFEST_VERSION: Final = 1
 
@@ -61,15 +61,21 @@ class Manifest:
         if name in self.digests():
             self._append(_Line(name=name), is_flushed=True)
 
-    def _lines(self) -> list[_Line]:
+    def illegible(self) -> int:
+        """Return how many lines are not whole: damaged, or torn by a crash. Raises StoreError."""
+        return sum(_parsed(line) is None for line in read_regular(self.path, "manifest").split(b"\n") if line)
+
+    def require_file(self) -> None:
+        """See that lines can be appended. Raises StoreError, also where no file lies in its place."""
         try:
-            with io.FileIO(self.path) as file:  # not `open`, by which the program's own files are followed
-                data = file.readall()
+            os.close(open_regular(self.path, os.O_RDWR))
         except FileNotFoundError:
-            return []
+            pass
         except OSError as error:
-            raise StoreError(f"cannot read manifest {str(self.path)!r}: {error.strerror or error}", "make it readable") from error
-        lines = [line for line in map(_parsed, data.split(b"\n")) if line is not None]
+            raise self._cannot_write(error) from error
+
+    def _lines(self) -> list[_Line]:
+        lines = [line for line in map(_parsed, read_regular(self.path, "manifest").split(b"\n")) if line is not None]
         for line in lines:
             if line.version > MANIFEST_VERSION:
                 raise CheckpointTooNew(
@@ -80,7 +86,7 @@ class Manifest:
 
     def _append(self, line: _Line, *, is_flushed: bool) -> None:
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            descriptor = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             try:
                 size = os.fstat(descriptor).st_size
                 # The first line of the file, or the end of one that a crash has torn.
@@ -95,10 +101,10 @@ class Manifest:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise StoreError(
-                f"cannot write manifest {str(self.path)!r}: {error.strerror or error}",
-                "free space or make the folder writable, or give another with --ckpt DIR; checkpoints are intact",
-            ) from error
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> StoreError:
+        return StoreError(f"cannot write manifest {str(self.path)!r}: {error.strerror or error}", way_out(error))
 
 
 def _formatted(line: _Line) -> bytes:

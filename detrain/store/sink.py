@@ -6,17 +6,26 @@ kill the run. Here errors are kept until HDF5 is done, and raised then.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from detrain.errors import StoreError
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+
+class NotRegular(OSError):
+    """Where a file of detrain's belongs lies a link, a pipe, a folder or a device."""
+
 
 _LEFTOVER: Final = re.compile(r"\..+\.\d+\.export", re.ASCII | re.DOTALL)
 
@@ -146,3 +155,42 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
+    """Open a file and return its descriptor; no link is followed unless asked, and a pipe does not hold us up.
+
+    Raises OSError, NotRegular where the path leads to anything but a file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW), 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotRegular(errno.ELOOP, "it is a symbolic link, which is not followed") from error
+        if error.errno in (errno.EISDIR, errno.ENXIO):
+            raise NotRegular(error.errno, "it is no file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegular(errno.EINVAL, "it is no file")
+    return descriptor
+
+
+def read_regular(path: Path, kind: str) -> bytes:
+    """Return what is in a file, which is a `kind`; nothing if it is not there. Raises StoreError."""
+    try:
+        # Not `open`, by which the program's own files are followed.
+        with io.FileIO(open_regular(path, os.O_RDONLY, follows=True)) as file:
+            return file.readall()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        todo = way_out(error) if isinstance(error, NotRegular) else "make it readable"
+        raise StoreError(f"cannot read {kind} {str(path)!r}: {error.strerror or error}", todo) from error
+
+
+def way_out(error: OSError) -> str:
+    """Return what to do about a file in the checkpoint home that cannot be written."""
+    if isinstance(error, NotRegular):
+        return "put it out of the way: detrain has not made it; or give another folder with --ckpt DIR"
+    return "free space or make the folder writable, or give another with --ckpt DIR"

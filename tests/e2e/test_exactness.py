@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from detrain import errors
-from detrain.runtime.journal import read_batches
+from detrain.store.journal import read_batches
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import Result
 from tests.programs_marks import PROGRAMS, command, programs

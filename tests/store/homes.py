@@ -9,8 +9,8 @@ import numpy as np
 
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.digest import Array
-from detrain.runtime.journal import Journal
 from detrain.store import Catalogue, Meta, Snapshot, read
+from detrain.store.journal import Journal
 
 PROGRAM = "train"
 

@@ -24,8 +24,8 @@ from safetensors.numpy import load_file
 
 from detrain.cli.export import command as export
 from detrain.errors import CheckpointDamaged
-from detrain.runtime import journal, report
-from detrain.store import sink
+from detrain.runtime import report
+from detrain.store import journal, sink
 from tests.store.crashes import Call, Files, crash_states, pending, recording
 from tests.store.homes import PROGRAM, Run, resumed
 

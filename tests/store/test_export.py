@@ -121,11 +121,16 @@ def test_no_pipe_gives_way_to_a_file(checkpoint: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_no_checkpoint_is_overwritten(checkpoint: Path) -> None:
-    before = checkpoint.read_bytes()
-    with pytest.raises(UsageError, match="is the name of a checkpoint"):
-        CliRunner().invoke(command, ["--to", "npz", "-o", str(checkpoint), str(checkpoint)], catch_exceptions=False)
-    assert checkpoint.read_bytes() == before
+@pytest.mark.parametrize(
+    "name",
+    ["", "train-r1.manifest", "train-r1.journal", "train-r1.changes", ".train.lock", "inst.info", "train-r2-p0-e00001-e000000.h5"],
+)
+def test_nothing_that_runs_live_on_is_overwritten(checkpoint: Path, name: str) -> None:
+    target = checkpoint.with_name(name) if name else checkpoint
+    before = target.read_bytes() if target.exists() else None
+    with pytest.raises(UsageError, match="is the name of a file that detrain works with"):
+        CliRunner().invoke(command, ["--to", "npz", "-o", str(target), str(checkpoint)], catch_exceptions=False)
+    assert (target.read_bytes() if target.exists() else None) == before
 
 
 MODEL = WeightsFile(

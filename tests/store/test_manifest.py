@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.runtime import report
-from detrain.runtime.journal import read_batches
 from detrain.store import Catalogue, read, write
 from detrain.store.catalogue import parse_name
+from detrain.store.journal import read_batches
 from detrain.store.manifest import Manifest
 from tests.store.homes import PROGRAM, Run, epoch, resumed, same, state, with_small_arrays
 

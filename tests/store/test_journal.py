@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.runtime.journal import Journal
+from detrain.store.journal import Journal
 
 addresses = st.tuples(st.integers(0, 3), st.integers(0, 2**40), st.integers(0, 2**40))
 records = st.one_of(
@@ -117,7 +117,7 @@ def test_a_checkpoint_that_rests_on_damaged_records_is_refused(path):
     path.write_bytes(data)
     with opened(path, ends[0]):
         pass
-    with pytest.raises(CheckpointDamaged, match=f"whole up to byte {ends[0]}, the checkpoint rests on {ends[1]}"):
+    with pytest.raises(CheckpointDamaged, match=f"whole up to byte {ends[0]}; the checkpoint rests on {ends[1]}"):
         Journal(path, ends[1])
 
 
@@ -130,7 +130,7 @@ def test_a_length_that_is_no_end_of_a_record_is_refused(path, keep_bytes):
 
 
 def test_a_checkpoint_whose_journal_is_gone_is_refused(path):
-    with pytest.raises(CheckpointDamaged):
+    with pytest.raises(CheckpointDamaged, match="is gone; the checkpoint rests on 40 bytes"):
         Journal(path, 40)
     assert not path.exists()
 

@@ -24,7 +24,7 @@ import msgspec
 import xxhash
 
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.store.sink import sync_folder
+from detrain.store.sink import open_regular, read_regular, sync_folder, way_out
 
 JOURNAL_VERSION: Final = 1
 
@@ -44,6 +44,33 @@ Address = tuple[int, int, int]
 """(phase, epoch, batch)."""
 
 
+class Ends(set[int]):
+    """The lengths at which a journal ends with a whole record, 0 among them: up to there a checkpoint can rest on it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__({0})
+        self._path = path
+
+    @classmethod
+    def of(cls, path: Path) -> Ends:
+        """Read them from a journal, which need not be there. Raises StoreError, CheckpointTooNew."""
+        ends = cls(path)
+        with contextlib.suppress(CheckpointDamaged):  # the records before it stand
+            ends.update(end for end, _record in _records(path))
+        return ends
+
+    def require(self, count: int) -> None:
+        """Raise CheckpointDamaged if a checkpoint cannot rest on so many bytes."""
+        if count in self:
+            return
+        is_there = self._path.is_file()
+        found = f"damaged: whole up to byte {max(self)}" if is_there else "gone"
+        raise CheckpointDamaged(
+            f"journal {str(self._path)!r} is {found}; the checkpoint rests on {count} bytes of it",
+            "bring the file back, or start anew with --fresh (the old checkpoints stay)",
+        )
+
+
 class Journal:
     """The journal of one run. Reading keeps what lies beyond the resume point, to compare the re-run with."""
 
@@ -57,18 +84,14 @@ class Journal:
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
         self._in_order: list[Address] = []
-        ends = {0}
-        for end, (kind, *address, value) in _records(path) if path.exists() else ():
+        ends = Ends(path)
+        for end, (kind, *address, value) in _records(path):
             ends.add(end)
             if kind == "b":
                 self.batches[_address(address)] = value
             elif kind == "r":
                 self.streams[_address(address)] = value
-        if keep_bytes not in ends:
-            raise CheckpointDamaged(
-                f"journal {str(path)!r} is damaged: whole up to byte {max(ends)}, the checkpoint rests on {keep_bytes} bytes of it",
-                "bring the file back, or start anew with --fresh (the old checkpoints stay)",
-            )
+        ends.require(keep_bytes)
         self.size = keep_bytes
         """Length in bytes of the journal, records that wait included."""
         self._waiting = bytearray()
@@ -77,7 +100,7 @@ class Journal:
         self._is_cut = self._is_named = False
         self._lock = threading.Lock()  # a large checkpoint is written by a thread, which has the records before it written, too
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._cannot_write(error) from error
 
@@ -153,10 +176,7 @@ class Journal:
         self._written_at = time.monotonic()
 
     def _cannot_write(self, error: OSError) -> StoreError:
-        return StoreError(
-            f"cannot write journal {str(self._path)!r}: {error.strerror or error}",
-            "free space or make the folder writable, or give another with --ckpt DIR",
-        )
+        return StoreError(f"cannot write journal {str(self._path)!r}: {error.strerror or error}", way_out(error))
 
 
 def read_batches(path: Path) -> dict[Address, bytes]:
@@ -175,7 +195,7 @@ def _address(numbers: list[int]) -> Address:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[Any]]]:
-    data = path.read_bytes()
+    data = read_regular(path, "journal")
     offset = 0
     while offset + _FRAME.size <= len(data):
         length, checksum = _FRAME.unpack_from(data, offset)
