@@ -1,41 +1,53 @@
-"""Draws what came of the trials of a campaign: the shares of the outcomes, by fault model, and the losses from the fault on."""
+"""Draws what came of the trials of a campaign: shares of the outcomes, by fault model, and series beside the golden run's."""
 
 from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from detrain.cli.pictures import GREY, write_picture
+from detrain.cli.outcomes import HasSeries, accuracies, accuracy_of, loss_of
+from detrain.cli.pictures import GREY, label_epochs, mark_not_finite, write_picture
 from detrain.cli.shares import wilson
-from detrain.faults.experiment import written
+from detrain.cli.trials import Done
+from detrain.faults.experiment import Cursor, written
 from detrain.faults.record import FaultRecord
 
 _COLORS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222222")
 """Paul Tol's bright scheme, and black. The most frequent outcomes get the first ones."""
+_GOLDEN: Final = "#000000"
 _MOST_CURVES: Final = 200
 
 
-def plot_campaign(path: Path, records: Sequence[FaultRecord]) -> None:
-    """Write the picture of a campaign."""
+def plot_campaign(path: Path, records: Sequence[FaultRecord], golden: Done) -> None:
+    """Write the picture of a campaign, beside the golden run of its program."""
     from matplotlib.figure import Figure
 
     counts = collections.Counter(record.outcome for record in records)
     outcomes = [outcome for outcome, _ in counts.most_common()]
     colors = {outcome: _COLORS[min(index, len(_COLORS) - 1)] for index, outcome in enumerate(outcomes)}
     models = sorted({record.model for record in records})
-    height = 2.4 + 0.28 * (len(outcomes) + len(models))
-    figure = Figure(figsize=(9, height + 3), layout="constrained")
-    heights = [len(outcomes) + 1, len(models) + 1, 8]
-    shares, by_model, losses = figure.subplots(3, 1, height_ratios=heights)
+    series: dict[str, Callable[[HasSeries], float]] = {"loss": loss_of}
+    if any(not math.isnan(accuracy_of(step)) for step in golden.steps):
+        series |= {name or "accuracy": partial(accuracy_of, name=name) for name in accuracies(golden)}
+    heights = [len(outcomes) + 1, len(models) + 1, *[8] * len(series)]
+    figure = Figure(figsize=(9, 2.4 + 0.28 * (len(outcomes) + len(models)) + 3 * len(series)), layout="constrained")
+    shares, by_model, *axes = figure.subplots(len(heights), 1, height_ratios=heights)
     _draw_shares(shares, counts, len(records), colors)
     _draw_models(by_model, records, models, colors)
-    _draw_losses(losses, records, colors)
-    for axis in (shares, by_model, losses):
+    cursors = sorted(cursor for cursor in golden.by_cursor() if cursor[2] >= 0)
+    for axis, (name, value) in zip(axes, series.items(), strict=True):
+        _draw_series(axis, cursors, golden, records, colors, value)
+        axis.set_ylabel(name)
+    _scale_losses(axes[0])
+    axes[0].legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
+    label_epochs(axes[-1], cursors, "dots: the step of the fault, crosses: INF or NaN")
+    for axis in (shares, by_model, *axes):
         axis.spines[["top", "right"]].set_visible(False)
     program = " ".join((records[0].program, *records[0].arguments))
     title = f"{len(records)} faults in {program}"
@@ -71,18 +83,38 @@ def _draw_models(axis: Any, records: Sequence[FaultRecord], models: list[str], c
     axis.set_xlabel("trials, by fault model")
 
 
-def _draw_losses(axis: Any, records: Sequence[FaultRecord], colors: dict[str, str]) -> None:
-    """The step of the fault is step 0. A curve has no points where its loss is not finite; the few largest ones leave the axis."""
-    curves = [
-        (colors[record.outcome], np.array([step.series.get("loss", math.nan) for step in record.steps if step.at[2] >= 0], float))
-        for record in records[:_MOST_CURVES]
-    ]
-    for color, points in curves:
-        is_finite = np.isfinite(points)
-        axis.plot(np.where(is_finite, points, np.nan), color=color, lw=0.8, alpha=0.7)
-        if not is_finite.all():
-            axis.plot(is_finite.argmin(), 0.97, "x", color=color, ms=4, transform=axis.get_xaxis_transform())
-    known = np.concatenate([points[np.isfinite(points)] for _, points in curves])
+def _draw_series(
+    axis: Any,
+    cursors: Sequence[Cursor],
+    golden: Done,
+    records: Sequence[FaultRecord],
+    colors: dict[str, str],
+    value: Callable[[HasSeries], float],
+) -> None:
+    """Draw one series of the golden run over its steps, and above it those of the trials, from the step of the fault on."""
+    known = golden.by_cursor()
+    axis.plot([_finite(value(known[cursor])) for cursor in cursors], color=_GOLDEN, lw=2, label="golden", zorder=1)
+    order = {cursor: number for number, cursor in enumerate(cursors)}
+    named = set()
+    for record in records[:_MOST_CURVES]:
+        color, outcome = colors[record.outcome], record.outcome
+        steps = {order[step.at]: value(step) for step in record.steps if step.at in order}
+        places, points = list(steps), list(steps.values())
+        label = outcome if outcome not in named else None
+        named.add(outcome)
+        axis.plot(places, list(map(_finite, points)), color=color, lw=0.8, alpha=0.7, label=label)
+        axis.plot(places[:1], list(map(_finite, points[:1])), ".", color=color, ms=5)
+        mark_not_finite(axis, [place for place, point in steps.items() if not math.isfinite(point)][:1], color)
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else math.nan
+
+
+def _scale_losses(axis: Any) -> None:
+    """Set the axis so that the few largest losses leave it."""
+    known = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines if line.get_transform() == axis.transData])
+    known = known[np.isfinite(known)]
     if known.size:
         low, high = float(known.min()), max(float(np.percentile(known, 98)), 1e-3)
         if low > 0:
@@ -90,8 +122,6 @@ def _draw_losses(axis: Any, records: Sequence[FaultRecord], colors: dict[str, st
         else:
             axis.set_yscale("symlog", linthresh=1e-3)
         axis.set_ylim(low / 2 if low > 0 else 2 * low, 10 * high)
-    axis.set_ylabel("loss")
-    axis.set_xlabel("steps from the fault on (crosses: the first INF or NaN)")
 
 
 def _place(record: FaultRecord) -> tuple[str, str, str]:

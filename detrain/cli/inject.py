@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import msgspec
@@ -162,7 +163,8 @@ def command(
 def _file_name(record: FaultRecord) -> str:
     """Return the name of a fault's file: another fault has another one."""
     digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode(record.experiment))[:6]
-    return re.sub(r"[^\w.+-]", "-", f"{record.model}-{written(record.experiment.at)}-{record.seed}-{digest}.json")
+    seed = () if record.seed is None else (str(record.seed),)  # what the artifact has drawn has none here
+    return re.sub(r"[^\w.+-]", "-", "-".join((record.model, written(record.experiment.at), *seed, f"{digest}.json")))
 
 
 def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
@@ -170,20 +172,18 @@ def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
 
     It may be of another phase, run other functions, or have a smaller batch: then the fault is not found, or not done.
     """
-    listed, there = None, subject.sites_file(experiment).is_file()
+    listed = None
     try:
         if not experiment.at[0]:
             listed = wanted.among(subject.sites())
     except SiteUnknown as error:
-        if not there:
-            hint = f"if only this step has it, list it first: `detrain sites --at {written(experiment.at)} PROGRAM`"
-            raise SiteUnknown(error.what, f"{error.todo}; {hint}") from None
+        report.say(f"the first step has no such site: {error.what}")
     if listed is not None:
         try:
             return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=listed))
         except FaultNotFired as error:
             reason = error
-    found = wanted.among(subject.sites(experiment))
+    found = wanted.among(subject.sites(msgspec.structs.replace(experiment, until=None, count=1)))
     if found == listed:
         raise reason
     return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=found))
@@ -194,6 +194,7 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
     golden = subject.golden(experiment)
     # No step before the fault could tell whether the site changes bits. First, as the files that are left shall be the trial's.
     in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
+    subject.say("the run with the fault")
     done = subject.trial(experiment, folder)
     is_equal = same_before(golden, done, experiment.at)
     if not is_equal:  # putting the site in place has changed bits (a fusion that is not made), or there is no step that could tell
@@ -201,11 +202,11 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
         golden = golden if is_equal else in_place
     if done.fired is None and not (done.is_armed and not done.is_whole and "detrain: error: " not in done.error):
-        _raise_unfired(done)  # else the faulty step has ended the process: an outcome
+        raise_unfired(done)  # else the faulty step has ended the process: an outcome
     return Trial(model, seed, experiment, golden, done, is_equal)
 
 
-def _raise_unfired(done: Done) -> None:
+def raise_unfired(done: Done) -> NoReturn:
     """Say why a trial's fault was not done: an error, never an outcome."""
     what, found, todo = done.error.rpartition("detrain: error: ")[2].partition("\n  ")
     if found and "detrain: error: " in done.error:
@@ -273,7 +274,8 @@ def show(record: FaultRecord, trial: Trial) -> None:
     printer.print(Text.assemble((record.model, "bold"), what))
     for element in record.elements[:4]:
         old, new = (dtype.numbers(np.array([int(bits, 16)], dtype.unsigned))[0] for bits in (element.golden, element.injected))
-        printer.print(f"  {list(element.position)}: {old:.8g} ({element.golden}) became {new:.8g} ({element.injected})")
+        form = ".8g" if np.issubdtype(old.dtype, np.inexact) else "d"
+        printer.print(f"  {list(element.position)}: {old:{form}} ({element.golden}) became {new:{form}} ({element.injected})")
     rest = len(injection.array("positions")) - 4
     if rest > 0:
         printer.print(f"  and {rest:,} more elements")

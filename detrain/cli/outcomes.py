@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import click
 import numpy as np
@@ -27,6 +27,14 @@ _WORST_FIRST: Final = (
     *(Outcome.SLOW, Outcome.OTHER, Outcome.LOW_TEST_ACCURACY, Outcome.MASKED),
 )
 """As docs/faults.md has them."""
+
+
+class HasSeries(Protocol):
+    """A step of a run, or of a record."""
+
+    @property
+    def series(self) -> dict[str, float | str]:
+        """Loss and metrics by name."""
 
 
 def threshold_option() -> Callable[[Any], Any]:
@@ -83,7 +91,7 @@ def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = U
     return Outcome.MASKED.value if is_equal else UNKNOWN
 
 
-def loss_of(step: Step) -> float:
+def loss_of(step: HasSeries) -> float:
     """Return a step's loss; NaN where the program has none."""
     return float(step.series.get("loss", math.nan))
 
@@ -93,7 +101,7 @@ def _loss(step: Step) -> float:
     return float(step.series.get("loss", 0.0))
 
 
-def accuracy_of(step: Step, name: str = "") -> float:
+def accuracy_of(step: HasSeries, name: str = "") -> float:
     """Return a step's accuracy, that of a name, or else the first; NaN where the program has none."""
     names = sorted(filter(is_accuracy, step.series))
     return float(step.series[name if name in names else names[0]]) if names else math.nan

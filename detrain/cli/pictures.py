@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.errors import UsageError
+from detrain.faults.experiment import Cursor
 
 SUFFIXES: Final = (".png", ".svg", ".html")
 BLUE, RED, GREY = "#4477aa", "#ee6677", "#888888"
@@ -25,6 +26,21 @@ def check_plot(path: Path | None) -> None:
         import matplotlib  # noqa: F401 - asked for here so that its absence is said before the run
     except ImportError as error:
         raise UsageError("--plot needs matplotlib", "install detrain[plot]") from error
+
+
+def mark_not_finite(axis: Any, places: Sequence[int], color: str) -> None:
+    """Put crosses on the lower edge where a value is INF or NaN."""
+    if places:
+        edge = axis.get_xaxis_transform()
+        axis.plot(places, [0.02] * len(places), "x", color=color, ms=4, transform=edge, clip_on=False)
+
+
+def label_epochs(axis: Any, cursors: Sequence[Cursor], marks: str) -> None:
+    """Name the epochs on an axis of steps, and say what the marks in the picture stand for."""
+    starts = [index for index, cursor in enumerate(cursors) if cursor[2] == 0]
+    step = max(len(starts) // 12, 1)
+    axis.set_xticks(starts[::step], [str(cursors[index][1]) for index in starts[::step]])
+    axis.set_xlabel(f"epoch (a point a step; {marks})")
 
 
 def write_picture(path: Path, figure: Any, title: str, said: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -124,7 +124,7 @@ def command(
             report.say(f"trial {number}: {_described(record)}")
     in_order = [record for _, record in sorted(records.items())]
     if plot is not None and in_order:
-        plot_campaign(plot, in_order)
+        plot_campaign(plot, in_order, golden)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(in_order), indent=1).decode())
     else:

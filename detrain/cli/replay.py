@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from detrain.cli.inject import check_same, digest_of, elements_of, steps_of
+from detrain.cli.inject import check_same, digest_of, elements_of, raise_unfired, steps_of
 from detrain.cli.outcomes import outcome_of
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trials import Done, Subject
-from detrain.errors import FaultNotFired, ReplayDiffers
+from detrain.errors import ReplayDiffers
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord, read_record
 
@@ -39,14 +39,17 @@ def command(
     check_same(known, subject, allows_environment=allow_environment)
     golden = subject.golden(known.experiment)
     done = subject.trial(known.experiment)
-    if (done.fired is None) != (known.fired == 0):
-        raise FaultNotFired(f"the fault of {record} was not done: {done.error or done.end}", "is the record of this program?")
+    if done.fired is None and known.fired:
+        raise_unfired(done)
     if not known.is_unarmed_equal:
         golden = subject.unarmed(known.experiment)
     compare(known, golden, done)
     digests = sum(1 for step in known.steps if step.state)
+    steps = sum(step.at[2] >= 0 for step in known.steps)
+    ends = len(known.steps) - steps
     click.echo(
-        f"IDENTICAL: the fault, {len(known.steps)} steps after it, {digests} digests of all variables and the outcome"
+        f"IDENTICAL: the fault, {steps} step{'s' * (steps != 1)} from it on"
+        f"{f', what followed {ends} epoch' + 's' * (ends != 1) if ends else ''}, {digests} digests of all variables and the outcome"
         f" ({known.outcome}) are the recorded ones"
     )
     return 0

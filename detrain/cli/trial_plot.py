@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from detrain.cli.outcomes import accuracies, accuracy_of, loss_of
-from detrain.cli.pictures import BLUE, GREY, RED, write_picture
+from detrain.cli.outcomes import HasSeries, accuracies, accuracy_of, loss_of
+from detrain.cli.pictures import BLUE, GREY, RED, label_epochs, mark_not_finite, write_picture
 from detrain.cli.trials import Done
-from detrain.faults.experiment import Cursor, written
+from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
-from detrain.runtime.experiment import Step
 
 _MOST_ELEMENTS: Final = 64
 
@@ -25,7 +24,7 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
     at, begin = record.experiment.at, min(faulty.by_cursor())
     cursors = sorted(key for key in golden.by_cursor() if key[0] == at[0] and key[2] >= 0 and key >= begin)
     has_accuracy = any(not math.isnan(accuracy_of(step)) for step in golden.steps)
-    shown: dict[str, Callable[[Step], float]] = {"loss": loss_of}
+    shown: dict[str, Callable[[HasSeries], float]] = {"loss": loss_of}
     shown |= {name or "accuracy": partial(accuracy_of, name=name) for name in (accuracies(golden) if has_accuracy else ())}
     figure = Figure(figsize=(9, 1.3 + 2.1 * len(shown)), layout="constrained")
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
@@ -34,12 +33,13 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
             known = done.by_cursor()
             points = [value(known[cursor]) if cursor in known else math.nan for cursor in cursors]
             axis.plot(range(len(points)), [p if math.isfinite(p) else math.nan for p in points], color=color, lw=width, label=label)
-            _mark_not_finite(axis, points, color)
+            bad = [index for index, point in enumerate(points) if not math.isfinite(point)]
+            mark_not_finite(axis, bad if len(bad) < len(points) else [], color)
         axis.axvline(cursors.index(at), color=GREY, ls="--", lw=1, label=f"fault at {written(at)}")
         axis.set_ylabel(name)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=9)
-    _label_epochs(axes[-1], cursors)
+    label_epochs(axes[-1], cursors, "crosses: INF or NaN")
     figure.suptitle(f"{record.model} in {_where(record)}: {record.outcome}", fontsize=11)
     rest = (
         f"; {len(record.elements)} elements, of which {_MOST_ELEMENTS} are below" if len(record.elements) > _MOST_ELEMENTS else ""
@@ -52,20 +52,6 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
         ("position", "golden", "injected"),
         ((str(list(each.position)), each.golden, each.injected) for each in record.elements[:_MOST_ELEMENTS]),
     )
-
-
-def _mark_not_finite(axis: Any, points: list[float], color: str) -> None:
-    """Put crosses on the lower edge where a value is INF or NaN."""
-    bad = [index for index, point in enumerate(points) if math.isnan(point) or math.isinf(point)]
-    if bad and len(bad) < len(points):
-        axis.plot(bad, [0.02] * len(bad), "x", color=color, ms=4, transform=axis.get_xaxis_transform(), clip_on=False)
-
-
-def _label_epochs(axis: Any, cursors: list[Cursor]) -> None:
-    starts = [index for index, cursor in enumerate(cursors) if cursor[2] == 0]
-    step = max(len(starts) // 12, 1)
-    axis.set_xticks(starts[::step], [str(cursors[index][1]) for index in starts[::step]])
-    axis.set_xlabel("epoch (a point a step; crosses: INF or NaN)")
 
 
 def _where(record: FaultRecord) -> str:

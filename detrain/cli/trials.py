@@ -172,12 +172,16 @@ class Subject:
         if not done.is_whole:
             raise failed("failed without any fault", done)
         if plan.at not in done.by_cursor():
-            last = max((key for key in done.by_cursor() if key[2] >= 0), default=(0, 0, 0))
-            raise FaultInvalid(
-                f"there is no step {written(plan.at)}: the program's last is {written(last)}",
-                "give an earlier one with --at",
-            )
+            steps = sorted(key for key in done.by_cursor() if key[2] >= 0)
+            last = [key for key in steps if key[:2] == plan.at[:2]]
+            where = f"epoch {plan.at[1]} ends with {written(last[-1])}" if last else f"the program's last is {written(steps[-1])}"
+            raise FaultInvalid(f"there is no step {written(plan.at)}: {where}", "give an earlier one with --at")
         return done
+
+    def say(self, text: str) -> None:
+        """Say whose output follows."""
+        if not self.is_quiet:
+            report.say(f"{text}:")
 
     def trial(self, experiment: Experiment, folder: Path | None = None) -> Done:
         """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
@@ -187,6 +191,7 @@ class Subject:
 
     def unarmed(self, experiment: Experiment) -> Done:
         """Run a trial with its fault in place, but never armed."""
+        self.say("the run with the site in place, and no fault")
         done = self.trial(msgspec.structs.replace(experiment, is_armed=False))
         if experiment.at not in done.by_cursor():
             raise failed("failed with the site in place and no fault", done)

@@ -48,7 +48,9 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
     """Return a plan in the form of the compiled step. Raises FaultInvalid for a position outside, or a replica that is none."""
     target = _operand(site, operand)
     if not 0 <= worker < site.replicas:
-        raise FaultInvalid(f"replica {worker} of {site.replicas}", "give a number from 0 with --worker")
+        raise FaultInvalid(
+            f"there is no replica {worker}: the step runs on {site.replicas}, numbered from 0", "give another --worker"
+        )
     plan.check(target.elements)
     width = dtype_named(target.dtype).unsigned
     everything = width.type(~width.type(0))

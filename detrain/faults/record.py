@@ -66,6 +66,8 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_record(path: Path) -> FaultRecord:
     """Read a record. Raises FaultInvalid for anything else."""
+    if not path.is_file():
+        raise FaultInvalid(f"no fault record at {str(path)!r}", "give one that `detrain inject` has written")
     try:
         record = msgspec.json.decode(path.read_bytes(), type=FaultRecord)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -168,8 +168,15 @@ def select(
 
 
 def _nearest(pattern: str, sites: Iterable[Site]) -> list[str]:
-    names = sorted({name for site in sites for name in (site.label, site.name)})
-    return difflib.get_close_matches(pattern.strip("*"), names, 3, 0.4)
+    """Return up to three labels, or names where no label is near: a part of a name (a scope, an op) may have been meant."""
+    wanted = pattern.strip("*").rpartition("/")[2].lower()
+    words: dict[str, str] = {}
+    for site in sites:
+        words[site.label.lower()] = site.label
+        for part in site.name.lower().split("/"):
+            words.setdefault(part, site.name)
+    near = [word for word in words if wanted and wanted in word] or difflib.get_close_matches(wanted, words, 3, 0.4)
+    return list(dict.fromkeys(words[word] for word in near))[:3]
 
 
 def site_named(sites: Sequence[Site], name: str) -> Site:

@@ -12,9 +12,11 @@ import pytest
 from detrain.cli.campaign_plot import plot_campaign
 from detrain.cli.inject import command as inject
 from detrain.cli.random import command as random
+from detrain.cli.trials import Done
 from detrain.errors import FaultInvalid, UsageError
 from detrain.faults.experiment import Alarm, Experiment, Injection
 from detrain.faults.record import FaultRecord, Step, read_record, write_record
+from detrain.runtime import experiment as runtime
 
 
 def record(model: str, outcome: str, losses: list[float | str], alarm: Alarm | None = None) -> FaultRecord:
@@ -45,11 +47,18 @@ RECORDS = [
 ]
 
 
+GOLDEN = Done(
+    status=0,
+    steps=tuple(runtime.Step(0, at // 4, at % 4, {"loss": 1.0 / (at + 1), "accuracy": at / 12}) for at in range(12)),
+    end="over",
+)
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
 def test_a_campaign_is_drawn(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"campaign{suffix}"
 
-    plot_campaign(path, RECORDS)
+    plot_campaign(path, RECORDS, GOLDEN)
 
     content = path.read_bytes()
     assert content.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!doctype html>"}[suffix])
@@ -58,12 +67,14 @@ def test_a_campaign_is_drawn(suffix: str, tmp_path: Path) -> None:
         assert "masked: 3, immediate INF/NaN: 1, other: 1" in text
         rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text)[1:]]
         assert [row[1] for row in rows] == ["RD", "RD", "RD", "INPUT", "INPUT"]
+        said = re.findall("<!-- (.*?) -->", text)  # of each text that matplotlib draws as paths
+        assert {"golden", "masked", "other", "loss", "accuracy", "immediate INF/NaN"} <= set(said)
         assert rows[3] == ["3", "INPUT", "net/&lt;conv&gt;", "output", "1:2", "immediate INF/NaN", "after 1 steps: velocity"]
 
 
 @pytest.mark.parametrize("records", [RECORDS[:1], RECORDS[3:4]], ids=["masked alone", "no finite loss"])
 def test_a_campaign_of_one_kind_is_drawn(records: list[FaultRecord], tmp_path: Path) -> None:
-    plot_campaign(tmp_path / "one.png", records)
+    plot_campaign(tmp_path / "one.png", records, GOLDEN)
 
     assert (tmp_path / "one.png").stat().st_size > 0
 
