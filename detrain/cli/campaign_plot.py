@@ -44,6 +44,9 @@ def plot_campaign(path: Path, records: Sequence[FaultRecord], golden: Done) -> N
     for axis, (name, value) in zip(axes, series.items(), strict=True):
         _draw_series(axis, cursors, golden, records, colors, value)
         axis.set_ylabel(name)
+        if axis is not axes[-1]:
+            axis.sharex(axes[-1])
+            axis.tick_params(labelbottom=False)
     _scale_losses(axes[0])
     axes[0].legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
     label_epochs(axes[-1], cursors, "dots: the step of the fault, crosses: INF or NaN")
