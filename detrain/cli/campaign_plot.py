@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from detrain.cli.outcomes import HasSeries, accuracies, accuracy_of, loss_of
-from detrain.cli.pictures import GREY, label_epochs, mark_not_finite, write_picture
+from detrain.cli.pictures import GREY, label_epochs, mark_not_finite, scale_losses, write_picture
 from detrain.cli.shares import wilson
 from detrain.cli.trials import Done
 from detrain.faults.experiment import Cursor, written
@@ -47,7 +45,7 @@ def plot_campaign(path: Path, records: Sequence[FaultRecord], golden: Done) -> N
         if axis is not axes[-1]:
             axis.sharex(axes[-1])
             axis.tick_params(labelbottom=False)
-    _scale_losses(axes[0])
+    scale_losses(axes[0])
     axes[0].legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
     label_epochs(axes[-1], cursors, "dots: the step of the fault, crosses: INF or NaN")
     for axis in (shares, by_model, *axes):
@@ -112,19 +110,6 @@ def _draw_series(
 
 def _finite(value: float) -> float:
     return value if math.isfinite(value) else math.nan
-
-
-def _scale_losses(axis: Any) -> None:
-    """Set the axis so that the few largest losses leave it."""
-    known = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines if line.get_transform() == axis.transData])
-    known = known[np.isfinite(known)]
-    if known.size:
-        low, high = float(known.min()), max(float(np.percentile(known, 98)), 1e-3)
-        if low > 0:
-            axis.set_yscale("log")
-        else:
-            axis.set_yscale("symlog", linthresh=1e-3)
-        axis.set_ylim(low / 2 if low > 0 else 2 * low, 10 * high)
 
 
 def _place(record: FaultRecord) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from detrain.cli.outcomes import outcome_of, threshold_option
-from detrain.cli.pictures import check_plot
+from detrain.cli.pictures import check_plot, check_writable
 from detrain.cli.printing import console
 from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trial_plot import plot_trial
@@ -58,7 +58,7 @@ class Trial:
 @click.option("--site", metavar="PATTERN", help="Where: name, layer or label of a site; one of those that fit is drawn.")
 @click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
 @click.option("--at", metavar="EPOCH:BATCH", help="The step that is hit, both from 0.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
+@click.option("--seed", type=click.IntRange(0), default=None, help="Seed of what is drawn [0].")
 @click.option("--worker", type=click.IntRange(0), default=None, help="The replica that is hit [0].")
 @click.option("--steps", type=click.IntRange(1), default=None, help="How many steps in a row are hit [1, or as in the record].")
 @click.option("--permanent", is_flag=True, help="All steps from there on are hit.")
@@ -84,7 +84,7 @@ def command(
     site: str | None,
     stage: str | None,
     at: str | None,
-    seed: int,
+    seed: int | None,
     worker: int | None,
     steps: int | None,
     permanent: bool,
@@ -113,12 +113,22 @@ def command(
       detrain inject resnet18.csv --at 0:5 examples/workloads/train.py --model resnet18
     """
     check_plot(plot)
+    check_writable(text)
+    check_writable(out)
     cursor = parse_cursor(at) if at is not None else None
     wanted: Wanted
     if model is not None:
-        wanted = drawn_fault(model, site, stage, worker or 0, seed, cursor, occurrence or 0)
+        if Path(program).suffix in (".json", ".csv"):
+            raise UsageError(f"--model {model} and a file of a fault, {program!r}", "give one of them")
+        wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0)
     elif arguments:
         wanted = read_wanted(Path(program), site, takes_nearest=nearest)
+        of_record = {"--site": site} if isinstance(wanted, RecordedFault) else {}
+        for option, value in {**of_record, "--stage": stage, "--seed": seed, "--worker": worker}.items():
+            if value is not None:
+                raise UsageError(
+                    f"{option} {value} with a file of a fault, which says that itself", "leave it out, or give --model"
+                )
         program, arguments = arguments[0], arguments[1:]
     else:
         raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
@@ -237,7 +247,7 @@ def record_of(subject: Subject, trial: Trial, thresholds: Thresholds) -> FaultRe
         outcome=outcome_of(trial.golden, trial.done, trial.experiment.at, thresholds),
         thresholds=thresholds,
         alarm=trial.done.alarm,
-    )
+    ).signed()
 
 
 def digest_of(firing: Firing | None) -> str:
@@ -270,7 +280,9 @@ def show(record: FaultRecord, trial: Trial) -> None:
     printer = console()
     injection, dtype = trial.injection, dtype_named(trial.injection.dtype)
     where = f"replica {injection.worker}, " if injection.worker else ""
-    what = f" in the {injection.operand} of {injection.site} ({where}step {written(record.experiment.at)})"
+    count = record.experiment.steps
+    following = "" if count == 1 else " and all behind it" if count == 0 else f" and {count - 1} more"
+    what = f" in the {injection.operand} of {injection.site} ({where}step {written(record.experiment.at)}{following})"
     printer.print(Text.assemble((record.model, "bold"), what))
     for element in record.elements[:4]:
         old, new = (dtype.numbers(np.array([int(bits, 16)], dtype.unsigned))[0] for bits in (element.golden, element.injected))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import click
@@ -19,6 +20,8 @@ from detrain.runtime.metric import is_accuracy
 
 UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
+NO_STEP = "finite (no step behind the fault to classify by)"
+"""The outcome of a trial whose variables differ, and that has no step behind the faulty one."""
 NO_LOSS = "unclassified (the program's loss was not seen)"
 """The outcome of a trial of a program that takes no gradient by a tape."""
 USUAL: Final = Thresholds()
@@ -68,27 +71,42 @@ def read_thresholds(texts: Iterable[str]) -> Thresholds:
 def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = USUAL) -> str:
     """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared.
 
-    Of a trial that goes on longer than the golden run (one that is ended early where the loss is low) the common steps count.
+    Steps are compared with those of the golden run at the same cursors: of a trial that goes on longer (one that is ended early
+    where the loss is low) the common ones count, and one that leaves an epoch early is not masked.
     """
-    order = {cursor: number for number, cursor in enumerate(sorted(key for key in golden.by_cursor() if key[2] >= 0))}
+    known, faulty = golden.by_cursor(), trial.by_cursor()
     if all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps):
         return NO_LOSS
+    common = sorted(cursor for cursor in faulty if cursor in known and cursor[2] >= 0)
+    place = sum(cursor < at for cursor in common)
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
     has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
     outcomes = []
     for name in accuracies(golden) if has_accuracy else [None]:  # of several outputs one alone may suffer
-        mine, its = (_series(run, order, order[at], name) for run in (golden, trial))
-        outcomes.append(classify(mine, its, order[at], thresholds))
+        mine, its = (_series(run, golden, common, place, name) for run in (golden, trial))
+        outcomes.append(classify(mine, its, place, thresholds))
     found = min(outcomes, key=_WORST_FIRST.index)
-    known, faulty = golden.by_cursor(), trial.by_cursor()
     beyond = [step for cursor, step in faulty.items() if cursor[2] >= 0 and cursor not in known]
     if found not in (Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN) and not all(math.isfinite(_loss(step)) for step in beyond):
         return Outcome.SHORT_TERM_NAN.value
-    if has_accuracy or found not in (Outcome.MASKED, Outcome.OTHER):
+    if found not in (Outcome.MASKED, Outcome.OTHER) or (has_accuracy and found is Outcome.OTHER):
         return found.value
     last = max(key for key in faulty if key[2] >= 0)
-    is_equal = last in known and faulty[last].state != "" and faulty[last].state == known[last].state
-    return Outcome.MASKED.value if is_equal else UNKNOWN
+    if last in known and faulty[last].state != "" and faulty[last].state == known[last].state:
+        return Outcome.MASKED.value
+    if not has_accuracy:
+        return UNKNOWN
+    if _leaves_early(known, faulty, at):
+        return Outcome.OTHER.value
+    is_followed = any(cursor > at for cursor in common) or any(cursor[2] < 0 and cursor[:2] >= at[:2] for cursor in faulty)
+    return found.value if is_followed else NO_STEP
+
+
+def _leaves_early(known: Mapping[Cursor, Step], faulty: Mapping[Cursor, Step], at: Cursor) -> bool:
+    """Return whether a trial left an epoch, behind the fault, before its last step in the golden run, and went on."""
+    steps = sorted(cursor for cursor in faulty if cursor[2] >= 0)
+    ends = [one for one, following in itertools.pairwise(steps) if one >= at and following[:2] != one[:2]]
+    return any((phase, epoch, batch + 1) in known for phase, epoch, batch in ends)
 
 
 def loss_of(step: HasSeries) -> float:
@@ -113,24 +131,37 @@ def accuracies(golden: Done) -> list[str]:
     return sorted(set.intersection(*names)) or [""]
 
 
-def _series(done: Done, order: dict[Cursor, int], fault_step: int, accuracy: str | None) -> Series:
-    """Return the series of a run by one of its accuracies; by None it is taken to be 1, and only the losses count.
+def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int, accuracy: str | None) -> Series:
+    """Return the series of a run at cursors, by one of its accuracies; by None it is taken to be 1, and only the losses count.
 
-    A run without a step has begun with the faulty one, and ended in it.
+    A run without a step has begun with the faulty one, and ended in it. A step without an accuracy, which was left or ended before
+    it was taken, counts by its loss alone. Accuracies in percent are taken for what they are.
     """
-    known = done.by_cursor()
-    cursors = sorted(cursor for cursor in known if cursor in order)
-    end = End.HUNG if done.status == HANG else End.FINISHED if done.is_whole else End.CRASHED
+    known, usual = done.by_cursor(), golden.by_cursor()
+    scale = _scale(golden, accuracy)
+
+    def accuracy_at(cursor: Cursor) -> float:
+        if accuracy is None:
+            return 1.0
+        step = known[cursor] if any(map(is_accuracy, known[cursor].series)) else usual[cursor]
+        return accuracy_of(step, accuracy) / scale
+
     validations = []
     for cursor, step in known.items():
-        before = [order[key] for key in cursors if key[:2] == cursor[:2]]
+        before = [number for number, key in enumerate(cursors) if key[:2] == cursor[:2]]
         if cursor[2] < 0 and before and accuracy is not None and not math.isnan(accuracy_of(step, accuracy)):
             loss = next((float(value) for name, value in sorted(step.series.items()) if "loss" in name), 0.0)
-            validations.append((max(before) + 1, loss, accuracy_of(step, accuracy)))
+            validations.append((max(before) + 1, loss, accuracy_of(step, accuracy) / scale))
     return Series(
         np.array([_loss(known[cursor]) for cursor in cursors], np.float64),
-        np.array([1.0 if accuracy is None else accuracy_of(known[cursor], accuracy) for cursor in cursors], np.float64),
+        np.array([accuracy_at(cursor) for cursor in cursors], np.float64),
         tuple(sorted(validations)),
-        order[cursors[0]] if cursors else fault_step,
-        end,
+        0 if cursors else fault_step,
+        End.HUNG if done.status == HANG else End.FINISHED if done.is_whole else End.CRASHED,
     )
+
+
+def _scale(golden: Done, accuracy: str | None) -> float:
+    """Return 100 for an accuracy that the golden run keeps in percent, else 1."""
+    values = [] if accuracy is None else [accuracy_of(step, accuracy) for step in golden.steps]
+    return 100.0 if any(value > 1 for value in values) else 1.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import io
+import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +28,16 @@ def check_plot(path: Path | None) -> None:
         import matplotlib  # noqa: F401 - asked for here so that its absence is said before the run
     except ImportError as error:
         raise UsageError("--plot needs matplotlib", "install detrain[plot]") from error
+    check_writable(path)
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise UsageError for a file that cannot be made, or written over, before anything runs."""
+    if path is None:
+        return
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{str(path)!r} cannot be written", "give a file in a folder that can")
 
 
 def mark_not_finite(axis: Any, places: Sequence[int], color: str) -> None:
@@ -33,6 +45,19 @@ def mark_not_finite(axis: Any, places: Sequence[int], color: str) -> None:
     if places:
         edge = axis.get_xaxis_transform()
         axis.plot(places, [0.02] * len(places), "x", color=color, ms=4, transform=edge, clip_on=False)
+
+
+def scale_losses(axis: Any) -> None:
+    """Set an axis of losses so that the few largest of them leave it, and neither they nor the others are a flat line."""
+    values = [float(y) for line in axis.lines if line.get_transform() == axis.transData for y in line.get_ydata()]
+    known = sorted(value for value in values if math.isfinite(value))
+    if known:
+        low, high = known[0], max(known[int(0.98 * (len(known) - 1))], 1e-3)
+        if low > 0:
+            axis.set_yscale("log")
+        else:
+            axis.set_yscale("symlog", linthresh=1e-3)
+        axis.set_ylim(low / 2 if low > 0 else 2 * low, 10 * high)
 
 
 def label_epochs(axis: Any, cursors: Sequence[Cursor], marks: str) -> None:

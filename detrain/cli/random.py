@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import click
 import msgspec
+import numpy as np
 
 from detrain.cli.campaign_plot import plot_campaign
-from detrain.cli.inject import LEAST_WITH_GUARD, Trial, record_of, run_trial
+from detrain.cli.inject import LEAST_WITH_GUARD, Trial, check_same, record_of, run_trial
 from detrain.cli.outcomes import threshold_option
 from detrain.cli.pictures import check_plot
 from detrain.cli.printing import console
@@ -22,7 +24,7 @@ from detrain.cli.together import run_together
 from detrain.cli.trials import Done, Subject
 from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.drawing import draw_injection
-from detrain.faults.experiment import Cursor, Experiment, written
+from detrain.faults.experiment import Cursor, Experiment, Injection, written
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
 from detrain.faults.outcomes import Thresholds
 from detrain.faults.plan import trial_rng
@@ -36,7 +38,7 @@ _SOON = 2
 DIGESTS_EVERY = 10
 """Steps of a trial between digests of all variables. Its losses and metrics, to the bit, are those of each step."""
 _DRAWS = 100
-"""So often a trial is drawn again whose model does not fit its site (a tensor that is too small)."""
+"""So often a trial is drawn again whose model fits no site (all tensors are too small)."""
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
@@ -157,16 +159,10 @@ class Drawing:
             at = self.steps[int(rng.integers(len(self.steps)))]
             model = draw_model(self.models, rng, self.shares)
             at, sites = there or (at, self.sites[at[0]])
-            fitting = [site for site in sites if model.operand.value in site.operands]
-            if not fitting:
+            found = _at_one_of([site for site in sites if model.operand.value in site.operands], model, rng)
+            if found is None:
                 continue
-            site = fitting[int(rng.integers(len(fitting)))]
-            worker = int(rng.integers(site.replicas))
-            occurrence = int(rng.integers(site.executions)) if site.executions > 1 else 0
-            try:
-                injection = draw_injection(site, model, worker, rng)
-            except FaultInvalid:
-                continue
+            injection, occurrence = found
             plan = Experiment(
                 log="",
                 injection=injection,
@@ -181,6 +177,20 @@ class Drawing:
         raise FaultInvalid(
             f"no fault of {', '.join(model.name for model in self.models)} fits any site", "choose other --models, or a --site"
         )
+
+
+def _at_one_of(sites: Sequence[Site], model: FaultModel, rng: np.random.Generator) -> tuple[Injection, int] | None:
+    """Return a fault of a model at one of the sites that it fits, each as likely, and the run of the site; None: it fits none.
+
+    So a model that some sites are too small for is drawn as often as the others.
+    """
+    for index in rng.permutation(len(sites)):
+        site = sites[int(index)]
+        worker = int(rng.integers(site.replicas))
+        occurrence = int(rng.integers(site.executions)) if site.executions > 1 else 0
+        with contextlib.suppress(FaultInvalid):
+            return draw_injection(site, model, worker, rng), occurrence
+    return None
 
 
 def _candidates(sites: list[Site], pattern: str, stage: str | None) -> list[Site]:
@@ -214,11 +224,15 @@ class _Campaign:
         return self._folder / f"trial-{number:06d}.json"
 
     def known(self, number: int) -> FaultRecord | None:
-        """Return the record of a trial that has been run already. Raises FaultInvalid if it is of another campaign."""
+        """Return the record of a trial that has been run already.
+
+        Raises FaultInvalid if it is of another campaign, AnotherProgram or EnvironmentChanged if of another program or elsewhere.
+        """
         path = self.path(number)
         if not path.is_file():
             return None
         record, (_, plan) = read_record(path), self._drawing.trial(number, self._after)
+        check_same(record, self._subject, allows_environment=False)
         is_first = record.experiment == plan
         is_of_step = not is_first and record.experiment.at == plan.at
         if not is_first and not (is_of_step and any(record.experiment == again for _, again in self._drawn_there(number, plan))):

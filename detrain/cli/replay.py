@@ -44,6 +44,9 @@ def command(
     if not known.is_unarmed_equal:
         golden = subject.unarmed(known.experiment)
     compare(known, golden, done)
+    if not known.is_as_written():
+        what = f"{str(record)!r} was altered since it was written, in what a replay does not show (its model or seed, perhaps)"
+        raise ReplayDiffers(what, "take the record as `detrain inject` has written it")
     digests = sum(1 for step in known.steps if step.state)
     steps = sum(step.at[2] >= 0 for step in known.steps)
     ends = len(known.steps) - steps

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from detrain.cli.outcomes import HasSeries, accuracies, accuracy_of, loss_of
-from detrain.cli.pictures import BLUE, GREY, RED, label_epochs, mark_not_finite, write_picture
+from detrain.cli.pictures import BLUE, GREY, RED, label_epochs, mark_not_finite, scale_losses, write_picture
 from detrain.cli.trials import Done
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
 
 _MOST_ELEMENTS: Final = 64
+_FAR: Final = 20
 
 
 def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> None:
@@ -33,8 +35,10 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
             known = done.by_cursor()
             points = [value(known[cursor]) if cursor in known else math.nan for cursor in cursors]
             axis.plot(range(len(points)), [p if math.isfinite(p) else math.nan for p in points], color=color, lw=width, label=label)
-            bad = [index for index, point in enumerate(points) if not math.isfinite(point)]
+            bad = [index for index, point in enumerate(points) if cursors[index] in known and not math.isfinite(point)]
             mark_not_finite(axis, bad if len(bad) < len(points) else [], color)
+        if name == "loss" and _is_far(axis):
+            scale_losses(axis)
         axis.axvline(cursors.index(at), color=GREY, ls="--", lw=1, label=f"fault at {written(at)}")
         axis.set_ylabel(name)
         axis.spines[["top", "right"]].set_visible(False)
@@ -52,6 +56,13 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
         ("position", "golden", "injected"),
         ((str(list(each.position)), each.golden, each.injected) for each in record.elements[:_MOST_ELEMENTS]),
     )
+
+
+def _is_far(axis: Any) -> bool:
+    """Return whether the lines' values are so far apart that one of them would be flat."""
+    values = [abs(float(y)) for line in axis.lines if line.get_transform() == axis.transData for y in line.get_ydata()]
+    known = [value for value in values if math.isfinite(value) and value]
+    return bool(known) and max(known) > _FAR * statistics.median(known)
 
 
 def _where(record: FaultRecord) -> str:

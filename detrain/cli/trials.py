@@ -86,6 +86,7 @@ class Subject:
     has_guard: bool = False
     """Whether hardware faults are looked for."""
     _seed: int = field(default=0, init=False)
+    _sources: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.folder = self.home.absolute() / f"{self.program.name}.faults" / self.key[:16]
@@ -115,7 +116,10 @@ class Subject:
         """Return the digests of the program's source files, by name."""
         from detrain.instrument.sources import sources
 
-        return {Path(file).name: xxhash.xxh3_128(Path(file).read_bytes()).hexdigest() for file, _tree in sources(self.program.path)}
+        if not self._sources:  # they are asked for with each record
+            found = sources(self.program.path)
+            self._sources = {Path(file).name: xxhash.xxh3_128(Path(file).read_bytes()).hexdigest() for file, _tree in found}
+        return self._sources
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits outside of the program."""
@@ -175,7 +179,7 @@ class Subject:
             steps = sorted(key for key in done.by_cursor() if key[2] >= 0)
             last = [key for key in steps if key[:2] == plan.at[:2]]
             where = f"epoch {plan.at[1]} ends with {written(last[-1])}" if last else f"the program's last is {written(steps[-1])}"
-            raise FaultInvalid(f"there is no step {written(plan.at)}: {where}", "give an earlier one with --at")
+            raise FaultInvalid(f"there is no step {written(plan.at)}: {where}", "give an earlier one")
         return done
 
     def say(self, text: str) -> None:

@@ -77,6 +77,7 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
         keep=_bytes(keep),
         flip=_bytes(flip),
         limited=b"" if limited is None else _bytes(limited),
+        outputs=0 if limited is None else site.operands["output"].elements,
     )
 
 

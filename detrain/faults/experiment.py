@@ -56,6 +56,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     """For each, the bits that are flipped then."""
     limited: bytes = b""
     """Flat positions of the outputs that see a fault of an operand, int64; empty: all do."""
+    outputs: int = 0
+    """Where they are limited: the elements of the output that they were drawn for; 0 in records that do not say."""
 
     @property
     def elements(self) -> int:
@@ -65,7 +67,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> tuple[object, ...]:
         """What injections at one point of a step have in common: where they are put, and whether all outputs see them."""
-        return self.site, self.worker, self.operand, self.index, self.dtype, self.shape, bool(self.limited)
+        return self.site, self.worker, self.operand, self.index, self.dtype, self.shape, bool(self.limited), self.outputs
 
     def check(self) -> None:
         """Raise FaultInvalid unless the arrays of a fault from a file go together, and with the tensor."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import xxhash
 
 from detrain.errors import FaultInvalid
 from detrain.faults.experiment import Alarm, Cursor, Experiment
@@ -62,6 +63,17 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the outcome's definition has for numbers."""
     alarm: Alarm | None = None
     """What the guard saw first, if one was there."""
+    digest: str = ""
+    """Of all the rest (xxh3-128, hex); empty in records of earlier versions."""
+
+    def signed(self) -> FaultRecord:
+        """Return it with its digest."""
+        data = msgspec.json.encode(msgspec.structs.replace(self, digest=""))
+        return msgspec.structs.replace(self, digest=xxhash.xxh3_128_hexdigest(data))
+
+    def is_as_written(self) -> bool:
+        """Return whether nothing in it has been changed since it was written."""
+        return self.digest in ("", self.signed().digest)
 
 
 def read_record(path: Path) -> FaultRecord:

@@ -105,8 +105,8 @@ class Site(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The artifact's name for it: the layer's own, with `_grad_in` or `_grad_wt` in the backward pass."""
-        leaf = self.layer.rpartition("/")[2]
+        """The artifact's name for it: the layer's own (the op's, where there is none), with `_grad_in` or `_grad_wt` behind it."""
+        leaf = self.layer.rpartition("/")[2] or self.op
         return f"{leaf}_{self.role}" if self.role else leaf
 
     @property

@@ -135,6 +135,10 @@ class Injector:
         def armed() -> Any:
             plan = dict(zip(self._sizes, tf.split(variable.read_value(), list(self._sizes.values())), strict=True))
             has_shape = tf.equal(tf.size(tensor, out_type=tf.int64), self._injection.elements)
+            if self._injection.limited:  # the operand (a weight) may be as it was, and the outputs of a smaller batch fewer
+                size = tf.size(golden, out_type=tf.int64)
+                has_outputs = tf.equal(size, self._injection.outputs) | (self._injection.outputs == 0)
+                has_shape &= has_outputs & (tf.reduce_max(plan["limited"]) < size)
             plan["countdown"] -= 1
             is_now = tf.equal(plan["countdown"][0], 0)
             plan["fired"] += tf.where(is_now, tf.where(has_shape, tf.constant(1, tf.int64), tf.constant(_OTHER_SHAPE, tf.int64)), 0)

@@ -70,6 +70,10 @@ _PARTS: Final = (
 )
 _NUMBER: Final = re.compile(r"(_\d+)+$")
 _NUMBERS: Final = re.compile(r"_\d+(?=_|$)")
+_PRODUCTS: Final = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
+"""Those in which either factor may be the weight."""
+_FACTORS: Final = 2
+_RESHAPED: Final = ("Identity", "Cast", "Reshape", "Transpose", "Squeeze", "ExpandDims")
 _REPLICA: Final = re.compile(r"\breplica_(\d+)/")
 
 
@@ -87,7 +91,8 @@ class Op:
     roles: dict[int, Role] = field(default_factory=dict)
     """Which gradient an output is."""
     is_turned: bool = False
-    """Whether its weight comes before its input: TensorFlow exchanges them in gradients of products with a transposed matrix."""
+    """Whether its weight comes before its input: as the program has written it (`W @ x`), or, in gradients of products with a
+    transposed matrix, as TensorFlow has exchanged them."""
     shapes: dict[str, Any] = field(default_factory=dict)
     """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
     digest: Any = None
@@ -260,6 +265,7 @@ class Sites:
         place = (id(_trace_of(graph)), replica, base)
         turn = self._turns[place] = self._turns.get(place, -1) + 1
         found = Op(f"{base}#{turn}" if turn else base, function, replica, layer, stage, op)
+        found.is_turned = stage == "forward" and _has_weight_first(op.type, op.inputs)
         self._ops[id(graph), op.name] = found
         if here.gradients:
             here.gradients[-1][1].append(found)
@@ -313,14 +319,14 @@ class Sites:
                 return self.eager.gradient(original_tape, op_name, *rest)
             function = function_of(ops.get_default_graph())
             layer = self._scopes.get((function or "", str(rest[-1] or "")), "")
-            with self._in_gradient(op_name, layer, rest[4]) as finish:
+            with self._in_gradient(op_name, layer, rest[4], rest[2] or ()) as finish:
                 return finish(original_tape(op_name, *rest))
 
         def of_graph(scope: Any, op: Any, func: Any, gradient: Any) -> Any:
             known = self._ops.get((id(op.graph), op.name))
             closure = dict(zip(gradient.__code__.co_freevars, gradient.__closure__ or (), strict=True))
             grads = closure["out_grads"].cell_contents if "out_grads" in closure else []
-            with self._in_gradient(op.type, known.layer if known is not None else "", grads) as finish:
+            with self._in_gradient(op.type, known.layer if known is not None else "", grads, op.inputs) as finish:
                 return finish(original_symbolic(scope, op, func, gradient))
 
         backprop._gradient_function = of_tape
@@ -328,12 +334,15 @@ class Sites:
         gradients_util._MaybeCompile = of_graph
 
     @contextlib.contextmanager
-    def _in_gradient(self, op_type: str, layer: str, upstream: Iterable[Any]) -> Iterator[Callable[[Any], Any]]:
-        """Run the gradient function of an op; `upstream` are the gradients of what the op has given.
+    def _in_gradient(
+        self, op_type: str, layer: str, upstream: Iterable[Any], given: Sequence[Any]
+    ) -> Iterator[Callable[[Any], Any]]:
+        """Run the gradient function of an op; `given` are its inputs, `upstream` the gradients of what it has made of them.
 
         What it returns says which of its ops is the gradient of the input, and which of the weight.
         """
         made: list[Op] = []
+        weight = 0 if _has_weight_first(op_type, given) else 1
         self.where.gradients.append((layer, made))
 
         def finish(grads: Any) -> Any:
@@ -342,7 +351,7 @@ class Sites:
                     found = _maker(grad, made)
                     if found is not None:
                         own = grad.value_index if grad.op is found.op else 0
-                        found.roles[own] = "grad_wt" if index == 1 else "grad_in"
+                        found.roles[own] = "grad_wt" if index == weight else "grad_in"
                         found.is_turned = _is_turned(found, found.roles[own], made, upstream)
             return grads
 
@@ -503,6 +512,18 @@ def _is_turned(found: Op, role: Role, made: list[Op], upstream: Iterable[Any]) -
 
     first, second = (is_given(found.op.inputs[index]) for index in places_of(found.op.type))
     return (second and not first) if role == "grad_in" else (first and not second)
+
+
+def _has_weight_first(op_type: str, inputs: Sequence[Any]) -> bool:
+    """Return whether a product has a variable for its first factor, and none for its second."""
+    return op_type in _PRODUCTS and len(inputs) >= _FACTORS and _is_variable(inputs[0]) and not _is_variable(inputs[1])
+
+
+def _is_variable(tensor: Any) -> bool:
+    """Return whether a tensor of a graph is what a variable holds, in another shape or type perhaps."""
+    while hasattr(tensor, "op") and tensor.op.type in _RESHAPED and tensor.op.inputs:
+        tensor = tensor.op.inputs[0]
+    return hasattr(tensor, "op") and tensor.op.type == "ReadVariableOp"
 
 
 def _plain(scope: str) -> str:

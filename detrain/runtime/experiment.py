@@ -229,7 +229,8 @@ class ExperimentRun:
             )
         if firing.count < 0:
             raise FaultInvalid(
-                f"{where} has another shape in this step than {list(injection.shape)}",
+                f"{where}{', or its output,' if injection.limited else ''} has another shape in this step "
+                f"than {list(injection.shape)}",
                 "the last batch of an epoch may be smaller; choose another step",
             )
         if not self._has_fired:

@@ -21,6 +21,8 @@ _LOGS: Final = ("epoch_logs", "logs")
 """Where the training loop of Keras keeps the metrics of an epoch."""
 
 _ACCURACY: Final = re.compile(r"acc(uracy)?(?![a-z])")
+_OF_OTHERS: Final = re.compile(r"(?<![a-z])(best|highest|max|target|previous|prev|old|last)(?![a-z])")
+"""What an accuracy is called that is not of this step."""
 _VALIDATION: Final = ("val", "test", "held", "dev_")
 """Parts of the names of what is measured on other data than those trained on."""
 
@@ -42,8 +44,11 @@ def find_metric(name: str, frame: FrameType, to_array: ToArray) -> float | None:
 
 
 def is_accuracy(name: str) -> bool:
-    """Return whether a name is that of an accuracy: `acc` or `accuracy` ends it, or a part of it. `accumulated` is none."""
-    return _ACCURACY.search(name.lower()) is not None
+    """Return whether a name is that of an accuracy: `acc` or `accuracy` ends it, or a part of it. `accumulated` is none.
+
+    Nor is `best_accuracy`, which is that of another step.
+    """
+    return _ACCURACY.search(name.lower()) is not None and _OF_OTHERS.search(name.lower()) is None
 
 
 def accuracies(frame: FrameType, to_array: ToArray, *, is_after_epoch: bool = False) -> dict[str, float]:

@@ -33,6 +33,7 @@ PRODUCTS = {
     "many": ((2, *X), (2, *W[::-1]), lambda x, w: tf.matmul(x, w, transpose_b=True)),
     "sum": ((2, *X), (4, *W), lambda x, w: tf.einsum("abc,hcd->abhd", x, w)),
     "itself": (X, (), lambda x, _w: tf.matmul(x, x, transpose_b=True)),
+    "weight first": (X[::-1], W[::-1], lambda x, w: tf.matmul(w, x)),
 }
 MODELS = ("SET:2@input", "SET:2@weight", "SET:2", "INPUT_16", "WT_16")
 
@@ -50,15 +51,19 @@ def main() -> None:
     cases: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
     for product, how in ((product, how) for product in PRODUCTS for how in ("graph", "eager")):
+        if product == "weight first" and how == "eager":  # nothing there tells a variable's value from another tensor
+            continue
         x_shape, w_shape, multiply = PRODUCTS[product]
         x, w = (tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in (x_shape, w_shape))
         c = tf.constant(rng.normal(size=multiply(x, w).shape).astype(np.float32))
         for name, value in zip("xwc", (x, w, c), strict=True):
             results[f"{product}/{how}/{name}"] = value.numpy()
+        if product == "weight first":
+            w = tf.Variable(w)
 
         def step(x: Any, w: Any, c: Any, multiply: Any = multiply) -> Any:
             with tf.GradientTape() as tape:
-                tape.watch([x, w])
+                tape.watch([x] if isinstance(w, tf.Variable) else [x, w])
                 y = multiply(x, w)
                 loss = tf.reduce_sum(y * c)
             return (y, *(0.0 if each is None else each for each in tape.gradient(loss, [x, w])))

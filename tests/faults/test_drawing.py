@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from detrain.cli.outcomes import UNKNOWN, outcome_of
+from detrain.cli.outcomes import NO_STEP, UNKNOWN, outcome_of
 from detrain.cli.random import Drawing
 from detrain.cli.shares import wilson
 from detrain.cli.trials import HANG, Done, same_before, same_from
@@ -24,6 +24,7 @@ from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, apply, trial_rng
 from detrain.faults.sites import OperandShape, Site, Stage, select
 from detrain.runtime.experiment import Step
+from detrain.runtime.metric import is_accuracy
 
 OWN = ("FLIP:2", "BIT:3,7", "STUCK0:1", "STUCK1:5", "SET:3", "FLIP@weight", "SET:2@input")
 
@@ -135,7 +136,7 @@ def test_any_run_of_a_site_that_runs_often_in_a_step_may_be_hit() -> None:
 
 
 def test_replicas_and_operands_that_are_not_there_are_refused() -> None:
-    with pytest.raises(FaultInvalid, match="replica 2 of 2"):
+    with pytest.raises(FaultInvalid, match="no replica 2: the step runs on 2"):
         draw_injection(site("net/fc", replicas=2), model_named("RD"), 2, trial_rng(0, 0))
     with pytest.raises(FaultInvalid, match="has no weight"):
         draw_injection(SITES[1], model_named("WT"), 0, trial_rng(0, 0))
@@ -207,6 +208,57 @@ def test_of_several_accuracies_the_one_that_suffers_most_tells_the_outcome() -> 
 
     assert outcome_of(golden, run(0.9, 0.9, 0.1, 0.1), (0, 0, 1)) == "sharp degrade"
     assert outcome_of(golden, run(0.9, 0.9, 0.9, 0.9), (0, 0, 1)) == "masked"
+
+
+def with_accuracy(values: dict[tuple[int, int], float | None], *, end: str = "program", state: str = "a", status: int = 0) -> Done:
+    """A run whose losses are finite, and its accuracy at each step; None: the step was left before it was taken."""
+    series = {at: {"loss": 1.0} | ({} if value is None else {"accuracy": value}) for at, value in values.items()}
+    return Done(status, tuple(Step(0, *at, each, state) for at, each in series.items()), end)
+
+
+LEARNT = {(epoch, batch): 0.9 for epoch in range(3) for batch in range(20)}
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_step_that_is_left_before_its_accuracy_is_taken_is_not_infinite(status: int) -> None:
+    """The program ends by itself on a huge loss, which is finite."""
+    golden = with_accuracy(LEARNT)
+    trial = with_accuracy({(0, 0): 0.9, (0, 1): 0.9, (0, 2): None}, state="b", status=status, end="" if status else "program")
+
+    assert outcome_of(golden, trial, (0, 0, 1)) == ("crash" if status else "masked")
+
+
+def test_steps_are_compared_at_their_cursors_where_an_epoch_is_left_early() -> None:
+    """The second epoch is hard for the golden run, too."""
+    golden = with_accuracy({(epoch, batch): 0.1 if epoch == 1 else 0.9 for epoch in range(3) for batch in range(20)})
+    trial = {(0, 0): 0.9, (0, 1): 0.9} | {(1, batch): 0.1 for batch in range(20)} | {(2, batch): 0.9 for batch in range(20)}
+
+    assert outcome_of(golden, with_accuracy(trial, state="b"), (0, 0, 1)) == "other"  # not masked: it has left an epoch
+    assert outcome_of(golden, with_accuracy(trial, state="a"), (0, 0, 1)) == "masked"
+
+
+@pytest.mark.parametrize("scale", [1, 100])
+def test_accuracies_in_percent_are_classified_as_fractions_are(scale: int) -> None:
+    golden = with_accuracy(dict.fromkeys(LEARNT, 0.9 * scale))
+    trial = with_accuracy({at: 0.9 * scale if at <= (0, 5) else 0.885 * scale for at in LEARNT}, state="b")
+    low = with_accuracy({at: 0.9 * scale if at <= (0, 5) else 0.1 * scale for at in LEARNT}, state="b")
+
+    assert outcome_of(golden, trial, (0, 0, 5)) == "masked"
+    assert outcome_of(golden, low, (0, 0, 5)) == "sharp-slow degrade"
+
+
+def test_a_fault_in_the_last_step_is_masked_only_where_the_variables_are_equal() -> None:
+    golden = with_accuracy(LEARNT)
+    assert outcome_of(golden, with_accuracy(LEARNT, state="b"), (0, 2, 19)) == NO_STEP
+    assert outcome_of(golden, with_accuracy(LEARNT), (0, 2, 19)) == "masked"
+    assert outcome_of(golden, with_accuracy(LEARNT, state="b"), (0, 2, 18)) == "masked"
+
+
+def test_the_best_accuracy_so_far_is_none_of_a_step() -> None:
+    assert is_accuracy("accuracy")
+    assert is_accuracy("softmax_accuracy")
+    assert not is_accuracy("best_accuracy")
+    assert not is_accuracy("best_val_acc")
 
 
 def test_steps_that_take_no_gradient_stand_in_no_trials_way() -> None:

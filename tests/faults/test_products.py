@@ -29,6 +29,8 @@ def _product(product: str, place: str, one: Array, other: Array) -> Array:
     """Return Y, dX or dW in the layout of the program, from the operands in theirs."""
     if product == "sum":
         return np.einsum(EINSUM[place], one, other)
+    if product == "weight first":
+        return other @ one if place == "forward" else other.T @ one if place == "grad_in" else other @ one.T
     turns_x, turns_w = product in ("input transposed", "both transposed"), product not in ("plain", "input transposed")
 
     def turned(value: Array, is_turned: bool) -> Array:
@@ -65,7 +67,7 @@ def _expected(case: dict[str, Any], given: dict[str, Array]) -> Array:
     return found
 
 
-PRODUCTS = ("plain", "weight transposed", "input transposed", "both transposed", "many", "sum", "itself")
+PRODUCTS = ("plain", "weight transposed", "input transposed", "both transposed", "many", "sum", "itself", "weight first")
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -104,4 +106,4 @@ def test_operands_are_what_they_are_called_and_a_fault_in_one_is_in_no_other(
             assert np.abs(expected - golden).max() > 1e-3, case
         seen.add((case["how"], place, case["model"]))
 
-    assert len(seen) == 2 * 3 * (3 if product == "sum" else 5)
+    assert len(seen) == (1 if product == "weight first" else 2) * 3 * (3 if product == "sum" else 5)
