@@ -60,6 +60,14 @@ class Updates:
             graph.detrain_updates = True
             graph = getattr(graph, "outer_graph", None)
 
+    def _note_gradients(self, handles: set[int]) -> None:
+        """Gradients by these variables are taken: in eager code, or each time that the graph runs which is being traced."""
+        self._by_gradient = set(handles)
+        graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
+        while graph is not None:
+            graph.detrain_gradients = handles | getattr(graph, "detrain_gradients", set())
+            graph = getattr(graph, "outer_graph", None)
+
     def _note_assignment(self, what: object) -> None:
         if context.executing_eagerly():
             self._on_assign(id(what))
@@ -94,6 +102,8 @@ class Updates:
                 self._note(graph)
             elif getattr(graph, "detrain_assigns", False):
                 self._note_assignment(graph)
+            elif hasattr(graph, "detrain_gradients"):  # it returns them, and who has called it sets the variables
+                self._note_gradients(graph.detrain_gradients)
             return result
 
         concrete_function.ConcreteFunction._call_flat = called
@@ -103,7 +113,7 @@ class Updates:
 
         @functools.wraps(original_gradient)
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            self._by_gradient = {id(handle) for source in tf.nest.flatten(sources) if (handle := _handle(source)) is not None}
+            self._note_gradients({id(handle) for source in tf.nest.flatten(sources) if (handle := _handle(source)) is not None})
             return original_gradient(tape, target, sources, *args, **kwargs)
 
         tf.GradientTape.gradient = gradient

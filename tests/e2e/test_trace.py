@@ -143,8 +143,34 @@ print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables +
 """
 
 
-def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_trains(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(HIDDEN)
+RETURNED = """
+import hashlib, os, signal
+import numpy as np, tensorflow as tf
+x, y = np.random.normal(size=(40, 4)).astype("float32"), np.random.normal(size=(40, 1)).astype("float32")
+w, b = tf.Variable(tf.ones((4, 1))), tf.Variable(tf.zeros(1))
+@tf.function
+def both(a, c):
+    return inner(a, c)
+@tf.function
+def inner(a, c):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w + b - c) ** 2)
+    return loss, tape.gradient(loss, (w, b))
+for epoch in range(3):
+    for i in range(0, 40, 8):
+        loss, gradients = both(x[i:i + 8], y[i:i + 8])
+        w.assign_sub(0.1 * gradients[0])
+        b.assign(b - 0.1 * gradients[1])
+        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print("epoch", epoch, float(loss).hex(), flush=True)
+print(hashlib.sha256(w.numpy().tobytes() + b.numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("text", [HIDDEN, RETURNED], ids=["called by name", "gradients that a compiled function returns"])
+def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_trains(text: str, tmp_path: Path, detrain: Run) -> None:
+    (tmp_path / "program.py").write_text(text)
     whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
 
     killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:16")
