@@ -18,6 +18,7 @@ import sys
 import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType, GeneratorType
 from typing import Any, Final, Protocol
 
@@ -43,6 +44,8 @@ _TRAIN: Final = "train_function("
 _VALIDATING: Final = "self._eval_epoch_iterator ="
 _VALIDATION: Final = ("val_x", "val_y", "val_sample_weight")
 _CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
+_LIBRARIES: Final = (os.path.dirname(tf.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep)
+"""Where TensorFlow's code lies, and ours."""
 _HANDLES: Final = (tf.variant, tf.resource)
 FIT: Final = "fit"
 """The key of the position of the loader of the `fit` that is running."""
@@ -385,12 +388,16 @@ def _hold_back(backup: Any, probes: Probes) -> None:
 
 
 def is_of_fit(frame: FrameType | None) -> bool:
-    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `Fit`, who look after it."""
-    for _ in range(3):
-        if frame is None:
-            return False
-        if frame.f_code.co_filename.endswith((_EPOCH_ITERATOR, __file__)):
+    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `Fit`, who look after it.
+
+    So whether they are the first around TensorFlow's code (many frames of it, where a strategy distributes a set) and ours.
+    """
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith((_EPOCH_ITERATOR, __file__)):
             return True
+        if not file.startswith(_LIBRARIES):
+            return False
         frame = frame.f_back
     return False
 

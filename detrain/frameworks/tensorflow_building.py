@@ -400,7 +400,8 @@ class Builder:
             if names[:1] == ("self",) and frame.f_code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
                 values = names_of(frame)
                 if self._births.key(values.get("self")) == owner:
-                    return self._calls.describe_call(values.get("args", ()), values.get("kwds", values.get("kwargs", {})))
+                    given = values.get("args", ()), values.get("kwds", values.get("kwargs", {}))
+                    return self._calls.describe_call(*given, _path_in_keras())
             frame = frame.f_back
         return None
 
@@ -434,7 +435,7 @@ class Builder:
         args, kwargs = self._calls.recall_arguments(call)
         if isinstance(owner, polymorphic_function.Function):
             # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is restored.
-            with contextlib.suppress(lift_to_graph.UnliftableError), self._as_compiled(owner):
+            with contextlib.suppress(lift_to_graph.UnliftableError), self._as_compiled(owner), _in_keras_at(call.get("scope")):
                 owner.get_concrete_function(*args, **kwargs)
             return
         if isinstance(owner, self._optimizer_types):
@@ -467,6 +468,29 @@ class Builder:
             self._layer_ahead = owner
             with self._building.unit(self._births.key(owner) or "", lambda: None), contextlib.suppress(_BuiltAheadError):
                 what(*placeholders[0], **placeholders[1])
+
+
+def _path_in_keras() -> str | None:
+    """Return the path of the Keras layer that is being called: a function that it calls names after it what it makes."""
+    if "keras" not in sys.modules:
+        return None
+    from keras.src.backend.common.name_scope import current_path
+
+    return current_path() or None
+
+
+@contextlib.contextmanager
+def _in_keras_at(path: str | None) -> Iterator[None]:
+    """Be where a Keras layer of this path is called."""
+    if not path:
+        yield
+        return
+    from keras.src.backend.common.name_scope import name_scope
+
+    with contextlib.ExitStack() as stack:
+        for part in path.split("/"):
+            stack.enter_context(name_scope(part, deduplicate=False))
+        yield
 
 
 def _is_of_gradient(frame: FrameType | None) -> bool:

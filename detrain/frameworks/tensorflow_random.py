@@ -85,6 +85,8 @@ class EagerDraws:
 
         @functools.wraps(original_set)
         def set_seed(runtime: Any, seed: Any) -> None:
+            if seed is None:  # for numbers by chance: those that follow from the run's seed are (ops must have one that repeats)
+                return
             original_set(runtime, seed)
             self._counts.clear()  # all kernels are new then
 

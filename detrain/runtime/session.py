@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -716,7 +717,7 @@ class Session:
             )
         self._has_updates = True  # or there would be no checkpoint: see `check_training`
         missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut), loop)
-        unnamed = [loss for loss in missing if not any(named.startswith(loss + " (") for named in snapshot.meta.not_captured)]
+        unnamed = [loss for loss in missing if not _is_named(loss, snapshot.meta.not_captured)]
         if unnamed:
             raise Diverged(
                 f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
@@ -780,3 +781,14 @@ class Session:
             if array is not None:
                 return array
         return None
+
+
+def _is_named(loss: str, named: Iterable[str]) -> bool:
+    """Return whether what is missing was named, perhaps by the names of another function that leads to it, which calls this one."""
+    inside = loss.rpartition("()")[2]
+    for each in named:
+        known = each.rpartition(" (")[0]
+        other = known.rpartition("()")[2]
+        if known == loss or (inside and other and (other.endswith(inside) or inside.endswith(other))):
+            return True
+    return False

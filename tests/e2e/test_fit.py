@@ -302,7 +302,6 @@ show(model, rate, memory)
 SLOW = {
     "steps of a repeated set, several a call",
     "a GAN on a filtered set of unknown length",
-    "two replicas",
     "mixed precision, a fit as a step of a loop",
     "folds, eager, then fine-tuning",
 }

@@ -765,6 +765,26 @@ for epoch in range(4):
     print(f"epoch {epoch} loss {float(loss)!r} {before} {template.info} {kept}", flush=True)
 show(*net.variables)
 """,
+    "a model whose call is compiled": """
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(4), keras.layers.Dense(3)
+    @tf.function
+    def call(self, x, training=True):
+        return self.last(self.first(x))
+
+model, optimizer = Net(), keras.optimizers.Adam(1e-2)
+model.build((None, 5))  # makes nothing: the call is a function of TensorFlow's
+for epoch in range(4):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a + tf.random.normal([5])) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        die(f"{epoch}:{step}")
+    print(f"epoch {epoch} loss {float(loss)!r} {[each.path for each in optimizer.variables]}", flush=True)
+show(*model.variables, *optimizer.variables)
+""",
     "a function that trains, called twice": """
 def train(net, is_last):
     mean, optimizer = keras.metrics.Mean(), keras.optimizers.Adam(1e-2)  # made behind the first loop, before the second
@@ -1523,3 +1543,74 @@ def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_pat
     assert "net.fast (tensorflow" in whole.err  # that of a function without a name cannot be made again
     assert "net.data (tensorflow" in whole.err
     assert "net.loss (keras" in whole.err
+
+
+KEPT = """
+import zlib
+
+class Game:
+    def __init__(self, epoch):
+        self.packer = zlib.compressobj()  # shows nothing of what it keeps
+        self.size = len(self.packer.compress(bytes(epoch)))
+
+def train(games, model, optimizer, epoch):
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b - len(games) - games[-1].size) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        die(f"{epoch}:{step}")
+    return float(loss)
+
+def main():
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    games, optimizer = [], keras.optimizers.SGD(1e-2)
+    for epoch in range(4):
+        games.append(Game(epoch))
+        print(f"epoch {epoch} loss {train(games, model, optimizer, epoch)!r}", flush=True)
+    show(*model.variables)
+
+main()
+"""
+
+
+def test_what_was_named_is_missing_in_the_function_that_trains_too(server: Server, tmp_path: Path) -> None:
+    """The first run has named it by the names of the function around: a resumed one said that the program had been changed."""
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + KEPT)
+    whole = server.detrain("run", "--every", "2b", "--ckpt", "whole", program, cwd=tmp_path)
+
+    died = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="2:3")
+    last = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+
+    assert "games in main()[0].packer (zlib.Compress)" in died.err
+    assert last.status == 0, last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
+BY_CHANCE = """
+model, optimizer = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)]), keras.optimizers.SGD(1e-2)
+for epoch in range(2):
+    tf.random.set_seed(None)  # stock TensorFlow draws by chance from here on, and refuses to where its ops are to repeat
+    for step, (a, b) in enumerate(data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a + tf.random.normal([5])) - b) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        die(f"{epoch}:{step}")
+    print(float(tf.random.uniform([])), flush=True)
+show(*model.variables)
+"""
+
+
+def test_a_seed_of_chance_is_that_of_the_run(server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + BY_CHANCE)
+    whole = server.detrain("run", "--ckpt", "whole", program, cwd=tmp_path)
+    other = server.detrain("run", "--ckpt", "other", "--seed", "1", program, cwd=tmp_path)
+    server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="1:3")
+    last = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+
+    assert (whole.status, other.status, last.status) == (0, 0, 0), whole.err + other.err + last.err
+    assert last.out == whole.out[-len(last.out) :]
+    first, second = whole.out.splitlines()[:2]
+    assert first != second
+    assert other.out != whole.out
