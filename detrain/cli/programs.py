@@ -186,8 +186,8 @@ def find_structure(program: Program, home: Path) -> Structure:
         + (f" of TensorFlow (it imports {' and '.join(foreign)})" if foreign else ""),
         "detrain trains with TensorFlow only, so far"
         if foreign
-        else "where a library trains, write its loop out; or name the loops in an inst.info (docs/inst-info.md), or put the probes in "
-        "by hand (README, Probes)",
+        else "where a library trains, write its loop out; or name the loops in an inst.info (docs/inst-info.md), or put in probes"
+        " by hand (README, Probes)",
     )
 
 
