@@ -231,7 +231,7 @@ class ExperimentRun:
             raise FaultInvalid(
                 f"{where}{', or its output,' if injection.limited else ''} has another shape in this step "
                 f"than {list(injection.shape)}",
-                "the last batch of an epoch may be smaller; choose another step",
+                "the last batch of an epoch may be smaller, or a step use several shapes; choose another step or --occurrence",
             )
         if not self._has_fired:
             self._has_fired = True

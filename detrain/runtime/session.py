@@ -725,6 +725,8 @@ class Session:
             )
         self._refuse_losses(missing, snapshot.meta.not_captured)
         is_last = len(self._stations) == 1
+        if is_last and missing:
+            report.warn(f"going on without what was named as not captured: {', '.join(missing[:8])}")
         self._files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self.streams.write(snapshot.rng)
         if self._notes_all_streams:
