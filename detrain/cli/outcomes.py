@@ -25,6 +25,7 @@ NO_STEP = "finite (no step behind the fault to classify by)"
 NO_LOSS = "unclassified (the program's loss was not seen)"
 """The outcome of a trial of a program that takes no gradient by a tape."""
 USUAL: Final = Thresholds()
+_PERCENT: Final = 100.0
 _WORST_FIRST: Final = (
     *(Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN, Outcome.CRASH, Outcome.HANG, Outcome.SHARP_SLOW, Outcome.SHARP),
     *(Outcome.SLOW, Outcome.OTHER, Outcome.LOW_TEST_ACCURACY, Outcome.MASKED),
@@ -81,8 +82,11 @@ def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = U
     place = sum(cursor < at for cursor in common)
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
     has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
+    names = [name for name in accuracies(golden) if _scale(golden, name, is_of_steps=True)] if has_accuracy else []
+    has_accuracy = bool(names)
     outcomes = []
-    for name in accuracies(golden) if has_accuracy else [None]:  # of several outputs one alone may suffer
+    judged: list[str | None] = [*names] or [None]
+    for name in judged:  # of several outputs one alone may suffer
         mine, its = (_series(run, golden, common, place, name) for run in (golden, trial))
         outcomes.append(classify(mine, its, place, thresholds))
     found = min(outcomes, key=_WORST_FIRST.index)
@@ -96,17 +100,18 @@ def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = U
         return Outcome.MASKED.value
     if not has_accuracy:
         return UNKNOWN
-    if _leaves_early(known, faulty, at):
+    if _leaves_early(known, trial, at):
         return Outcome.OTHER.value
     is_followed = any(cursor > at for cursor in common) or any(cursor[2] < 0 and cursor[:2] >= at[:2] for cursor in faulty)
     return found.value if is_followed else NO_STEP
 
 
-def _leaves_early(known: Mapping[Cursor, Step], faulty: Mapping[Cursor, Step], at: Cursor) -> bool:
-    """Return whether a trial left an epoch, behind the fault, before its last step in the golden run, and went on."""
-    steps = sorted(cursor for cursor in faulty if cursor[2] >= 0)
+def _leaves_early(known: Mapping[Cursor, Step], trial: Done, at: Cursor) -> bool:
+    """Return whether a trial left an epoch, behind the fault, before its last step in the golden run, or ended before that."""
+    steps = sorted(cursor for cursor in trial.by_cursor() if cursor[2] >= 0)
     ends = [one for one, following in itertools.pairwise(steps) if one >= at and following[:2] != one[:2]]
-    return any((phase, epoch, batch + 1) in known for phase, epoch, batch in ends)
+    is_early = any((phase, epoch, batch + 1) in known for phase, epoch, batch in ends)
+    return is_early or (trial.end == "program" and any(cursor > steps[-1] for cursor in known if cursor[2] >= 0))
 
 
 def loss_of(step: HasSeries) -> float:
@@ -138,19 +143,19 @@ def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int
     it was taken, counts by its loss alone. Accuracies in percent are taken for what they are.
     """
     known, usual = done.by_cursor(), golden.by_cursor()
-    scale = _scale(golden, accuracy)
 
     def accuracy_at(cursor: Cursor) -> float:
         if accuracy is None:
             return 1.0
-        step = known[cursor] if any(map(is_accuracy, known[cursor].series)) else usual[cursor]
-        return accuracy_of(step, accuracy) / scale
+        step = known[cursor] if _has(known[cursor], accuracy) else usual[cursor]
+        return accuracy_of(step, accuracy) / _scale(golden, accuracy, is_of_steps=True)
 
     validations = []
     for cursor, step in known.items():
         before = [number for number, key in enumerate(cursors) if key[:2] == cursor[:2]]
-        if cursor[2] < 0 and before and accuracy is not None and not math.isnan(accuracy_of(step, accuracy)):
+        if cursor[2] < 0 and before and accuracy is not None and _has(step, ""):
             loss = next((float(value) for name, value in sorted(step.series.items()) if "loss" in name), 0.0)
+            scale = _scale(golden, accuracy, is_of_steps=False) or 1.0
             validations.append((max(before) + 1, loss, accuracy_of(step, accuracy) / scale))
     return Series(
         np.array([_loss(known[cursor]) for cursor in cursors], np.float64),
@@ -161,7 +166,16 @@ def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int
     )
 
 
-def _scale(golden: Done, accuracy: str | None) -> float:
-    """Return 100 for an accuracy that the golden run keeps in percent, else 1."""
-    values = [] if accuracy is None else [accuracy_of(step, accuracy) for step in golden.steps]
-    return 100.0 if any(value > 1 for value in values) else 1.0
+def _has(step: Step, accuracy: str) -> bool:
+    """Return whether a step has an accuracy; by no name, whether it has any."""
+    return accuracy in step.series if accuracy else any(map(is_accuracy, step.series))
+
+
+def _scale(golden: Done, accuracy: str, *, is_of_steps: bool) -> float:
+    """Return what the golden run's accuracies, those of steps or of validations, are parts of: 1, or 100 for percent.
+
+    0 for numbers that are no accuracies.
+    """
+    values = [accuracy_of(step, accuracy) for step in golden.steps if (step.batch >= 0) == is_of_steps]
+    most = max((value for value in values if math.isfinite(value)), default=0.0)
+    return 1.0 if most <= 1 else _PERCENT if most <= _PERCENT else 0.0

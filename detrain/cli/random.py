@@ -28,7 +28,7 @@ from detrain.faults.experiment import Cursor, Experiment, Injection, written
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
 from detrain.faults.outcomes import Thresholds
 from detrain.faults.plan import trial_rng
-from detrain.faults.record import FaultRecord, read_record, write_record
+from detrain.faults.record import FaultRecord, is_as_written, read_record, write_record
 from detrain.faults.sampling import FIDELITY, draw_model
 from detrain.faults.sites import STAGES, Site, select
 from detrain.runtime import report
@@ -232,6 +232,8 @@ class _Campaign:
         if not path.is_file():
             return None
         record, (_, plan) = read_record(path), self._drawing.trial(number, self._after)
+        if not is_as_written(path):
+            raise FaultInvalid(f"{str(path)!r} was altered since it was written", "delete it to have it made again")
         check_same(record, self._subject, allows_environment=False)
         is_first = record.experiment == plan
         is_of_step = not is_first and record.experiment.at == plan.at

@@ -12,7 +12,7 @@ from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, hom
 from detrain.cli.trials import Done, Subject
 from detrain.errors import ReplayDiffers
 from detrain.faults.experiment import written
-from detrain.faults.record import FaultRecord, read_record
+from detrain.faults.record import FaultRecord, is_as_written, read_record
 
 
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
@@ -44,7 +44,7 @@ def command(
     if not known.is_unarmed_equal:
         golden = subject.unarmed(known.experiment)
     compare(known, golden, done)
-    if not known.is_as_written():
+    if not is_as_written(record):
         what = f"{str(record)!r} was altered since it was written, in what a replay does not show (its model or seed, perhaps)"
         raise ReplayDiffers(what, "take the record as `detrain inject` has written it")
     digests = sum(1 for step in known.steps if step.state)

@@ -68,12 +68,20 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def signed(self) -> FaultRecord:
         """Return it with its digest."""
-        data = msgspec.json.encode(msgspec.structs.replace(self, digest=""))
-        return msgspec.structs.replace(self, digest=xxhash.xxh3_128_hexdigest(data))
+        return msgspec.structs.replace(self, digest=_digest(msgspec.json.encode(self)))
 
-    def is_as_written(self) -> bool:
-        """Return whether nothing in it has been changed since it was written."""
-        return self.digest in ("", self.signed().digest)
+
+def _digest(data: bytes) -> str:
+    """Return the digest of a record's JSON, its own left out; fields that it has not are no part of it."""
+    fields = msgspec.json.decode(data)
+    fields.pop("digest", None)
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(fields, order="sorted"))
+
+
+def is_as_written(path: Path) -> bool:
+    """Return whether nothing has been changed in a record since it was written. Raises FaultInvalid for anything else."""
+    known = read_record(path).digest
+    return not known or known == _digest(path.read_bytes())
 
 
 def read_record(path: Path) -> FaultRecord:

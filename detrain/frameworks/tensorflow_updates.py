@@ -103,7 +103,7 @@ class Updates:
             elif getattr(graph, "detrain_assigns", False):
                 self._note_assignment(graph)
             elif hasattr(graph, "detrain_gradients"):  # it returns them, and who has called it sets the variables
-                self._note_gradients(graph.detrain_gradients)
+                self._note_gradients(graph.detrain_gradients | self._by_gradient)  # several may be called before any is applied
             return result
 
         concrete_function.ConcreteFunction._call_flat = called

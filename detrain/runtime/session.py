@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -717,7 +716,7 @@ class Session:
             )
         self._has_updates = True  # or there would be no checkpoint: see `check_training`
         missing = self._capture.restore(frame, snapshot, self._baseline(snapshot.meta.cut), loop)
-        unnamed = [loss for loss in missing if not _is_named(loss, snapshot.meta.not_captured)]
+        unnamed = [loss for loss in missing if not any(_same_place(loss, _place_of(each)) for each in snapshot.meta.not_captured)]
         if unnamed:
             raise Diverged(
                 f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
@@ -745,7 +744,7 @@ class Session:
             if loss.startswith(COUNTED):
                 raise NotCapturable(f"{loss}, is lost", "draw by a plain `for x in ...` over it, and start anew with --fresh")
         for loss in missing:
-            if any(each.startswith(f"{loss} (") and each.endswith(f"{WITH_VARIABLES})") for each in named):
+            if any(_same_place(loss, _place_of(each)) and each.endswith(f"{WITH_VARIABLES})") for each in named):
                 raise NotCapturable(
                     f"{loss!r} was made in the loop, with variables that cannot be put back into another one",
                     "make it before the loop, and start anew with --fresh",
@@ -785,12 +784,16 @@ class Session:
         return None
 
 
-def _is_named(loss: str, named: Iterable[str]) -> bool:
-    """Return whether what is missing was named, perhaps by the names of another function that leads to it, which calls this one."""
-    inside = loss.rpartition("()")[2]
-    for each in named:
-        known = each.rpartition(" (")[0]
-        other = known.rpartition("()")[2]
-        if known == loss or (inside and other and (other.endswith(inside) or inside.endswith(other))):
-            return True
-    return False
+def _same_place(one: str, other: str) -> bool:
+    """Return whether two paths (`games in main()[0].env`) are equal but for the function that their first name is of."""
+
+    def parts(path: str) -> tuple[str, str]:
+        name, _, rest = path.partition(" in ")
+        return name, rest.partition("()")[2]
+
+    return one == other or (" in " in one and parts(one) == parts(other))
+
+
+def _place_of(named: str) -> str:
+    """Return the path of what was named as `PATH (KIND)`."""
+    return named.partition(" (")[0]

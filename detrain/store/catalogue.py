@@ -182,6 +182,8 @@ class Catalogue:
             try:
                 ends.require(read_meta(entry.path).journal_bytes)
             except CheckpointDamaged as error:
+                if not self.journal(program, entry.run).exists():
+                    raise  # it may have been left behind when the folder was copied
                 if cut_off is None:
                     report.warn(error.what)
                 cut_off = error
@@ -320,25 +322,34 @@ def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
 
 
 def _lacks_start(way: Sequence[Entry]) -> bool:
-    """Return whether the last of the stations lies inside of an epoch whose start has no checkpoint: nobody knows the way to it."""
-    target, before = way[-1], way[:-1]
-    starts = [entry.cursor.epoch for entry in before[-1:] if entry.cursor.phase == target.cursor.phase]
-    return target.cursor.is_inside and target.cursor.epoch > 0 and starts != [target.cursor.epoch]
+    """Return whether one of the stations lies inside of an epoch whose start has no checkpoint: nobody knows the way to it."""
+    return any(
+        station.cursor.is_inside and station.cursor.epoch > 0 and (before is None or not _is_start(before, station))
+        for before, station in zip((None, *way), way, strict=False)
+    )
+
+
+def _is_start(entry: Entry, of: Entry) -> bool:
+    """Return whether a checkpoint is that of the start of the epoch in which another lies."""
+    return (entry.cursor.phase, entry.cursor.epoch, entry.cursor.cut) == (of.cursor.phase, of.cursor.epoch, "epoch")
 
 
 def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
     """Return the checkpoints at which a run that resumes from `target` stops on its way, `target` last.
 
     A checkpoint inside an epoch rests on the one at the start of its epoch (code between the two runs again, from exact
-    state); an earlier phase is finished from its newest checkpoint.
+    state); an earlier phase is finished from its newest checkpoint, of which the start of its epoch is there, if it needs one.
     """
     newest: dict[int, Entry] = {}
     starts: dict[tuple[int, int], Entry] = {}
     for entry in sorted(entries, key=lambda entry: entry.cursor.key()):
-        if entry.cursor.key() <= target.cursor.key():
-            newest[entry.cursor.phase] = entry
-            if entry.cursor.cut == "epoch":
-                starts[entry.cursor.phase, entry.cursor.epoch] = entry
+        cursor = entry.cursor
+        if cursor.key() <= target.cursor.key():
+            is_complete = not cursor.is_inside or cursor.epoch == 0 or (cursor.phase, cursor.epoch) in starts
+            if is_complete or entry == target or cursor.phase not in newest:
+                newest[cursor.phase] = entry
+            if cursor.cut == "epoch":
+                starts[cursor.phase, cursor.epoch] = entry
     result: list[Entry] = []
     for phase, last in sorted(newest.items()):
         start = starts.get((phase, last.cursor.epoch))

@@ -53,10 +53,9 @@ class Ends(set[int]):
 
     @classmethod
     def of(cls, path: Path) -> Ends:
-        """Read them from a journal, which need not be there. Raises StoreError, CheckpointTooNew."""
+        """Read them from a journal, which need not be there. Raises StoreError, CheckpointTooNew, CheckpointDamaged."""
         ends = cls(path)
-        with contextlib.suppress(CheckpointDamaged):  # the records before it stand
-            ends.update(end for end, _record in _records(path))
+        ends.update(end for end, _record in _records(path))
         return ends
 
     def require(self, count: int) -> None:

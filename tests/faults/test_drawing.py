@@ -225,7 +225,7 @@ def test_a_step_that_is_left_before_its_accuracy_is_taken_is_not_infinite(status
     golden = with_accuracy(LEARNT)
     trial = with_accuracy({(0, 0): 0.9, (0, 1): 0.9, (0, 2): None}, state="b", status=status, end="" if status else "program")
 
-    assert outcome_of(golden, trial, (0, 0, 1)) == ("crash" if status else "masked")
+    assert outcome_of(golden, trial, (0, 0, 1)) == ("crash" if status else "other")
 
 
 def test_steps_are_compared_at_their_cursors_where_an_epoch_is_left_early() -> None:
@@ -245,6 +245,38 @@ def test_accuracies_in_percent_are_classified_as_fractions_are(scale: int) -> No
 
     assert outcome_of(golden, trial, (0, 0, 5)) == "masked"
     assert outcome_of(golden, low, (0, 0, 5)) == "sharp-slow degrade"
+
+
+def test_validations_in_percent_do_not_make_fractions_small() -> None:
+    def run(accuracy: float) -> Done:
+        steps = [Step(0, 0, batch, {"loss": 1.0, "accuracy": 0.5 if batch < 3 else accuracy}, "b") for batch in range(60)]
+        return Done(0, (*steps, Step(0, 0, -1, {"test_accuracy": 60.0}, "b")), "program")
+
+    assert outcome_of(run(0.5), run(0.2), (0, 0, 2)) == "sharp-slow degrade"
+
+
+def test_numbers_that_are_no_accuracies_are_not_classified_by() -> None:
+    golden, trial = (with_accuracy(dict.fromkeys(LEARNT, 400.0), state=state) for state in "ab")
+    assert outcome_of(golden, trial, (0, 0, 5)) == UNKNOWN
+
+
+@pytest.mark.parametrize("last", [(2, 4), (0, 4)])
+def test_training_that_ends_early_by_the_fault_is_not_masked(last: tuple[int, int]) -> None:
+    golden, short = with_accuracy(LEARNT), {at: 0.9 for at in LEARNT if at <= last}
+
+    assert outcome_of(golden, with_accuracy(short, state="b"), (0, 0, 1)) == "other"
+    assert outcome_of(golden, with_accuracy(short, state="b", end="until"), (0, 0, 1)) == "masked"
+
+
+def test_a_step_without_the_accuracy_in_question_is_not_judged_by_another() -> None:
+    def run(accuracy: float | None) -> Done:
+        series = {"loss": 1.0, "top_accuracy": 0.9}
+        late = series if accuracy is None else series | {"accuracy": accuracy}
+        steps = [Step(0, 0, batch, series | {"accuracy": 0.5} if batch < 3 else late, "b") for batch in range(60)]
+        return Done(0, tuple(steps), "until")
+
+    assert outcome_of(run(0.5), run(0.2), (0, 0, 2)) == "sharp-slow degrade"
+    assert outcome_of(run(0.5), run(None), (0, 0, 2)) == "masked"
 
 
 def test_a_fault_in_the_last_step_is_masked_only_where_the_variables_are_equal() -> None:

@@ -312,6 +312,17 @@ def test_damage_at_the_end_of_an_earlier_phase_is_gone_around(catalogue):
     assert choice.stranded == ()
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_phase_that_was_left_inside_of_an_epoch_is_finished_from_where_its_start_is(catalogue, is_gone):
+    """Left by `break`: it has no checkpoint of its end. One damaged file let its epoch begin with the values of the run's start."""
+    for cursor in (epoch(1), epoch(2), load(2, 4), epoch(1, 1), epoch(2, 1)):
+        catalogue.save("train", 1, cursor, state(cursor))
+    path = catalogue.path("train", 1, epoch(2))
+    path.unlink() if is_gone else flip(path)
+
+    assert [entry.cursor for entry in catalogue.newest("train").stations] == [epoch(1), epoch(2, 1)]
+
+
 def test_an_epoch_of_a_later_phase_without_its_start_is_not_gone_on_from(catalogue):
     for cursor in (end(3), epoch(1, 1), load(2, 5, 1)):
         catalogue.save("train", 1, cursor, state(cursor))
@@ -457,7 +468,7 @@ def test_a_journal_that_is_gone_is_said_to_be_gone(catalogue):
     journaled(catalogue, 2)
     catalogue.journal("train", 1).unlink()
 
-    with pytest.raises(CheckpointDamaged, match=r"none of the 2 checkpoints .* is gone; the checkpoint rests on"):
+    with pytest.raises(CheckpointDamaged, match="is gone; the checkpoint rests on"):
         catalogue.newest("train")
 
 
