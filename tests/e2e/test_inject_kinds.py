@@ -189,13 +189,18 @@ def test_a_killed_campaign_leaves_no_trial_behind_and_goes_on(tmp_path: Path) ->
 
 def test_trials_in_a_step_with_a_smaller_batch_are_drawn_among_its_own_sites(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + SMALLER)
-    command = ("random", "-n", "4", "--seed", "1", "--after", "1", "--models", "RD,WT", "--out", "out", "--json", "program.py")
+    options = ("-n", "6", "--seed", "1", "--after", "1", "--models", "RD,WT,WT_16", "--out", "out", "--json")
+    command = ("random", *options, "program.py")
     done = detrain(*command, cwd=tmp_path)
     assert done.status == 0, done.err
     records = json.loads(done.out)
     assert "finding the sites of program in step 0:1" in done.err
-    assert len(records) == 4
+    assert len(records) == 6
     assert {record["experiment"]["at"][2] for record in records} == {0, 1}
+    limited = [record for record in records if record["model"] == "WT_16"]  # its weight has one shape, and its outputs two
+    assert {record["experiment"]["at"][2] for record in limited} == {0, 1}
+    assert {record["fired"] for record in records} == {1}
+    assert not {"crash", "hang"} & {record["outcome"] for record in records}
     assert detrain(*command, cwd=tmp_path).out == done.out
     for path in (tmp_path / "out").glob("*.json"):
         assert detrain("replay", str(path), "program.py", cwd=tmp_path).out.startswith("IDENTICAL")
