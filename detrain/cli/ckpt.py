@@ -158,8 +158,8 @@ def verify_checkpoints(as_json: bool, place: Path) -> int:
         if listed and not (place / listed[-1]).exists():
             rows.append({"file": listed[-1], "good": False, "error": f"is gone; {path.name} lists it last"})
             status = CheckpointDamaged.exit_code
-        if manifest.illegible():
-            rows.append({"file": path.name, "good": True, "note": _ILLEGIBLE.format(manifest.illegible())})
+        if count := manifest.illegible():
+            rows.append({"file": path.name, "good": True, "note": _ILLEGIBLE.format(count)})
     if not rows:
         raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
     if as_json:

@@ -143,20 +143,20 @@ def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int
     it was taken, counts by its loss alone. Accuracies in percent are taken for what they are.
     """
     known, usual = done.by_cursor(), golden.by_cursor()
+    of_steps, of_validations = (_scale(golden, accuracy or "", is_of_steps=each) or 1.0 for each in (True, False))
 
     def accuracy_at(cursor: Cursor) -> float:
         if accuracy is None:
             return 1.0
         step = known[cursor] if _has(known[cursor], accuracy) else usual[cursor]
-        return accuracy_of(step, accuracy) / _scale(golden, accuracy, is_of_steps=True)
+        return accuracy_of(step, accuracy) / of_steps
 
     validations = []
     for cursor, step in known.items():
         before = [number for number, key in enumerate(cursors) if key[:2] == cursor[:2]]
         if cursor[2] < 0 and before and accuracy is not None and _has(step, ""):
             loss = next((float(value) for name, value in sorted(step.series.items()) if "loss" in name), 0.0)
-            scale = _scale(golden, accuracy, is_of_steps=False) or 1.0
-            validations.append((max(before) + 1, loss, accuracy_of(step, accuracy) / scale))
+            validations.append((max(before) + 1, loss, accuracy_of(step, accuracy) / of_validations))
     return Series(
         np.array([_loss(known[cursor]) for cursor in cursors], np.float64),
         np.array([accuracy_at(cursor) for cursor in cursors], np.float64),

@@ -47,10 +47,15 @@ def mark_not_finite(axis: Any, places: Sequence[int], color: str) -> None:
         axis.plot(places, [0.02] * len(places), "x", color=color, ms=4, transform=edge, clip_on=False)
 
 
+def drawn_values(axis: Any) -> list[float]:
+    """Return the finite values of the curves on an axis."""
+    values = [float(y) for line in axis.lines if line.get_transform() == axis.transData for y in line.get_ydata()]
+    return [value for value in values if math.isfinite(value)]
+
+
 def scale_losses(axis: Any) -> None:
     """Set an axis of losses so that the few largest of them leave it, and neither they nor the others are a flat line."""
-    values = [float(y) for line in axis.lines if line.get_transform() == axis.transData for y in line.get_ydata()]
-    known = sorted(value for value in values if math.isfinite(value))
+    known = sorted(drawn_values(axis))
     if known:
         low, high = known[0], max(known[int(0.98 * (len(known) - 1))], 1e-3)
         if low > 0:

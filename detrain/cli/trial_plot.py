@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.cli.outcomes import HasSeries, accuracies, accuracy_of, loss_of
-from detrain.cli.pictures import BLUE, GREY, RED, label_epochs, mark_not_finite, scale_losses, write_picture
+from detrain.cli.pictures import BLUE, GREY, RED, drawn_values, label_epochs, mark_not_finite, scale_losses, write_picture
 from detrain.cli.trials import Done
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
@@ -60,8 +60,7 @@ def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> N
 
 def _is_far(axis: Any) -> bool:
     """Return whether the lines' values are so far apart that one of them would be flat."""
-    values = [abs(float(y)) for line in axis.lines if line.get_transform() == axis.transData for y in line.get_ydata()]
-    known = [value for value in values if math.isfinite(value) and value]
+    known = [abs(value) for value in drawn_values(axis) if value]
     return bool(known) and max(known) > _FAR * statistics.median(known)
 
 

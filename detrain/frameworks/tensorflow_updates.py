@@ -60,9 +60,12 @@ class Updates:
             graph.detrain_updates = True
             graph = getattr(graph, "outer_graph", None)
 
-    def _note_gradients(self, handles: set[int]) -> None:
-        """Gradients by these variables are taken: in eager code, or each time that the graph runs which is being traced."""
-        self._by_gradient = set(handles)
+    def _note_gradients(self, handles: set[int], *, adds: bool = False) -> None:
+        """Gradients by these variables are taken: in eager code, or each time that the graph runs which is being traced.
+
+        `adds`: those that were taken before wait, too.
+        """
+        self._by_gradient = handles | (self._by_gradient if adds else set())
         graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
         while graph is not None:
             graph.detrain_gradients = handles | getattr(graph, "detrain_gradients", set())
@@ -103,7 +106,7 @@ class Updates:
             elif getattr(graph, "detrain_assigns", False):
                 self._note_assignment(graph)
             elif hasattr(graph, "detrain_gradients"):  # it returns them, and who has called it sets the variables
-                self._note_gradients(graph.detrain_gradients | self._by_gradient)  # several may be called before any is applied
+                self._note_gradients(graph.detrain_gradients, adds=True)  # several may be called before any is applied
             return result
 
         concrete_function.ConcreteFunction._call_flat = called
