@@ -272,7 +272,12 @@ class Catalogue:
         stay too; with `keep_best`, the first of those with the lowest metric, or the highest if it begins with `max:`.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
-        kept = mine[max(len(mine) - keep, 0) :]
+        kept: list[Entry] = []
+        usable = 0
+        for entry in reversed(mine):
+            if usable < keep:
+                kept.insert(0, entry)
+                usable += not _lacks_start(stations(mine, entry))  # else nobody can go on from it, and it does not count
         if keep > 1:
             kept += _fallbacks(mine, kept)
         if keep_every:
@@ -308,8 +313,11 @@ class Catalogue:
 
 
 def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
-    """Return, for each checkpoint that all of the kept ones rest on, the newest before it that rests on none of its phase."""
-    ways = [stations(entries, entry) for entry in kept]
+    """Return, for each checkpoint that all of the kept ones rest on, the newest before it that rests on none of its phase.
+
+    Kept ones without the start of their epoch do not count: nobody can go on from them.
+    """
+    ways = [way for entry in kept if not _lacks_start(way := stations(entries, entry))]
     common = [station for station in ways[0] if all(station in way for way in ways)] if ways else []
     found = []
     for station in common:
