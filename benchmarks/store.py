@@ -156,7 +156,7 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
 
 def values(variables: list[Any]) -> list[np.ndarray]:
     """What variables hold, by reference."""
-    from detrain.frameworks.tensorflow import read_each
+    from detrain.frameworks.tensorflow_memory import read_each
 
     return list(read_each({str(number): variable for number, variable in enumerate(variables)}).values())
 

@@ -6,7 +6,6 @@ are made lazily at the moment of their creation. Private parts of TensorFlow are
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import importlib.metadata
@@ -47,7 +46,7 @@ from detrain.frameworks.tensorflow_gradients import Gradients
 from detrain.frameworks.tensorflow_hidden import HIDDEN
 from detrain.frameworks.tensorflow_hold import Moments
 from detrain.frameworks.tensorflow_instruments import Instruments
-from detrain.frameworks.tensorflow_memory import array_of, new_array, taken_over
+from detrain.frameworks.tensorflow_memory import NO_NUMBERS, array_of, new_array, read_each, taken_over
 from detrain.frameworks.tensorflow_order import settle_order
 from detrain.frameworks.tensorflow_positions import NoPosition
 from detrain.frameworks.tensorflow_random import RandomCounters
@@ -78,7 +77,6 @@ _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
     _SEED: (lambda: context.context()._seed, lambda seed: setattr(context.context(), "_seed", seed)),
 }
 """What a program may set for all of TensorFlow, and its loop may change."""
-_NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
 
 
 class TensorFlow:
@@ -180,8 +178,7 @@ class TensorFlow:
         """Return variable values (axes as in TensorFlow), those still waiting for their variable included."""
         # The variable that takes over the memory of a value that waits may come while what is returned here is being written.
         values = {key: np.array(array) for key, array in self._pending.items()}
-        known = self._moments.values()
-        values.update(read_each(self._alive()) if known is None else known)
+        values.update(read_each(self._alive()))
         values.update(self._tables.arrays())
         return values
 
@@ -392,7 +389,7 @@ class TensorFlow:
         found = [
             f"{key} (a variable of {variable.dtype.name})"
             for key, variable in self._alive().items()
-            if variable.dtype in _NO_NUMBERS
+            if variable.dtype in NO_NUMBERS
         ]
         found += [f"{queue.name} (a tf.queue with elements)" for queue in self._queues if queue.size() > 0]
         for keras in (self._keras, self._keras_2):
@@ -635,19 +632,6 @@ class _ContextStream:
 
     def set(self, state: RngState) -> None:
         PythonStream(context.context()._rng).set(state)
-
-
-def read_each(variables: Mapping[str, Any]) -> dict[str, Array]:
-    """Return variables' values as arrays that share their buffers, without those that have none yet, or are not of numbers."""
-    values = {}
-    with tf.init_scope():
-        for key, variable in variables.items():
-            if variable.dtype in _NO_NUMBERS:
-                continue
-            with contextlib.suppress(tf.errors.FailedPreconditionError):  # it has no value yet
-                # Not .numpy(), which copies. TensorFlow changes no buffer in place that a tensor which was read still holds.
-                values[key] = array_of(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))
-    return values
 
 
 def _assign(key: str, variable: Any, array: Array) -> None:

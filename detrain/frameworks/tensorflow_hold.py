@@ -1,9 +1,5 @@
 """Variables of TensorFlow at a moment, held by reference, and put back; and small compiled functions over variables.
 
-Reading a variable copies nothing: the tensor shares its buffer. A later update of the variable sees that the buffer is shared and
-writes into a new one (`PrepareToUpdateVariable`, and XLA, which takes a buffer over only where nobody else has it). So holding what
-was read is copy on write, on the device, of just what changes.
-
 Iterators cannot be set back. What they hand out after a moment is kept while the moment is held, and handed out again.
 """
 
@@ -27,7 +23,7 @@ from detrain.frameworks import Watched
 from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building
 from detrain.frameworks.tensorflow_inside import Inside
-from detrain.frameworks.tensorflow_memory import array_of
+from detrain.frameworks.tensorflow_memory import NO_NUMBERS, Reader, has_value
 from detrain.frameworks.tensorflow_random import EagerDraws
 from detrain.frameworks.tensorflow_watch import find_watched
 from detrain.runtime.digest import Array
@@ -36,7 +32,6 @@ from detrain.runtime.graph import ABSENT
 _EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
 """For functions of many small operations: handing each to another thread takes longer than doing it."""
 _PYTHON_OPS: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-_NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
 _numbers: Final = itertools.count()
 
 
@@ -73,11 +68,6 @@ def _compiled(device: str, variables: list[Any], make: Callable[[list[Any]], lis
         graph = func_graph.func_graph_from_py_func("detrain_own", body, (), {})
         function = atomic_function.from_func_graph(f"__detrain_{next(_numbers)}", graph, {})
         return function, [outer for outer, _inner in graph.captures], len(graph.outputs)
-
-
-def read_all(variables: list[Any]) -> list[Any]:
-    """Return what the variables hold, without a copy."""
-    return [gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype) for variable in variables]
 
 
 def sums_of_squares(variables: list[Any]) -> list[Any]:
@@ -211,7 +201,7 @@ class Moments:
         self.inside = Inside(half_of_squares)
         self._masks: dict[str, bool] = {}
         """Whether a variable had infinite values when it was first looked at."""
-        self._reader: tuple[int, Compiled, frozenset[str]] | None = None
+        self._reader: tuple[int, Reader, frozenset[str]] | None = None
         self._before_load: tuple[dict[str, int], dict[str, int], dict[str, int], int] = ({}, {}, {}, 0)
         self.set_by_loaders: set[str] = set()
         """Attributes that loads have set, which are not done again."""
@@ -230,7 +220,7 @@ class Moments:
     def norms(self) -> tuple[Sequence[Watched], Array]:
         """Return what is watched, and the norms [variable]: from where steps have ended, or by one call of a function a device."""
         if self._watched is None or self._watched[0] != self._generation:
-            alive = {key: variable for key, variable in self._alive().items() if _is_initialized(variable)}
+            alive = {key: variable for key, variable in self._alive().items() if has_value(variable)}
             watched = {each.key: each for each in find_watched(alive, self._births, self._is_mask)}
             compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
             self._watched, self._norms = (self._generation, [watched[key] for key in compiled.keys], compiled), None
@@ -264,17 +254,17 @@ class Moments:
         """Hold the variables by reference, or copies of them in the host's memory."""
         self.pulls.is_loading = False  # a load that was begun may have raised
         if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
-            alive = {key: variable for key, variable in self._alive().items() if variable.dtype not in _NO_NUMBERS}
-            there = {key: variable for key, variable in alive.items() if _is_initialized(variable)}
-            self._reader = self._generation, Compiled(there, read_all), frozenset(alive.keys() - there.keys())
+            alive = {key: variable for key, variable in self._alive().items() if variable.dtype not in NO_NUMBERS}
+            there = {key: variable for key, variable in alive.items() if has_value(variable)}
+            self._reader = self._generation, Reader(there), frozenset(alive.keys() - there.keys())
         generation, reader, uninitialized = self._reader
-        values: Iterator[Any] = itertools.chain(*reader())
+        values = reader()
         if on_host:
-            values = (value.numpy() for value in values)  # a copy, unlike what asarray returns
+            values = {key: value.numpy() for key, value in values.items()}  # a copy, unlike what asarray returns
         held = Held(
             generation,
             len(self._building.units()),
-            dict(zip(reader.keys, values, strict=True)),
+            values,
             uninitialized,
             self._births.top_counts(),
             dict(self._sets.made()),
@@ -286,13 +276,6 @@ class Moments:
             self.pulls.latest.following = held
         self.pulls.latest = held
         return held
-
-    def values(self) -> dict[str, Array] | None:
-        """Return what the variables hold, without a copy, if a function that reads them at once is there; else None."""
-        if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
-            return None
-        reader = self._reader[1]
-        return {key: array_of(value) for key, value in zip(reader.keys, itertools.chain(*reader()), strict=True)}
 
     def put_back(self, held: object) -> list[str]:
         """Put variables, names and iterators back. What has been made since cannot be unmade."""
@@ -306,7 +289,7 @@ class Moments:
         if any(made[key] != held.made.get(key, 0) + sum(load.get(key, 0) for load in in_loads) for key in made):
             reasons.append("iterators over shuffled sets have been made since")
         alive = self._alive()
-        if any(_is_initialized(alive[key]) for key in held.uninitialized if key in alive):
+        if any(has_value(alive[key]) for key in held.uninitialized if key in alive):
             reasons.append("variables have been initialized since")
         if reasons:
             return reasons
@@ -386,11 +369,6 @@ def runs_python(dataset: Any) -> bool:
                 return True
         waiting.extend(current._inputs())
     return False
-
-
-def _is_initialized(variable: Any) -> bool:
-    with tf.init_scope():
-        return bool(gen_resource_variable_ops.var_is_initialized_op(variable.handle))
 
 
 def norms(sums: list[list[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:

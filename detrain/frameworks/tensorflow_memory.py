@@ -1,4 +1,8 @@
-"""Memory of tensors that nobody has yet, to be filled from a checkpoint: a variable takes it over without a copy.
+"""The memory of variables: read without a copy; and filled from a checkpoint, in memory of tensors that a variable takes over.
+
+Reading a variable copies nothing: the tensor shares its buffer. A later update of the variable sees that the buffer is shared and
+writes into a new one (`PrepareToUpdateVariable`, and XLA, which takes a buffer over only where nobody else has it). So holding what
+was read is copy on write, on the device, of just what changes. Where sparse updates write in place, reading copies.
 
 TensorFlow uses memory again that it has had. A large array of NumPy's is new from the kernel each time, which takes longer than to
 read it from a file in memory: 1 GB in 0.2 to 1 s, against 0.2 s.
@@ -8,16 +12,61 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context, execute
+from tensorflow.python.ops import gen_resource_variable_ops
 
 from detrain.runtime.digest import Array
 from detrain.runtime.memory import address_of
 
 _LARGE_BYTES: Final = 1 << 20
 """Below this a copy costs less than the trouble."""
+NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
+"""The dtypes of variables that no checkpoint holds."""
+
+
+class Reader:
+    """Reads variables by one op a device. Raises tf.errors.FailedPreconditionError where one of them has no value yet."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        by_device: dict[str, tuple[list[str], list[Any], list[int]]] = {}
+        for key, variable in variables.items():
+            handle = variable.handle
+            keys, handles, dtypes = by_device.setdefault(handle.device, ([], [], []))
+            keys.append(key)
+            handles.append(handle)
+            dtypes.append(variable.dtype.as_datatype_enum)
+        self._groups = [(keys, handles, ("N", len(keys), "dtypes", dtypes)) for keys, handles, dtypes in by_device.values()]
+
+    def __call__(self) -> dict[str, Any]:
+        """Return tensors that share the variables' buffers."""
+        found: dict[str, Any] = {}
+        runtime = context.context()
+        for keys, handles, attributes in self._groups:
+            tensors = execute.execute("_ReadVariablesOp", len(handles), inputs=handles, attrs=attributes, ctx=runtime)
+            found.update(zip(keys, tensors, strict=True))
+        return found
+
+
+def read_each(variables: Mapping[str, Any]) -> dict[str, Array]:
+    """Return variables' values as arrays that share their buffers, without those that have none yet, or are not of numbers."""
+    numbers = {key: variable for key, variable in variables.items() if variable.dtype not in NO_NUMBERS}
+    with tf.init_scope():
+        try:
+            tensors = Reader(numbers)()
+        except tf.errors.FailedPreconditionError:
+            tensors = Reader({key: variable for key, variable in numbers.items() if has_value(variable)})()
+    return {key: array_of(tensor) for key, tensor in tensors.items()}
+
+
+def has_value(variable: Any) -> bool:
+    """Return whether a variable has been initialized."""
+    with tf.init_scope():
+        return bool(gen_resource_variable_ops.var_is_initialized_op(variable.handle))
 
 
 def array_of(tensor: Any) -> Array:

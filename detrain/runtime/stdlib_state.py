@@ -217,7 +217,7 @@ def _set_event(event: threading.Event, *, is_set: bool) -> None:
 def _is_alone() -> bool:
     """Return whether no other thread of the program runs: what is in a queue would be chance, or on its way."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    return all(thread.name == "detrain writer" or type(thread).__module__ == "tqdm._monitor" for thread in others)
+    return all(type(thread).__module__ == "tqdm._monitor" for thread in others)
 
 
 def _queued(held: Any) -> list[Any]:

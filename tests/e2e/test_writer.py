@@ -343,3 +343,23 @@ def test_forked_workers_end_by_sigterm_as_ever(tmp_path: Path, detrain: Run) -> 
 
     assert run.status == 0, run.err
     assert "SIGTERM" not in run.err
+
+
+FORKS = """
+import os, signal, sys, time
+from detrain.store.writer import Writer
+writer, done = Writer(), []
+writer.write(lambda: time.sleep(0.5) or done.append(1), is_large=True)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), done)
+"""
+
+
+def test_a_forked_child_does_not_wait_for_the_thread_of_its_parent() -> None:
+    run = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, env=environment(), check=False)
+
+    assert run.stderr == ""
+    assert run.stdout == "7 []\n"

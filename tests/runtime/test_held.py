@@ -35,7 +35,7 @@ def _quiet() -> None:
 @pytest.mark.parametrize("how", ["eager", "compiled", "xla"])
 @pytest.mark.parametrize("name", UPDATES)
 def test_no_op_changes_what_was_read(name: str, how: str) -> None:
-    from detrain.frameworks.tensorflow import read_each
+    from detrain.frameworks.tensorflow_memory import read_each
 
     variables, update = _prepared(name)
     if how != "eager":
@@ -100,10 +100,33 @@ def test_a_value_that_waits_is_copied_because_its_variable_may_take_its_memory_o
     from detrain.frameworks.tensorflow import TensorFlow
 
     waiting = np.zeros(1 << 19, np.float32)
-    nothing = SimpleNamespace(values=dict, arrays=dict)
-    adapter: Any = SimpleNamespace(_pending={"late": waiting}, _moments=nothing, _tables=nothing)
+    nothing = SimpleNamespace(arrays=dict)
+    adapter: Any = SimpleNamespace(_pending={"late": waiting}, _alive=dict, _tables=nothing)
 
     found = TensorFlow.tensors(adapter)
 
     assert np.array_equal(found["late"], waiting)
     assert not np.shares_memory(found["late"], waiting)
+
+
+def test_variables_of_all_devices_and_dtypes_are_read_and_those_without_a_value_left_out() -> None:
+    from detrain.frameworks.tensorflow_memory import read_each
+
+    given = {
+        dtype.name: tf.cast(tf.constant([[0.5, -3.0]]), dtype)
+        for dtype in (tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.uint16, tf.int64, tf.bool, tf.complex64)
+    }
+    variables: dict[str, Any] = {key: tf.Variable(value) for key, value in given.items()}
+    with tf.device("CPU:1" if len(tf.config.list_logical_devices("CPU")) > 1 else "CPU:0"):
+        variables["there"] = tf.Variable(3.0)
+    variables["text"] = tf.Variable(["a"])
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=(), shared_name="without a value")
+    variables["none"] = SimpleNamespace(handle=handle, dtype=tf.float32)
+
+    found = read_each(variables)
+
+    assert found.pop("there") == 3.0
+    assert list(found) == list(given)
+    for key, value in given.items():
+        assert found[key].dtype == value.dtype.as_numpy_dtype
+        assert found[key].tobytes() == value.numpy().tobytes()
