@@ -19,7 +19,7 @@ from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, hom
 from detrain.cli.trial_plot import plot_trial
 from detrain.cli.trials import Done, Subject, same_before, same_from
 from detrain.cli.wanted import RecordedFault, Wanted, drawn_fault, read_wanted
-from detrain.errors import AnotherProgram, EnvironmentChanged, FaultNotFired, SiteUnknown, UsageError
+from detrain.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
 from detrain.faults.outcomes import Thresholds
@@ -202,6 +202,7 @@ def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
 def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experiment, folder: Path | None = None) -> Trial:
     """Run one fault beside its golden run. Raises FaultNotFired, FaultInvalid."""
     golden = subject.golden(experiment)
+    _require_steps(golden, experiment)
     # No step before the fault could tell whether the site changes bits. First, as the files that are left shall be the trial's.
     in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
     subject.say("the run with the fault")
@@ -211,9 +212,21 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
         in_place = in_place or subject.unarmed(experiment)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
         golden = golden if is_equal else in_place
-    if done.fired is None and not (done.is_armed and not done.is_whole and "detrain: error: " not in done.error):
+    if "detrain: error: " in done.error or (done.fired is None and (done.is_whole or not done.is_armed)):
         raise_unfired(done)  # else the faulty step has ended the process: an outcome
     return Trial(model, seed, experiment, golden, done, is_equal)
+
+
+def _require_steps(golden: Done, experiment: Experiment) -> None:
+    """Raise FaultInvalid unless a run goes on for as long as its fault shall."""
+    phase, until = experiment.at[0], experiment.until
+    steps = [at for at in golden.by_cursor() if at[2] >= 0 and at[0] == phase and at >= experiment.at]
+    count = len([at for at in steps if until is None or at <= until][: experiment.count])
+    if 0 < count < experiment.steps:
+        raise FaultInvalid(
+            f"a fault in {experiment.steps} steps from {written(experiment.at)} on, and the run has {count} of them",
+            "choose an earlier step, fewer --steps, or a later --until",
+        )
 
 
 def raise_unfired(done: Done) -> NoReturn:
@@ -241,6 +254,7 @@ def record_of(subject: Subject, trial: Trial, thresholds: Thresholds) -> FaultRe
         elements=elements_of(trial.injection, firing) if firing is not None else (),
         elements_digest=digest_of(firing),
         fired=firing.count if firing is not None else 0,
+        missed=trial.done.missed,
         steps=steps_of(trial.done, trial.experiment.at),
         end=trial.done.end or f"status {trial.done.status}",
         is_unarmed_equal=trial.is_unarmed_equal,
@@ -291,6 +305,9 @@ def show(record: FaultRecord, trial: Trial) -> None:
     rest = len(injection.array("positions")) - 4
     if rest > 0:
         printer.print(f"  and {rest:,} more elements")
+    if record.missed:
+        steps = ", ".join(written(at) for at in record.missed[:8]) + (" …" if len(record.missed) > 8 else "")
+        printer.print(f"  not in {len(record.missed)} of these steps, where the site did not run, or had another shape: {steps}")
     if not trial.is_unarmed_equal:
         printer.print("  with the site in place the program's bits are others: the golden run has it in place, too")
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -48,6 +48,8 @@ class Done:
     is_armed: bool = False
     """Whether the faulty step was begun."""
     fired: Firing | None = None
+    missed: tuple[Cursor, ...] = ()
+    """Steps of a permanent fault in which it was not done."""
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     """(site, replica, digest) of each op of a step."""
@@ -307,6 +309,7 @@ def read_log(path: Path) -> Done:
     """Return what a log says; of a step that was run again, the last."""
     steps: dict[Cursor, Step] = {}
     end, start, obstacle, fired, alarm, is_armed = "", "", "", None, None, False
+    missed: list[Cursor] = []
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     if path.is_file():
@@ -318,12 +321,16 @@ def read_log(path: Path) -> Done:
             if entry.step is not None:
                 steps[entry.step.phase, entry.step.epoch, entry.step.batch] = entry.step
             fired, alarm = entry.fired or fired, entry.alarm or alarm
+            if fired is not None and entry.hits:
+                fired = msgspec.structs.replace(fired, count=entry.hits)
+            if entry.missed is not None:
+                missed.append(entry.missed)
             start, obstacle = entry.start or start, entry.obstacle or obstacle
             is_armed = is_armed or entry.is_armed
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
-    return Done(0, tuple(steps.values()), end, is_armed, fired, sites, digests, alarm, start, obstacle)
+    return Done(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle)
 
 
 def errors_of(home: Path) -> str:

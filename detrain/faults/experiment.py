@@ -101,11 +101,13 @@ class Firing(msgspec.Struct, frozen=True):
     """What a fault has done."""
 
     count: int
-    """How often it was put in; below 0: its site has had another shape."""
+    """How often it was put in."""
     golden: bytes
     """Bit patterns at its positions before the last time, little-endian integers of the dtype's width."""
     injected: bytes
     """And after it."""
+    misfits: int = 0
+    """How often its site had another shape, and was left as it was."""
 
 
 class Alarm(msgspec.Struct, frozen=True):

@@ -53,7 +53,9 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     elements_digest: str
     """Digest of the bit patterns of all elements, golden and injected."""
     fired: int
-    """How often it was put in."""
+    """In how many steps it was put in."""
+    missed: tuple[Cursor, ...] = ()
+    """Steps of a permanent fault in which its site did not run, or had another shape."""
     steps: tuple[Step, ...]
     end: str
     is_unarmed_equal: bool = True

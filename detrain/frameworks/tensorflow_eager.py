@@ -27,7 +27,6 @@ FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
 _HANDS_ON: Final = frozenset({"Cast", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient", "Sum"})
 """Ops that a gradient may pass on its way from the contraction that makes it to the variable."""
-_OTHER_SHAPE: Final = -1
 Operands = Callable[..., dict[str, tuple[int, Any]]]
 """See `tensorflow_sites.operands_of`."""
 
@@ -80,7 +79,7 @@ class EagerInjector:
 
     def select(self, injection: Injection) -> None:
         """Put this injection there from now on; nothing has been done of it."""
-        self._injection, self._countdown, self._count = injection, 0, 0
+        self._injection, self._countdown, self._count, self._misfits = injection, 0, 0, 0
         self._op, self._output = op_and_output(injection.site)
 
     def arm(self, occurrence: int) -> None:
@@ -93,7 +92,8 @@ class EagerInjector:
 
     def firing(self) -> Firing | None:
         """Return what has been done so far; None: nothing."""
-        return Firing(self._count, self._golden, self._injected) if self._count else None
+        has_run = self._count or self._misfits
+        return Firing(self._count, self._golden, self._injected, self._misfits) if has_run else None
 
     def must_hit(self, name: str) -> bool:
         """Return whether the op that is about to run is to be hit; it counts as run."""
@@ -119,7 +119,7 @@ class EagerInjector:
         limited, outputs = injection.array("limited"), golden.shape.num_elements()
         is_other = limited.size and (limited.max() >= outputs or injection.outputs not in (0, outputs))
         if array.size != injection.elements or is_other:
-            self._count = _OTHER_SHAPE
+            self._misfits += 1
             return golden
         self._count += 1
         bits = array.reshape(-1).view(BITS[injection.dtype])

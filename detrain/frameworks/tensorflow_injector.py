@@ -23,9 +23,8 @@ from detrain.frameworks.tensorflow_eager import located
 from detrain.frameworks.tensorflow_hidden import hidden_variable, linked
 from detrain.frameworks.tensorflow_sites import operands_of
 
-_OTHER_SHAPE: Final = -1
 _ARRAYS: Final = ("positions", "sources", "keep", "flip", "limited")
-_COUNTS: Final = ("countdown", "fired")
+_COUNTS: Final = ("countdown", "fired", "misfits")
 _VALUES: Final = ("golden", "injected")
 _INTERNAL: Final = ("_class", "_output_shapes")
 
@@ -119,11 +118,11 @@ class Injector:
     def firing(self) -> Firing | None:
         """Return what has been done so far; None: nothing."""
         plan = {} if self._variable is None else {name: self._variable.numpy()[place] for name, place in self._places.items()}
-        if not plan or not plan["fired"][0]:
+        if not plan or not (plan["fired"][0] or plan["misfits"][0]):
             return None
         kind, count = np.dtype(self._bits).newbyteorder("<"), self._injection.array("keep").size
         golden, injected = (plan[name][:count].astype(kind).tobytes() for name in _VALUES)
-        return Firing(int(plan["fired"][0]), golden, injected)
+        return Firing(int(plan["fired"][0]), golden, injected, int(plan["misfits"][0]))
 
     def replace(self, op: Any, output: int, golden: Any) -> Any:
         """Return the output with the fault's branch in place. Called in the op's graph, while no tape records."""
@@ -141,7 +140,8 @@ class Injector:
                 has_shape &= has_outputs & (tf.reduce_max(plan["limited"]) < size)
             plan["countdown"] -= 1
             is_now = tf.equal(plan["countdown"][0], 0)
-            plan["fired"] += tf.where(is_now, tf.where(has_shape, tf.constant(1, tf.int64), tf.constant(_OTHER_SHAPE, tf.int64)), 0)
+            plan["fired"] += tf.cast(is_now & has_shape, tf.int64)
+            plan["misfits"] += tf.cast(is_now & ~has_shape, tf.int64)
             result, *values = tf.cond(
                 is_now & has_shape,
                 lambda: self._hit(op, index, tensor, golden, plan),

@@ -82,6 +82,11 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     is_armed: bool = False
     """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
     fired: Firing | None = None
+    """What the fault has done in the first of its steps."""
+    hits: int = 0
+    """In how many steps it has been done so far, where there are more."""
+    missed: Cursor | None = None
+    """A later step of a permanent fault, in which it was not done."""
     alarm: Alarm | None = None
     sites: list[Site] | None = None
     digests: list[tuple[str, int, int]] | None = None
@@ -112,6 +117,8 @@ class ExperimentRun:
         self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
         self._body: Cursor | None = None
         self._is_armed = self._has_fired = self._has_alarm = self._is_profiling = False
+        self._firing = Firing(0, b"", b"")
+        """What had been done at the end of the last step that was hit."""
         self._bare: Step | None = None
         """The step that has ended, if it is one behind the fault and has no digest."""
         if self._instruments is not None and plan.injection is not None:
@@ -218,24 +225,27 @@ class ExperimentRun:
         assert injection is not None
         self._instruments.disarm()
         self._is_armed = False
-        firing = self._instruments.firing()
+        before, firing = self._firing, self._instruments.firing() or self._firing
+        self._firing = firing
+        if firing.count > before.count:
+            self._write(Log(hits=firing.count) if self._has_fired else Log(fired=firing))
+            self._has_fired = True
+            return
+        if self._has_fired and not self.plan.steps:
+            self._write(Log(missed=body))
+            return
         where = f"site {injection.site!r} (replica {injection.worker}) at {written(body)}"
         if not self._instruments.is_placed():
             raise FaultNotFired(f"{where} is in no compiled function of this run", "list the sites again with `detrain sites`")
-        if firing is None:
+        if firing.misfits == before.misfits:
             raise FaultNotFired(
                 f"{where} did not run, or not {self.plan.occurrence + 1} times",
                 "TensorFlow has optimised it away, or this step does not use it; choose another site or step",
             )
-        if firing.count < 0:
-            raise FaultInvalid(
-                f"{where}{', or its output,' if injection.limited else ''} has another shape in this step "
-                f"than {list(injection.shape)}",
-                "the last batch of an epoch may be smaller, or a step use several shapes; choose another step or --occurrence",
-            )
-        if not self._has_fired:
-            self._has_fired = True
-            self._write(Log(fired=firing))
+        raise FaultInvalid(
+            f"{where}{', or its output,' if injection.limited else ''} has another shape in this step than {list(injection.shape)}",
+            "the last batch of an epoch may be smaller, or a step use several shapes; choose another step or --occurrence",
+        )
 
     def _digest(self, body: Cursor, *, is_last: bool) -> str:
         return self._digest_now() if self._has_digest(body, is_last=is_last) else ""

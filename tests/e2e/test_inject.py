@@ -172,6 +172,37 @@ def test_the_fault_of_a_record_is_put_in_again_as_it_was(folder: Path) -> None:
     assert json.loads(again.out) == first
 
 
+RAGGED = """
+import numpy as np, tensorflow as tf
+x, y = np.random.default_rng(0).normal(size=(2, 20, 4)).astype("float32")
+w = tf.Variable(tf.ones((4, 4)))
+@tf.function
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+for epoch in range(2):
+    for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(8):
+        step(a, b)
+"""
+
+
+def test_a_fault_of_several_steps_is_in_all_of_them_or_the_others_are_named(folder: Path) -> None:
+    (folder / "ragged.py").write_text(RAGGED)
+    options = ("inject", "--ckpt", "ragged", "--model", "SET:5", "--site", "*/MatMul", "--stage", "forward", "--out", "ragged.json")
+    smaller = _command(folder, *options, "--at", "0:1", "--steps", 2, "ragged.py")
+    beyond = _command(folder, *options, "--at", "1:1", "--steps", 3, "ragged.py")
+    permanent = _command(folder, *options, "--at", "0:1", "--permanent", "ragged.py")
+    record = json.loads((folder / "ragged.json").read_text())
+    replay = _command(folder, "replay", "--ckpt", "ragged", "ragged.json", "ragged.py")
+
+    assert (smaller.status, "0:2 has another shape" in smaller.err) == (92, True), smaller.err
+    assert (beyond.status, "in 3 steps from 1:1 on, and the run has 2 of them" in beyond.err) == (82, True), beyond.err
+    assert (permanent.status, record["fired"], record["missed"]) == (0, 3, [[0, 0, 2], [0, 1, 2]]), permanent.err
+    assert "had another shape: 0:2, 1:2" in permanent.out
+    assert replay.status == 0, replay.err
+
+
 def test_the_golden_run_is_the_program_without_faults(folder: Path) -> None:
     bare = _command(folder, "run", "--bare", "program.py", *PLAIN)
     options = ("--model", "ZERO", "--site", "last", "--stage", "forward", "--at", "2:1", "--until", "2:3", "--ckpt", "alone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,11 @@ STEPS = [(0, epoch, batch) for epoch in range(3) for batch in range(4)]
 
 
 class Instruments:
-    """A step whose loss is its number, and whose site does what `count` says."""
+    """A step whose loss is its number, and whose site does not run in the steps of `idle`, and has another shape in `other`."""
 
-    def __init__(self, count: int | None = 1) -> None:
-        self.count = count
+    def __init__(self, idle: Container[Cursor] = (), other: Container[Cursor] = ()) -> None:
+        self.idle, self.other = idle, other
+        self.hits = self.misfits = 0
         self.armed: list[Cursor] = []
         self.now: Cursor = (0, 0, 0)
         self.phantom: Cursor | None = None
@@ -42,6 +44,8 @@ class Instruments:
 
     def arm(self, occurrence: int) -> None:
         self.armed.append(self.now)
+        self.misfits += self.now in self.other
+        self.hits += self.now not in self.idle and self.now not in self.other
 
     def disarm(self) -> None:
         """Nothing to do."""
@@ -50,7 +54,7 @@ class Instruments:
         return True
 
     def firing(self) -> Firing | None:
-        return None if self.count is None else Firing(self.count, b"\0\0\0\0", b"\1\0\0\0")
+        return Firing(self.hits, b"\0\0\0\0", b"\1\0\0\0", self.misfits) if self.hits or self.misfits else None
 
     def begin_series(self) -> None:
         """Nothing has been measured before."""
@@ -100,7 +104,23 @@ def test_a_fault_is_armed_for_its_steps(
 
     assert not run(tmp_path, monkeypatch, instruments, STEPS, at=(0, 1, 1), steps=steps)
     assert instruments.armed == expected
-    assert read_log(tmp_path / "log").fired == Firing(1, b"\0\0\0\0", b"\1\0\0\0")
+    assert read_log(tmp_path / "log").fired == Firing(len(expected), b"\0\0\0\0", b"\1\0\0\0")
+
+
+@pytest.mark.parametrize("how", ["idle", "other"])
+def test_a_later_step_that_is_not_hit_is_an_error_or_of_a_permanent_fault_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    without = {how: STEPS[6:7]}
+    error, what = (FaultNotFired, "did not run") if how == "idle" else (FaultInvalid, "another shape")
+    with pytest.raises(error, match=f"1:2.*{what}"):
+        run(tmp_path, monkeypatch, Instruments(**without), STEPS, at=(0, 1, 1), steps=3)
+    (tmp_path / "log").unlink()
+
+    assert not run(tmp_path, monkeypatch, Instruments(**without), STEPS, at=(0, 1, 1), steps=0)
+    done = read_log(tmp_path / "log")
+    assert done.missed == ((0, 1, 2),)
+    assert done.fired == Firing(len(STEPS[5:]) - 1, b"\0\0\0\0", b"\1\0\0\0")
 
 
 def test_a_step_that_is_run_again_is_not_hit_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,11 +182,11 @@ def test_a_body_that_found_no_batch_is_no_step(tmp_path: Path, monkeypatch: pyte
 
 def test_a_fault_that_did_not_fire_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FaultNotFired, match="did not run"):
-        run(tmp_path, monkeypatch, Instruments(None), STEPS, at=(0, 1, 1))
+        run(tmp_path, monkeypatch, Instruments(idle=STEPS), STEPS, at=(0, 1, 1))
     with pytest.raises(FaultNotFired, match="ended before 4:0"):
         run(tmp_path, monkeypatch, Instruments(), STEPS, at=(0, 4, 0))
     with pytest.raises(FaultInvalid, match="another shape"):
-        run(tmp_path, monkeypatch, Instruments(-1), STEPS, at=(0, 1, 1))
+        run(tmp_path, monkeypatch, Instruments(other=STEPS), STEPS, at=(0, 1, 1))
 
 
 def test_what_is_not_finite_survives_the_log_and_may_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
