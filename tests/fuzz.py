@@ -54,7 +54,7 @@ def journal(data: bytes) -> None:
         b"".join(struct.pack("<II", len(part), xxhash.xxh32_intdigest(part)) + part for part in data.split(b"\n")),
     ):
         path = _file(content)
-        for act in (lambda path=path: Journal(path, 0), lambda path=path: read_batches(path)):
+        for act in (lambda path=path: Journal(path, 0).close(), lambda path=path: read_batches(path)):
             _let_err(act)  # type: ignore[arg-type]
 
 
