@@ -18,6 +18,7 @@ from detrain.runtime.config import Mode
 from detrain.runtime.contents import Contents
 from detrain.runtime.digest import Array
 from detrain.runtime.experiment import ExperimentRun
+from detrain.runtime.pulls import Elements
 from detrain.runtime.rng import Held, Stream, Streams
 from detrain.runtime.weights import WeightsFile
 
@@ -44,6 +45,8 @@ class Settings:
     """Puts back what the code inside changes of the program's Python state, but for what it builds."""
     moment: Callable[[], object] = lambda: None
     """Returns how far the run is: another value in each turn of a loop."""
+    elements: Elements | None = None
+    """Hears of elements that iterators have Python make."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import weakref
@@ -13,7 +14,7 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_i
 from tensorflow.python.data.util import structure
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors_impl
-from tensorflow.python.ops import gen_optional_ops
+from tensorflow.python.ops import gen_optional_ops, script_ops
 
 from detrain.errors import Diverged, NotCapturable
 from detrain.frameworks import tensorflow_seeds
@@ -22,6 +23,7 @@ from detrain.frameworks.tensorflow_hold import Pulls, runs_python
 from detrain.frameworks.tensorflow_positions import NoPosition, can_be_drawn_again, read_position, refusal, set_position, stages
 from detrain.runtime.config import Mode
 from detrain.runtime.digest import Array
+from detrain.runtime.pulls import Elements
 
 ITERATORS: Final = ("tensorflow.iterator", "tensorflow.numpy_iterator")
 """The kinds of iterators that the loop has made, in a checkpoint."""
@@ -51,6 +53,7 @@ class Datasets:
         self._with_positions: dict[str, int] = {}
         """What shuffled sets had given when the positions of iterators over them were read."""
         self._pulls: Pulls | None = None
+        self._elements: Elements | None = None
         self._uncertain: set[str] = set()
         """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had, is chance."""
 
@@ -125,8 +128,9 @@ class Datasets:
                 iterator.detrain_pulled = pulled
             elif iterator is not None:
                 behind.setdefault(id(getattr(iterator, "detrain_source", iterator)), []).append((iterator, pulled))
-        for together in behind.values():
-            _draw_again(together)
+        with self._elements.again() if self._elements is not None else contextlib.nullcontext():
+            for together in behind.values():
+                _draw_again(together)
         for key, cached, cache in self._alive_caches():
             if key in state["caches"] and not cache.is_filled(cached):
                 self.set_seeds(state["caches"][key])
@@ -263,13 +267,18 @@ class Datasets:
             else:
                 yield key, iterator
 
-    def watch(self, iterators: weakref.WeakSet[Any], pulls: Pulls) -> None:
-        """See each dataset and iterator. What they give goes through `pulls`; `iterators` takes those that are not of `fit`."""
-        self._pulls = pulls
+    def watch(self, iterators: weakref.WeakSet[Any], pulls: Pulls, elements: Elements | None) -> None:
+        """See each dataset and iterator. What they give goes through `pulls`; `iterators` takes those that are not of `fit`.
+
+        `elements` hears of what they have Python make.
+        """
+        self._pulls, self._elements = pulls, elements
         tensorflow_seeds.watch()
         self._watch_sets()
         self._watch_iterators(iterators)
-        _watch_elements(pulls)
+        _watch_elements(pulls, elements)
+        if elements is not None:
+            _watch_python(elements)
 
     def _watch_sets(self) -> None:
         births = self._births
@@ -315,7 +324,10 @@ class Datasets:
                 iterators.add(iterator)
             if dataset is not None and context.executing_eagerly():
                 if not is_of_fit:
-                    self._iterators[births.register_at_top(iterator, "iterator")] = weakref.ref(iterator)
+                    key = births.register_at_top(iterator, "iterator")
+                    self._iterators[key] = weakref.ref(iterator)
+                    if self._elements is not None and self._elements.is_python and runs_python(dataset):
+                        iterator.detrain_python = key
                 # What `fit` draws from to its end it leaves nowhere.
                 self._count_iterator(
                     iterator, dataset, is_drawn_out=is_of_fit and dataset.cardinality() != tf.data.INFINITE_CARDINALITY
@@ -345,7 +357,19 @@ class Datasets:
             iterator.detrain_left.atexit = False
 
 
-def _watch_elements(pulls: Pulls) -> None:
+def _watch_python(elements: Elements) -> None:
+    """See whether any function calls Python."""
+    original = script_ops._internal_py_func
+
+    @functools.wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        elements.is_python = True
+        return original(*args, **kwargs)
+
+    script_ops._internal_py_func = called
+
+
+def _watch_elements(pulls: Pulls, elements: Elements | None) -> None:
     """See what iterators give, eagerly, and which of them compiled functions advance."""
     original_next = iterator_ops.OwnedIterator._next_internal
     original_optional = iterator_ops.OwnedIterator.get_next_as_optional
@@ -354,11 +378,16 @@ def _watch_elements(pulls: Pulls) -> None:
 
     @functools.wraps(original_next)
     def advanced(iterator: Any) -> Any:
+        python = getattr(iterator, "detrain_python", "")
+        if elements is not None and python:
+            elements.begin(python, iterator.detrain_pulled)
         try:
             value = pulls.next(iterator, original_next)
         except errors_impl.OutOfRangeError:
             end(iterator)
             raise
+        if elements is not None and python:
+            elements.end(python)
         if context.executing_eagerly():
             iterator.detrain_pulled += 1
         else:

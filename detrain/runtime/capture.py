@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import FrameType, FunctionType, ModuleType
+from functools import partial
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Final, cast
 
 from detrain.errors import Diverged
@@ -36,6 +38,11 @@ _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
 
 
+_DEEPEST: Final = 5
+"""How far from a name generators of random numbers are looked for, and in collections of how many values."""
+_MOST_INSIDE: Final = 64
+
+
 class Capture:
     """Encodes and restores the Python state of the user's program."""
 
@@ -51,14 +58,20 @@ class Capture:
         return self.baseline(frame)
 
     def held_generators(self, frame: FrameType) -> dict[str, Held]:
-        """Return the generators of random numbers that names, and attributes of objects of the program, lead to, by where."""
+        """Return the generators of random numbers that names lead to, through objects and collections of the program, by where."""
         found: dict[str, Held] = {}
-        for root, values in _namespaces(frame):
-            for name, value in values.items():
-                inside = (own_attributes(value) or {}) if is_user_class(type(value)) else {}
-                for path, each in ((name, value), *((f"{name}.{attribute}", held) for attribute, held in inside.items())):
-                    made = [held_generator(each), *(framework.held_generator(each) for framework in self._frameworks)]
-                    found |= {f"{root}|{path}": held for held in made if held is not None}
+        seen: set[int] = set()
+        waiting = deque((f"{root}|{name}", value, 0) for root, values in _namespaces(frame) for name, value in values.items())
+        while waiting:
+            path, value, depth = waiting.popleft()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            for held in (held_generator(value), *(framework.held_generator(value) for framework in self._frameworks)):
+                if held is not None:
+                    found[path] = held
+            if depth < _DEEPEST:
+                waiting.extend((f"{path}{step}", each, depth + 1) for step, each in _inside(value))
         return found
 
     def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
@@ -318,6 +331,23 @@ def user_modules() -> dict[str, ModuleType]:
         if name != "__mp_main__" and is_user_file(file or ""):
             _user_names.append(name)
     return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}
+
+
+def _inside(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what an object or collection of the program, or a function's closure, holds, with the step that leads there."""
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is empty
+                yield f".{name}", cell.cell_contents
+    elif isinstance(value, MethodType):
+        yield ".self", value.__self__
+    elif isinstance(value, partial):
+        yield from ((".", value.func), *_inside(value.args), *_inside(value.keywords))
+    elif isinstance(value, list | tuple | dict) and len(value) <= _MOST_INSIDE:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from ((f"[{key!r}]", each) for key, each in items if isinstance(key, int | str))
+    elif is_user_class(type(value)):
+        yield from ((f".{name}", each) for name, each in (own_attributes(value) or {}).items())
 
 
 def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tuple[str, dict[str, object]]]:

@@ -188,8 +188,9 @@ class _Finder:
             seed, threads = self._config.seed, self._config.threads
             unchanged = self._session.unchanged if self._session is not None else contextlib.nullcontext
             moment = self._session.moment if self._session is not None else lambda: None
+            elements = self._session.elements if self._session is not None else None
             settings = Settings(
-                seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment, unchanged, moment
+                seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment, unchanged, moment, elements
             )
             try:
                 streams = self._session.streams if self._session is not None else Streams()

@@ -1,4 +1,4 @@
-"""Generators of the program that live on from epoch to epoch: how often each has yielded, and where in the run that was.
+"""Generators of the program that live on from epoch to epoch, and Python in pipelines: what they draw is drawn again.
 
 A resumed process has such a generator at its start; it is pulled as often as the first run had pulled it, each time with the random
 streams that the first run had there. The values it then yields must have the digests of the first run's.
@@ -6,15 +6,17 @@ streams that the first run had there. The values it then yields must have the di
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, GeneratorType
 from typing import Any
 
 import xxhash
 
 from detrain.instrument.yields import PROBE
-from detrain.store.journal import Address
+from detrain.runtime.rng import Streams
+from detrain.store.journal import Address, Journal
 
 
 class _Pulled:
@@ -100,6 +102,44 @@ class Pulls:
         finally:
             self.be_at(None)
         return bool(pulled.digest == digest) and (value.gi_frame is None) == has_ended
+
+
+class Elements:
+    """Elements that a framework's iterators have Python make: the random streams that it found.
+
+    Others may have drawn from these since the element before; where the elements are made again, the streams are set.
+    """
+
+    def __init__(self, streams: Streams, journal: Journal) -> None:
+        self._streams, self._journal = streams, journal
+        self._left: dict[str, dict[str, bytes]] = {}
+        """The streams as each iterator's last element has left them."""
+        self._is_again = False
+        self.is_python = False
+        """Whether pipelines of the program call Python at all."""
+
+    def begin(self, name: str, number: int) -> None:
+        """An iterator's next element is about to be made."""
+        if self._is_again:
+            self._streams.write(self._journal.elements.get(name, {}).get(number, {}))
+            return
+        left = self._left.get(name, {}) if number else {}
+        moved = {each: state for each, state in self._streams.read().items() if left.get(each) != state}
+        if moved:
+            self._journal.add_element(name, number, moved)
+
+    def end(self, name: str) -> None:
+        """It has been made."""
+        self._left[name] = self._streams.read()
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Elements are made again inside."""
+        self._is_again = True
+        try:
+            yield
+        finally:
+            self._is_again = False
 
 
 def _is_seen(code: CodeType) -> bool:

@@ -44,7 +44,7 @@ from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
 from detrain.runtime.losses import Losses
 from detrain.runtime.metric import accuracies
 from detrain.runtime.outside import Outside
-from detrain.runtime.pulls import Pulls
+from detrain.runtime.pulls import Elements, Pulls
 from detrain.runtime.ring import Ring
 from detrain.runtime.rng import Streams
 from detrain.runtime.saves import Saves
@@ -86,6 +86,7 @@ class Session:
         self._thread = 0
         """The one that began the phase."""
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._repeat_streams)
+        self.elements = Elements(self.streams, self._journal)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
         self.unchanged = self._capture.unchanged
         self._guard: Guard | None = None
@@ -128,6 +129,8 @@ class Session:
         self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
         self._batches_done = 0
         self._entered = Entered()
+        self._holds = False
+        """Whether generators of the program's own count as streams."""
         self._quiet: object = None
         """The loop (its `turn_of`) at whose next turns there is nothing to do but to count them, None if there is none."""
         self._may_be_quiet = config.every.unit == "epochs" and self._trial is None and self.experiment is None
@@ -208,9 +211,14 @@ class Session:
         for framework in self.frameworks:
             framework.begin_phase()
         self._at_phase, self._left = self._capture.begin_phase(frame), Baseline()
-        self.streams.hold(self._capture.held_generators(frame) if self._pulls else {})
+        self._hold_generators(frame)
         if self._pulls:
             self.note_all_streams()
+
+    def _hold_generators(self, frame: FrameType) -> None:
+        """Take the program's own generators of random numbers for streams, where what loads may share them with the bodies."""
+        self._holds = bool(self._pulls) or self.elements.is_python
+        self.streams.hold(self._capture.held_generators(frame) if self._holds else {})
 
     def _begin(self, at: float | None = None) -> None:
         """The program enters its first training loop, or has done so (`at`) where there are no probes yet: see `Changes.begin`."""
@@ -371,6 +379,8 @@ class Session:
             self._epoch, self._is_implicit = 0, True
             self._entered.begin(None)
         self._lacks = None
+        if self._batch == 0 and self.elements.is_python and not self._holds:
+            self._hold_generators(frame)
         self._entered.note(loop, frame, self.contents.written_last)
         self.contents.written_last = ""
         if self._batch < self._pass_until and self._batch > 0:

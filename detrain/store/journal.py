@@ -3,8 +3,9 @@
 Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpack)`, little-endian. The first records after a
 checkpoint are written at once, so that they survive SIGKILL: by them a resumed run knows whether its data are the same. Later ones
 wait up to a second. A torn tail is recognised and cut off. Record kinds: `b` a batch was loaded and has this digest, `r` the
-random streams at the head of this batch (only where the body before it drew numbers), `v` the version of the format, at the start
-(a journal without it is of version 1, too).
+random streams at the head of this batch (only where the body before it drew numbers), `p` those that the Python of an iterator's
+pipeline found at an element (where others had drawn since the one before), `v` the version of the format, at the start (a journal
+without it is of version 1).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import xxhash
 from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store.sink import open_regular, read_regular, sync_folder, way_out
 
-JOURNAL_VERSION: Final = 1
+JOURNAL_VERSION: Final = 2
 
 _FRAME: Final = struct.Struct("<II")
 _AT_ONCE: Final = 8
@@ -37,6 +38,7 @@ _RECORDS: Final[dict[str, Any]] = {
     "v": tuple[str, int],
     "b": tuple[str, int, int, int, bytes],
     "r": tuple[str, int, int, int, dict[str, bytes]],
+    "p": tuple[str, str, int, dict[str, bytes], list[str]],
 }
 """What records are made of, by their kind."""
 
@@ -82,6 +84,10 @@ class Journal:
         self.batches: dict[Address, bytes] = {}
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
+        self.elements: dict[str, dict[int, dict[str, bytes]]] = {}
+        """The random streams that elements before the cut were made from, by the iterator's name and their number."""
+        self._newest: dict[str, bytes] = {}
+        """The streams at the last head of a batch that is on record, by which those of elements are told."""
         self._in_order: list[Address] = []
         ends = Ends(path)
         for end, (kind, *address, value) in _records(path):
@@ -90,6 +96,10 @@ class Journal:
                 self.batches[_address(address)] = value
             elif kind == "r":
                 self.streams[_address(address)] = value
+                self._newest |= value if end <= keep_bytes else {}
+            elif kind == "p" and end <= keep_bytes:
+                name, number, states = address
+                self._note_element(name, number, {**states, **{each: self._newest[each] for each in value}})
         ends.require(keep_bytes)
         self.size = keep_bytes
         """Length in bytes of the journal, records that wait included."""
@@ -110,7 +120,16 @@ class Journal:
     def add_streams(self, address: Address, states: dict[str, bytes]) -> None:
         """Record the packed random streams at the head of a batch, as `add_batch` does."""
         self.streams[address] = states
+        self._newest |= states
         self._add(["r", *address, states])
+
+    def add_element(self, name: str, number: int, states: dict[str, bytes]) -> None:
+        """Record the packed random streams that an iterator's element is made from, where others have moved them on."""
+        if self.elements.get(name, {}).get(number) == states:
+            return
+        self._note_element(name, number, states)
+        as_at_head = [each for each, state in states.items() if self._newest.get(each) == state]
+        self._add(["p", name, number, {each: state for each, state in states.items() if each not in as_at_head}, as_at_head])
 
     def streams_between(self, after: Address | None, upto: Address) -> dict[str, bytes]:
         """Return the newest state of each stream that is on record behind one batch (None: from the start), up to another."""
@@ -121,6 +140,11 @@ class Journal:
         for address in self._in_order[first : bisect.bisect_right(self._in_order, upto)]:
             found |= self.streams[address]
         return found
+
+    def _note_element(self, name: str, number: int, states: dict[str, bytes]) -> None:
+        if number == 0:  # an iterator of this name that was there before is no more
+            self.elements[name] = {}
+        self.elements.setdefault(name, {})[number] = states
 
     def flush(self) -> None:
         """Write the records that wait; those that follow are written at once again. Raises StoreError."""

@@ -49,6 +49,7 @@ FRAMEWORK = [
     "own_checkpoints",
     "pydataset_workers",
     "random_in_graph",
+    "pipeline_generators",
     "random_maps",
     "reused_iterators",
     "running_mean",

@@ -81,6 +81,41 @@ def test_a_reopened_journal_keeps_its_start_and_takes_new_records(tmp_path_facto
     assert contents(path) == expected_of(items[:kept] + more if more else items)
 
 
+states = st.dictionaries(st.sampled_from(["python", "numpy"]), st.sampled_from([b"", b"1", b"2" * 20]))
+heads_and_elements = st.lists(
+    st.one_of(st.tuples(st.just("r"), addresses, states), st.tuples(st.sampled_from(["it", "other"]), st.integers(0, 3), states)),
+    max_size=12,
+)
+
+
+@given(items=heads_and_elements, more=heads_and_elements, data=st.data())
+def test_the_streams_of_elements_are_those_before_the_cut_whether_written_out_or_as_at_a_head(tmp_path_factory, items, more, data):
+    def append_all(journal, items):
+        for kind, place, value in items:
+            if kind == "r":
+                journal.add_streams(place, value)
+            else:
+                journal.add_element(kind, place, value)
+            yield journal.size
+
+    def expected(items):
+        found = {}
+        for name, number, value in items:
+            if name != "r":
+                found[name] = {**({} if number == 0 else found.get(name, {})), number: value}
+        return found
+
+    path = tmp_path_factory.mktemp("journal") / "run.journal"
+    with opened(path) as journal:
+        ends = [0, *append_all(journal, items)]
+    kept = data.draw(st.integers(0, len(items)))
+    with opened(path, ends[kept]) as journal:
+        assert journal.elements == expected(items[:kept])
+        *_, end = ends[kept], *append_all(journal, more)
+    with opened(path, end) as journal:
+        assert journal.elements == expected([*items[:kept], *more])
+
+
 def test_a_tail_torn_at_any_byte_is_cut_off(path, tmp_path):
     with opened(path) as journal:
         ends = [0, *append(journal, THREE)]
@@ -210,12 +245,12 @@ def test_a_journal_of_a_later_version_is_refused_and_one_without_a_version_read(
         ends = append(journal, THREE)
     data = path.read_bytes()
     head = ends[0] - (ends[2] - ends[1])  # the first record brought it; the third is as long as the first
-    assert data[8:head] == b"\x92\xa1v\x01"
+    assert data[8:head] == b"\x92\xa1v\x02"
     path.write_bytes(data[head:])
     assert contents(path, ends[2] - head) == expected_of(THREE)
-    payload = b"\x92\xa1v\x02"
+    payload = b"\x92\xa1v\x03"
     path.write_bytes(struct.pack("<II", len(payload), xxhash.xxh32_intdigest(payload)) + payload + data[head:])
-    with pytest.raises(CheckpointTooNew, match="has format 2"):
+    with pytest.raises(CheckpointTooNew, match="has format 3"):
         Journal(path, 0)
 
 
