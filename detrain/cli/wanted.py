@@ -90,7 +90,7 @@ class RecordedFault:
 
     def among(self, sites: list[Site]) -> Injection:
         """Return the fault. Raises SiteUnknown, or FaultInvalid where its site is another one now."""
-        site, injection = site_named(sites, self.injection.site), self.injection
+        site, injection = site_named(sites, self.injection.site, self.injection.signature), self.injection
         target = site.operands.get(injection.operand)
         what = ""
         if target is None or (target.shape, target.dtype) != (injection.shape, injection.dtype):

@@ -67,6 +67,7 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
             keep, flip = ~plan.operands.astype(width), plan.operands.astype(width)
     return Injection(
         site=site.name,
+        signature=site.signature,
         operand=operand.value,
         index=target.index,
         worker=worker,

@@ -58,6 +58,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     """Flat positions of the outputs that see a fault of an operand, int64; empty: all do."""
     outputs: int = 0
     """Where they are limited: the elements of the output that they were drawn for; 0 in records that do not say."""
+    signature: str = ""
+    """Of the site; empty in records that do not say, and for eager ops."""
 
     @property
     def elements(self) -> int:
@@ -67,7 +69,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> tuple[object, ...]:
         """What injections at one point of a step have in common: where they are put, and whether all outputs see them."""
-        return self.site, self.worker, self.operand, self.index, self.dtype, self.shape, bool(self.limited), self.outputs
+        what = self.operand, self.index, self.dtype, self.shape, bool(self.limited), self.outputs
+        return self.site, self.signature, self.worker, *what
 
     def check(self) -> None:
         """Raise FaultInvalid unless the arrays of a fault from a file go together, and with the tensor."""

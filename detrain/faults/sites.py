@@ -82,7 +82,7 @@ class OperandShape(msgspec.Struct, frozen=True):
 class Site(msgspec.Struct, frozen=True):
     """An op of a step, or one output of an op that has several.
 
-    Its name is the same in every run and every trace of the program, and on every replica.
+    Its name is the same in every run of the program, and on every replica; and in every trace, unless these make other ops.
     """
 
     name: str
@@ -102,6 +102,8 @@ class Site(msgspec.Struct, frozen=True):
     replicas: int = 1
     attributes: dict[str, list[int] | str | bool] = {}
     """Strides, padding, dilations, data format, transpositions: what decides which outputs an operand reaches."""
+    signature: str = ""
+    """Digest of the ops from which its inputs come. By it ops that have one name in several traces are told apart."""
 
     @property
     def label(self) -> str:
@@ -179,9 +181,15 @@ def _nearest(pattern: str, sites: Iterable[Site]) -> list[str]:
     return list(dict.fromkeys(words[word] for word in near))[:3]
 
 
-def site_named(sites: Sequence[Site], name: str) -> Site:
-    """Return the site with a name. Raises SiteUnknown."""
-    for site in sites:
-        if site.name == name:
+def site_named(sites: Sequence[Site], name: str, signature: str = "") -> Site:
+    """Return the site with a name, and with a signature if it is known. Raises SiteUnknown."""
+    of_name = [site for site in sites if site.name == name]
+    for site in of_name:
+        if signature in ("", site.signature):
             return site
+    if of_name:
+        raise SiteUnknown(
+            f"{name!r} is another op in this step than the one that the fault is of",
+            "the function was traced with other Python values; list the step's own sites with `detrain sites --at`",
+        )
     raise SiteUnknown(f"there is no site {name!r}", "the fault is of another program, or of other arguments")

@@ -31,6 +31,8 @@ from detrain.runtime.graph import ABSENT
 
 _EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
 """For functions of many small operations: handing each to another thread takes longer than doing it."""
+_LOOKED_AT_AGAIN: Final = (5, 7, 11)
+"""Looks at which it is told anew what is watched: by then slots made by hand have values, sums of gradients some below zero."""
 _PYTHON_OPS: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _numbers: Final = itertools.count()
 
@@ -201,6 +203,8 @@ class Moments:
         self.inside = Inside(half_of_squares)
         self._masks: dict[str, bool] = {}
         """Whether a variable had infinite values when it was first looked at."""
+        self._signed: set[str] = set()
+        self._looks = 0
         self._reader: tuple[int, Reader, frozenset[str]] | None = None
         self._before_load: tuple[dict[str, int], dict[str, int], dict[str, int], int] = ({}, {}, {}, 0)
         self.set_by_loaders: set[str] = set()
@@ -219,12 +223,16 @@ class Moments:
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
         """Return what is watched, and the norms [variable]: from where steps have ended, or by one call of a function a device."""
-        if self._watched is None or self._watched[0] != self._generation:
+        self._looks += 1
+        if self._watched is None or self._watched[0] != self._generation or self._looks in _LOOKED_AT_AGAIN:
             alive = {key: variable for key, variable in self._alive().items() if has_value(variable)}
-            watched = {each.key: each for each in find_watched(alive, self._births, self._is_mask)}
-            compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
-            self._watched, self._norms = (self._generation, [watched[key] for key in compiled.keys], compiled), None
-            self.inside.watch({key: alive[key] for key in compiled.keys})
+            watched = {each.key: each for each in find_watched(alive, self._births, self._is_mask, self._has_sign)}
+            before = self._watched if self._watched is not None and self._watched[0] == self._generation else None
+            if before is None or watched != {each.key: each for each in before[1]}:
+                compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
+                self._watched, self._norms = (self._generation, [watched[key] for key in compiled.keys], compiled), None
+                self.inside.watch({key: alive[key] for key in compiled.keys})
+        assert self._watched is not None
         known = self._norms if self.inside.is_complete else None
         found = self.inside.take()
         if known is None:
@@ -249,6 +257,12 @@ class Moments:
             values = variable.numpy()
             self._masks[key] = bool(np.isinf(values).any() and not np.isnan(values).any())
         return self._masks[key]
+
+    def _has_sign(self, key: str, variable: Any) -> bool:
+        """Return whether a variable has ever been found with a value below zero."""
+        if key not in self._signed and (variable.numpy() < 0).any():
+            self._signed.add(key)
+        return key in self._signed
 
     def hold(self, *, on_host: bool) -> Held:
         """Hold the variables by reference, or copies of them in the host's memory."""

@@ -10,7 +10,7 @@ A branch costs what it is given, whether it runs or not (3 us for each variable)
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -78,6 +78,10 @@ class Injector:
     def fits(self, name: str, replica: int) -> bool:
         """Return whether an op is the one to be hit."""
         return (name, replica) == (self._injection.site, self._injection.worker)
+
+    def is_for(self, signature: Callable[[], str]) -> bool:
+        """Return whether an op of the site's name is the one to be hit, which another trace may not make."""
+        return self._injection.signature in ("", signature())
 
     def takes(self, injection: Injection) -> bool:
         """Return whether an injection is of this place."""

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import numpy as np
 import tensorflow as tf
+import xxhash
 from tensorflow.python.eager import backprop, context, imperative_grad, record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import func_graph, op_def_library, ops
@@ -62,6 +63,9 @@ _LOADERS: Final = (
 )
 """Names of the functions of tf.data begin so, and of those of our own."""
 _MOST_AXES: Final = 8
+_STEPS_BACK: Final = 4
+"""So far back the ops count from which the inputs of one come."""
+_MOST_REACHED: Final = 64
 _NO_SHAPE: Final = np.array([-1] + [0] * _MOST_AXES)
 """The note of a shape that has not been seen: rank, sizes, zeros."""
 _GRADIENT_GRAPHS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
@@ -95,12 +99,17 @@ class Op:
     transposed matrix, as TensorFlow has exchanged them."""
     shapes: dict[str, Any] = field(default_factory=dict)
     """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
+    signature: str = ""
+    """Of the site, where sites are listed."""
     digest: Any = None
     """Hidden variable that takes a digest of the outputs when the graph runs."""
 
 
 class Point(Protocol):
     """What replaces an output of an op."""
+
+    def is_for(self, signature: Callable[[], str]) -> bool:
+        """Return whether an op of its name is the one meant, which another trace may not make."""
 
     def replace(self, op: Any, output: int, golden: Any) -> Any:
         """Return what is to be used in place of an op's output, which is `golden`. Called in the op's graph."""
@@ -123,6 +132,8 @@ class Sites:
         self._turns: dict[tuple[int, int, str], int] = {}
         self._replaced: dict[tuple[int, str, int], Any] = {}
         """What has been put in place of outputs, by (id of their graph, name of the op, number)."""
+        self._originals: dict[tuple[int, str, int], Any] = {}
+        """And the outputs, by what has been put in their places."""
         self._runs: dict[int, Any] = {}
         """Counters of the runs of graphs, by id."""
         self._called: dict[int, Any] = {}
@@ -270,10 +281,14 @@ class Sites:
         if here.gradients:
             here.gradients[-1][1].append(found)
         given = list(outputs)
+        signature = functools.cache(lambda: self._signature(op))
+        if self._counts:
+            found.signature = signature()
         for number in numbers_of(outputs):
             for point in self._points(output_name(found.key, number), replica):
-                with self.own_ops(graph):
-                    given[number] = point.replace(op, number, given[number])
+                if point.is_for(signature):
+                    with self.own_ops(graph):
+                        given[number] = point.replace(op, number, given[number])
         if self._counts:
             self._measure(found, given)
         if self._has_digests:
@@ -281,7 +296,22 @@ class Sites:
         for number, (before, after) in enumerate(zip(outputs, given, strict=True)):
             if after is not before:
                 self._replaced[id(graph), op.name, number] = after
+                self._originals[id(graph), after.op.name, after.value_index] = before
         return given
+
+    def _signature(self, op: Any) -> str:
+        """Return a digest of the ops that an op's inputs come from, some steps back; of what is put in place, what stood there."""
+        state = xxhash.xxh3_64()
+        reached = list(op.inputs)
+        for _step in range(_STEPS_BACK):
+            before = [self._originals.get((id(each.graph), each.op.name, each.value_index), each) for each in reached]
+            for tensor in before:
+                known = self._ops.get((id(tensor.graph), tensor.op.name))
+                name = tensor.op.type if known is None else known.key.removeprefix(known.function)
+                state.update(f"{name} {tensor.value_index}\n".encode())
+            reached = [each for tensor in before for each in tensor.op.inputs][:_MOST_REACHED]
+            state.update(b"\n")
+        return state.hexdigest()
 
     def _take_digest(self, found: Op, given: list[Any]) -> None:
         """Have a digest taken when the op's graph runs."""
@@ -393,9 +423,9 @@ class Sites:
         alive: set[tuple[int, str, int]] = set()
         for graph in self._called.values():
             alive |= live_outputs(graph, OWN_SCOPE)
-        runs: dict[str, int] = {}
+        runs: dict[tuple[str, str], int] = {}
         replicas: dict[str, int] = {}
-        found: dict[str, Site] = {}
+        found: dict[tuple[str, str], Site] = {}
         for known in self._ops.values():
             count = int(self._runs[id(known.op.graph)].numpy())
             for number in numbers_of(known.op.outputs):
@@ -403,11 +433,14 @@ class Sites:
                 replicas[name] = max(replicas.get(name, 1), known.replica + 1)
                 if known.replica or count == 0:
                     continue
-                runs[name] = runs.get(name, 0) + count
+                which = name, known.signature
+                runs[which] = runs.get(which, 0) + count
                 is_alive = (id(known.op.graph), known.op.name, number) in alive
-                if name not in found or (is_alive and not found[name].is_alive):
-                    found[name] = self._site(known, number, is_alive=is_alive)
-        compiled = [msgspec.structs.replace(site, replicas=replicas[name], executions=runs[name]) for name, site in found.items()]
+                if which not in found or (is_alive and not found[which].is_alive):
+                    found[which] = self._site(known, number, is_alive=is_alive)
+        compiled = [
+            msgspec.structs.replace(site, replicas=replicas[site.name], executions=runs[which]) for which, site in found.items()
+        ]
         return compiled + self.eager.sites()
 
     def digests(self) -> list[tuple[str, int, int]]:
@@ -428,6 +461,7 @@ class Sites:
             executions=0,
             is_alive=is_alive,
             attributes=_attributes(known.op),
+            signature=known.signature,
         )
 
 

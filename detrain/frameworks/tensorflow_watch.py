@@ -27,13 +27,21 @@ _UNSEEN: Final = 2e-19
 """Squares of values below this are lost in float32."""
 
 
-def find_watched(variables: Mapping[str, Any], births: Births, is_mask: Callable[[str, Any], bool]) -> list[Watched]:
+def find_watched(
+    variables: Mapping[str, Any],
+    births: Births,
+    is_mask: Callable[[str, Any], bool],
+    has_sign: Callable[[str, Any], bool] = lambda _key, _variable: False,
+) -> list[Watched]:
     """Return what is to be watched among the variables alive, by their keys.
 
-    `is_mask` tells of a weight, or of what may be a slot, whether it is infinite by intent.
+    `is_mask` tells of a weight, or of what may be a slot, whether it is infinite by intent, `has_sign` whether one has had values
+    below zero, so that it holds no squares.
     """
     keys = {id(variable.handle): key for key, variable in variables.items()}
     found: dict[str, Watched] = {}
+    scalars: set[str] = set()
+    """Weights without axes, which an optimizer trains: other variables without axes are rates and counts."""
     for owner, optimizer in _optimizers(births):
         for attribute, slots in _slots(optimizer):
             group, power = f"{owner} {attribute}", _power(optimizer, attribute)
@@ -42,17 +50,21 @@ def find_watched(variables: Mapping[str, Any], births: Births, is_mask: Callable
                 if key is not None:
                     found[key] = Watched(key, group, power, _limit(optimizer, attribute, power, component))
         _pair(optimizer, keys, found)
+        trained = (part for weight in getattr(optimizer, "_trainable_variables", ()) for part in _components(weight))
+        scalars |= {key for part in trained if not part.shape.rank and (key := keys.get(id(part.handle))) is not None}
     shapes = {tuple(variable.shape) for variable in variables.values() if variable.trainable}
     for key, variable in variables.items():
         label = key.rpartition("/")[2].partition(".")[0]
-        if key in found or not variable.dtype.is_floating or not variable.shape.rank:
+        if key in found or not variable.dtype.is_floating or not (variable.shape.rank or key in scalars):
             continue
         if label in _MOVING:
             found[key] = Watched(key, label, _MOVING[label])
         elif not variable.trainable and (tuple(variable.shape) not in shapes or _is_of_metric(key, births)):
             continue
+        elif not is_mask(key, variable) and variable.trainable:
+            found[key] = Watched(key, "weights", 1)
         elif not is_mask(key, variable):
-            found[key] = Watched(key, "weights", 1) if variable.trainable else Watched(key, "slots made by hand", 2)
+            found[key] = Watched(key, "sums made by hand", 1) if has_sign(key, variable) else Watched(key, "slots made by hand", 2)
     return list(found.values())
 
 
@@ -73,14 +85,14 @@ def _slots(optimizer: Any) -> Iterator[tuple[str, list[Any]]]:
     for name, value in vars(optimizer).items():
         if not isinstance(value, list) or name in ("_variables", "_trainable_variables"):
             continue
-        slots = [item for item in value if isinstance(item, keras.Variable) and len(item.shape)]
+        slots = [item for item in value if isinstance(item, keras.Variable)]
         if slots:
             yield name, slots
 
 
 def _components(variable: Any) -> list[Any]:
-    """Return the variables of TensorFlow behind one of Keras: one for each replica."""
-    value = variable._value
+    """Return the variables of TensorFlow behind one of Keras, or of TensorFlow itself: one for each replica."""
+    value = getattr(variable, "_value", variable)
     parts = getattr(value, "values", None)
     return list(parts) if isinstance(parts, tuple | list) else [value]
 

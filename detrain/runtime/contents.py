@@ -18,6 +18,7 @@ from typing import Any, Final
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.files import Files
 from detrain.runtime.frames import is_user_file
+from detrain.store.journal import Address
 
 _IN_PLACE: Final = "the loop changes it in place"
 _READ_AGAIN: Final = "the loop reads again what it has written there"
@@ -54,6 +55,11 @@ class Contents:
             if path not in self._kept and _looks(path) != before:
                 self._kept[path] = _IN_PLACE
         return [f"{self._files.shown(path)} (file: {why})" for path, why in self._kept.items()]
+
+    def written_since(self, address: Address) -> list[str]:
+        """Name the files that the loop has written as a whole in this batch or a later one."""
+        since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) >= address]
+        return sorted(self._files.shown(path) for path in since)
 
     def writes(self, path: str) -> None:
         """The program writes a file as a whole."""

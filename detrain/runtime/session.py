@@ -362,6 +362,9 @@ class Session:
             self.recovery.leave()
         if moment is None:
             return False
+        written = self.contents.written_since(moment.address)
+        if written:
+            report.warn(f"what these steps have written as a whole stays so until it is written again: {', '.join(written[:8])}")
         self._phase, self._epoch, self._batch = moment.address
         self._batches_done = moment.batches_done
         return True

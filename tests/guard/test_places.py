@@ -99,3 +99,32 @@ def test_bounds_from_theory_are_for_the_optimizers_of_keras_and_squares_are_told
     assert of_keras["own _velocities"].limit < 1.1 < own["own _velocities"].limit
     assert of_keras["own _momentums"].partner
     assert not own["own _momentums"].partner
+
+
+def test_scalars_that_are_trained_are_watched_and_sums_by_hand_are_told_from_squares_by_their_signs() -> None:
+    tf = pytest.importorskip("tensorflow")
+    import keras
+
+    from detrain.frameworks.tensorflow_hold import Moments
+
+    weight, scalar, rate = tf.Variable([1.0, 2.0]), tf.Variable(1.0), tf.Variable(0.1)
+    gradients, squares = (tf.Variable([0.0, 0.0], trainable=False) for _ in range(2))
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([weight, scalar])
+    variables = {"weight": weight, "scalar": scalar, "rate": rate, "gradients": gradients, "squares": squares}
+    variables |= {f"slot {number}": variable._value for number, variable in enumerate(optimizer.variables)}
+    owner: Any = SimpleNamespace(living=lambda _cls: [("Adam", optimizer)], find=lambda _name: None)
+    moments = Moments(owner, owner, lambda: variables, owner, owner)
+
+    for _turn in range(11):
+        watched, norms = moments.norms()
+        gradients.assign([-1.0, 3.0])
+        squares.assign([1.0, 9.0])
+        scalar.assign(float("nan"))
+        moments.inside.note_written(scalar.handle)
+
+    found = {each.key: each for each in watched}
+    assert "rate" not in found
+    assert (found["gradients"].power, found["squares"].power) == (1, 2)
+    assert not np.isfinite(norms[list(found).index("scalar")])
+    assert len([key for key, each in found.items() if each.group == "Adam _momentums"]) == 2
