@@ -15,7 +15,7 @@ import xxhash
 from detrain.cli.outcomes import outcome_of, threshold_option
 from detrain.cli.pictures import check_plot, check_writable
 from detrain.cli.printing import console
-from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, SECONDS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trial_plot import plot_trial
 from detrain.cli.trials import Done, Subject, same_before, same_from
 from detrain.cli.wanted import RecordedFault, Wanted, drawn_fault, read_wanted
@@ -72,9 +72,7 @@ class Trial:
 @click.option("--out", type=click.Path(path_type=Path), help="The fault record to write [in the folder of the checkpoints].")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw loss and accuracy: a .png, .svg or .html.")
 @click.option("--text", type=click.Path(path_type=Path), help="Write the artifact's replay_*.txt, too.")
-@click.option(
-    "--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="SECONDS", help="After that the run hangs [3600]."
-)
+@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="SECONDS", help="After that the run hangs [3600].")
 @click.option("--json", "as_json", is_flag=True, help="Print the record.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @program_arguments

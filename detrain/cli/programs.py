@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -22,6 +23,22 @@ from detrain.structure import Structure, read_info
 
 PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options after PROGRAM belong to the program."""
+
+
+class Seconds(click.FloatRange):
+    """A time limit: a number of seconds from 1 on."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; a usage error for what is none, or none that a clock reaches."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS: Final = Seconds(min=1)
 
 
 class FileThenProgram(click.Command):

@@ -18,7 +18,7 @@ from detrain.cli.inject import LEAST_WITH_GUARD, Trial, check_same, record_of, r
 from detrain.cli.outcomes import threshold_option
 from detrain.cli.pictures import check_plot
 from detrain.cli.printing import console
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, SECONDS, Program, home_option, program_arguments
 from detrain.cli.shares import wilson
 from detrain.cli.together import run_together
 from detrain.cli.trials import Done, Subject
@@ -60,7 +60,7 @@ _DRAWS = 100
     show_default=True,
     help="auto: many trials in one process where it can go back exactly; process: each in one of its own.",
 )
-@click.option("--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="S", help="A longer trial hangs [3600].")
+@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="S", help="A longer trial hangs [3600].")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the outcomes and losses: a .png, .svg or .html.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the records [in the folder of the checkpoints].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -98,7 +98,7 @@ def command(
     """
     check_plot(plot)
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, has_guard=guard)
-    models = [model_named(name) for name in names.split(",")] if names else list(PUBLISHED.values())
+    models = [model_named(name) for name in names.split(",")] if names is not None else list(PUBLISHED.values())
     first, last = _epochs(epochs)
     sites = {0: _candidates(subject.sites(), pattern, stage)}
     golden = subject.golden(Experiment(log="", at=(0, first, 0)))

@@ -8,7 +8,7 @@ import click
 
 from detrain.cli.inject import check_same, digest_of, elements_of, raise_unfired, steps_of
 from detrain.cli.outcomes import outcome_of
-from detrain.cli.programs import PROGRAM_SETTINGS, FileThenProgram, Program, home_option, program_arguments
+from detrain.cli.programs import PROGRAM_SETTINGS, SECONDS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.trials import Done, Subject
 from detrain.errors import ReplayDiffers
 from detrain.faults.experiment import written
@@ -18,9 +18,7 @@ from detrain.faults.record import FaultRecord, is_as_written, read_record
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
 @home_option("Folder of the checkpoints")
 @click.option("--allow-environment", is_flag=True, help="Replay although versions or the machine differ.")
-@click.option(
-    "--time-limit", type=click.FloatRange(min=1), default=3600.0, metavar="SECONDS", help="After that the run hangs [3600]."
-)
+@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="SECONDS", help="After that the run hangs [3600].")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @click.argument("record", type=click.Path(path_type=Path))
 @program_arguments
@@ -65,7 +63,7 @@ def compare(known: FaultRecord, golden: Done, done: Done) -> None:
     if digest_of(fired) != known.elements_digest or elements != known.elements:
         raise ReplayDiffers("the values at the fault's positions, or what they became, are not the recorded ones", "")
     if fired is not None and (fired.count, done.missed) != (known.fired, known.missed):
-        raise ReplayDiffers(f"the fault was put in in {fired.count} steps, the record says {known.fired}, or in other ones", "")
+        raise ReplayDiffers(f"the fault was put in {fired.count} times, the record says {known.fired}, or in other steps", "")
     steps = steps_of(done, known.experiment.at)
     for before, now in zip(known.steps, steps, strict=False):
         if before != now:

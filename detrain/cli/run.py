@@ -145,6 +145,9 @@ def command(
     """
     if guard_gradients and guard is None:
         raise UsageError("--guard-gradients without --guard", "give --guard detect or --guard recover")
+    if guard != "recover" and (guard_ring != "device" or on_repeat != "stop"):
+        option = f"--guard-ring {guard_ring}" if guard_ring != "device" else f"--on-repeat {on_repeat}"
+        raise UsageError(f"{option} without --guard recover", "give --guard recover, or leave it out")
     target = Program.find(program, is_module=is_module)
     if bare:
         config = new_config(target, arguments, Path(home), 0, seed or DEFAULT_SEED, every, keep)

@@ -23,7 +23,7 @@ import xxhash
 from detrain.cli.children import dying_with_this, scratch_folder
 from detrain.cli.programs import Program, info_owner
 from detrain.errors import DetrainError, FaultInvalid
-from detrain.faults.experiment import VARIABLE, Alarm, Cursor, Experiment, Firing, written
+from detrain.faults.experiment import BITS, VARIABLE, Alarm, Cursor, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.runtime import report
 from detrain.runtime.environment import base_environment
@@ -140,6 +140,11 @@ class Subject:
             self.golden(plan)
             report.say(f"finding the sites of {self.program.name} in step {written(plan.at)}")
             done = self.trial(Experiment(log="", is_profile=True, at=plan.at))
+        if done.end == "profile" and not done.sites:
+            raise FaultInvalid(
+                f"the step has no value of a dtype that faults can be in: {', '.join(BITS)}",
+                "a step in float64 has none; let the program compute in one of these",
+            )
         if not done.sites:
             raise failed("ended before a step of its training loop was over", done)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -377,6 +382,8 @@ def _agree(golden: Step, other: Step) -> bool:
 
 def failed(what: str, done: Done) -> FaultInvalid:
     """Return the error that says that a run of the program did not do what it should, and why."""
+    if done.status == HANG:
+        return FaultInvalid(f"the program {what}, and took longer than the time limit", "give it more with --time-limit")
     known = [line for line in done.error.splitlines() if line.startswith("detrain: error: ")]
     reason = known[-1].removeprefix("detrain: error: ") if known else (done.error.splitlines() or ["no message"])[-1]
     return FaultInvalid(
