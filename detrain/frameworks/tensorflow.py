@@ -133,7 +133,7 @@ class TensorFlow:
         self._moments = moments = Moments(self._births, self._building, self._alive, self._random.eager, datasets)
         self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
         self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
-        datasets.watch(moments.iterators, moments.pulls, settings.elements)
+        datasets.watch(moments.iterators, moments.pulls, settings.elements, getattr(settings.probes, "fail", None))
         self.called = datasets.called
         self.loader_key = datasets.loader_key
         self._updates = Updates(settings.on_update, settings.on_assign, moments.inside.note_written)

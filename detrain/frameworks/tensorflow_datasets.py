@@ -16,7 +16,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import errors_impl
 from tensorflow.python.ops import gen_optional_ops, script_ops
 
-from detrain.errors import Diverged, NotCapturable
+from detrain.errors import DetrainError, Diverged, NotCapturable
 from detrain.frameworks import tensorflow_seeds
 from detrain.frameworks.births import Births
 from detrain.frameworks.tensorflow_hold import Pulls, runs_python
@@ -267,16 +267,18 @@ class Datasets:
             else:
                 yield key, iterator
 
-    def watch(self, iterators: weakref.WeakSet[Any], pulls: Pulls, elements: Elements | None) -> None:
+    def watch(
+        self, iterators: weakref.WeakSet[Any], pulls: Pulls, elements: Elements | None, fail: Callable[[DetrainError], None] | None
+    ) -> None:
         """See each dataset and iterator. What they give goes through `pulls`; `iterators` takes those that are not of `fit`.
 
-        `elements` hears of what they have Python make.
+        `elements` hears of what they have Python make, and of what bodies fetch; `fail` ends the process with its error.
         """
         self._pulls, self._elements = pulls, elements
         tensorflow_seeds.watch()
         self._watch_sets()
         self._watch_iterators(iterators)
-        _watch_elements(pulls, elements)
+        _watch_elements(pulls, elements, self._births, fail)
         if elements is not None:
             _watch_python(elements)
 
@@ -326,6 +328,7 @@ class Datasets:
                 if not is_of_fit:
                     key = births.register_at_top(iterator, "iterator")
                     self._iterators[key] = weakref.ref(iterator)
+                    iterator.detrain_made_at = self._births.moment()
                     if self._elements is not None and self._elements.is_python and runs_python(dataset):
                         iterator.detrain_python = key
                 # What `fit` draws from to its end it leaves nowhere.
@@ -369,7 +372,7 @@ def _watch_python(elements: Elements) -> None:
     script_ops._internal_py_func = called
 
 
-def _watch_elements(pulls: Pulls, elements: Elements | None) -> None:
+def _watch_elements(pulls: Pulls, elements: Elements | None, births: Births, fail: Callable[[DetrainError], None] | None) -> None:
     """See what iterators give, eagerly, and which of them compiled functions advance."""
     original_next = iterator_ops.OwnedIterator._next_internal
     original_optional = iterator_ops.OwnedIterator.get_next_as_optional
@@ -388,10 +391,17 @@ def _watch_elements(pulls: Pulls, elements: Elements | None) -> None:
             raise
         if elements is not None and python:
             elements.end(python)
-        if context.executing_eagerly():
-            iterator.detrain_pulled += 1
-        else:
+        if not context.executing_eagerly():
             iterator.detrain_is_traced = True
+            return value
+        iterator.detrain_pulled += 1
+        if elements is not None and getattr(iterator, "detrain_made_at", None) not in (None, births.moment()):
+            try:
+                elements.note(value)
+            except DetrainError as error:
+                if fail is None:
+                    raise
+                fail(error)
         return value
 
     @functools.wraps(original_optional)

@@ -25,8 +25,12 @@ class Batches:
     def __init__(self, journal: Journal, to_array: ToArray, *, may_differ: bool) -> None:
         """`may_differ`: a batch that is not the first run's is no error."""
         self._journal, self._to_array, self._may_differ = journal, to_array, may_differ
-        self._waiting: list[tuple[Address, object]] = []
+        self._waiting: list[tuple[Address, int | None, object]] = []
+        """With the number of what a body has fetched, None for the batch itself."""
+        self._last_fetched: tuple[Address, int] = ((-1, -1, -1), 0)
         self._most = 1
+        self._at_once = 0
+        """So many batches more whose digests, those of what they fetch included, do not wait."""
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._fetching: Address | None = None
         self._fetched: list[str] = []
@@ -44,8 +48,17 @@ class Batches:
 
     def add(self, address: Address, loaded: object) -> None:
         """Take a batch as its body is about to run."""
-        self._waiting.append((address, loaded))
+        self._waiting.append((address, None, loaded))
+        self._at_once = max(self._at_once - 1, 0)
         if len(self._waiting) >= self._most or not self._is_lasting(loaded):
+            self.settle()
+
+    def add_fetched(self, address: Address, element: object) -> None:
+        """Take what the body of a batch has fetched from an iterator that lives on."""
+        number = self._last_fetched[1] + 1 if self._last_fetched[0] == address else 0
+        self._last_fetched = address, number
+        self._waiting.append((address, number, element))
+        if len(self._waiting) >= self._most or not self._is_lasting(element):
             self.settle()
 
     def begin_fetch(self, address: Address) -> None:
@@ -67,27 +80,30 @@ class Batches:
         fetched, self._fetched = self._fetched, []
         address, self._fetching = self._fetching, None
         if address is not None and fetched:
-            self._waiting.append((address, fetched[0] if len(fetched) == 1 else tuple(fetched)))
+            self._waiting.append((address, None, fetched[0] if len(fetched) == 1 else tuple(fetched)))
+            self._at_once = max(self._at_once - 1, 0)
             if len(self._waiting) >= self._most:
                 self.settle()
 
     def settle_next(self) -> None:
         """Let the next batch not wait: a run that resumes here compares it, so it must be on record at once."""
-        self._most = 1
+        self._most, self._at_once = 1, 2
 
     def settle(self) -> None:
         """Record the digests of the batches that wait. Raises Diverged for the first that is not the first run's."""
         waiting, self._waiting = self._waiting, []
-        for address, loaded in waiting:
-            digest = raw_digest(loaded, self._to_array)
-            expected = self._journal.batches.get(address)
+        for address, number, loaded in waiting:
+            digest, journal = raw_digest(loaded, self._to_array), self._journal
+            expected = journal.batches.get(address) if number is None else journal.fetched.get((*address, number))
             if expected is not None and expected != digest and loaded is not None and not self._may_differ:
                 raise self._diverged(address, digest, expected)
-            if self.is_recording and address != self._recorded:
-                self._journal.add_batch(address, digest)
-        size = size_bytes(waiting[-1][1], self._to_array) if waiting else _SMALL_BATCH_BYTES + 1
+            if self.is_recording and number is not None:
+                journal.add_fetched((*address, number), digest)
+            elif self.is_recording and address != self._recorded:
+                journal.add_batch(address, digest)
+        size = size_bytes(waiting[-1][2], self._to_array) if waiting else _SMALL_BATCH_BYTES + 1
         most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
-        self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches else 1
+        self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches and not self._at_once else 1
 
     def _diverged(self, address: Address, digest: bytes, expected: bytes) -> Diverged:
         named = f" (not captured: {', '.join(sorted(self.suspects)[:2])})" if self.suspects else ""

@@ -110,8 +110,9 @@ class Elements:
     Others may have drawn from these since the element before; where the elements are made again, the streams are set.
     """
 
-    def __init__(self, streams: Streams, journal: Journal) -> None:
-        self._streams, self._journal = streams, journal
+    def __init__(self, streams: Streams, journal: Journal, note: Callable[[object], None]) -> None:
+        """`note` takes each element that is given, if it is not made again."""
+        self._streams, self._journal, self._note = streams, journal, note
         self._left: dict[str, dict[str, bytes]] = {}
         """The streams as each iterator's last element has left them."""
         self._is_again = False
@@ -131,6 +132,11 @@ class Elements:
     def end(self, name: str) -> None:
         """It has been made."""
         self._left[name] = self._streams.read()
+
+    def note(self, element: object) -> None:
+        """An iterator that lives on has given an element."""
+        if not self._is_again:
+            self._note(element)
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:

@@ -86,7 +86,7 @@ class Session:
         self._thread = 0
         """The one that began the phase."""
         self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._repeat_streams)
-        self.elements = Elements(self.streams, self._journal)
+        self.elements = Elements(self.streams, self._journal, self._note_element)
         self._capture = Capture(self.frameworks, self._files, self._pulls)
         self.unchanged = self._capture.unchanged
         self._guard: Guard | None = None
@@ -145,6 +145,8 @@ class Session:
         self._lacks: Cursor | None = None
         """Where a batch loop has ended too early, unless another run of one goes on there."""
         self._is_in_body = self._is_confirmed = self._has_updates = False
+        self._is_loading = True
+        """Whether no body is running whose fetching counts: a batch is being loaded, or a loop was left."""
         self._batches.suspects = self._losses.named
 
     def guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
@@ -228,6 +230,11 @@ class Session:
     def _address(self) -> Address:
         """Return the address of the batch that is being loaded or run, its number -1 before the first."""
         return self._phase, self._epoch, self._batch - 1
+
+    def _note_element(self, element: object) -> None:
+        """An iterator that lives on from body to body has given an element."""
+        if not self._is_loading and self._is_in_phase and threading.get_ident() == self._thread:
+            self._batches.add_fetched(self._address(), element)
 
     def note_yield(self, frame: FrameType, value: object) -> None:
         """A generator of the program is about to yield."""
@@ -372,6 +379,7 @@ class Session:
     def at_load(self, frame: FrameType, loop: Loop) -> int:
         """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
         self._check_thread()
+        self._is_loading = True
         source = None if loop.turn_of is None else loop
         self._batches.end_fetch()
         self._end_body("load", frame)
@@ -427,6 +435,7 @@ class Session:
         """
         if self._quiet is not loop.turn_of or self._termination.is_requested or self._saves.writer.has_failed:
             return -1
+        self._is_loading = True
         self._batch += 1
         return self._batch - 1
 
@@ -435,6 +444,7 @@ class Session:
         if self._quiet is None:
             return False
         self._is_in_body = self._batches.is_recording = True
+        self._is_loading = False
         self._batches.add((self._phase, self._epoch, batch), loaded)
         self._batches_done += 1
         return True
@@ -543,7 +553,7 @@ class Session:
         if loaded is FETCHED_IN_BODY:
             self._batches.begin_fetch(address)
         else:
-            self._is_in_body = True
+            self._is_in_body, self._is_loading = True, False
             self._batches.add(address, loaded)
         self._batches_done += 1
         if self._config.every.unit != "epochs" and not self._notes_all_streams:

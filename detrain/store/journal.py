@@ -4,7 +4,8 @@ Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpa
 checkpoint are written at once, so that they survive SIGKILL: by them a resumed run knows whether its data are the same. Later ones
 wait up to a second. A torn tail is recognised and cut off. Record kinds: `b` a batch was loaded and has this digest, `r` the
 random streams at the head of this batch (only where the body before it drew numbers), `p` those that the Python of an iterator's
-pipeline found at an element (where others had drawn since the one before), `v` the version of the format, at the start (a journal
+pipeline found at an element (where others had drawn since the one before), `f` what a body has fetched from an iterator that lives
+on, by its number in the body and its digest, `v` the version of the format, at the start (a journal
 without it is of version 1).
 """
 
@@ -38,6 +39,7 @@ _RECORDS: Final[dict[str, Any]] = {
     "v": tuple[str, int],
     "b": tuple[str, int, int, int, bytes],
     "r": tuple[str, int, int, int, dict[str, bytes]],
+    "f": tuple[str, int, int, int, int, bytes],
     "p": tuple[str, str, int, dict[str, bytes], list[str]],
 }
 """What records are made of, by their kind."""
@@ -84,6 +86,7 @@ class Journal:
         self.batches: dict[Address, bytes] = {}
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
+        self.fetched: dict[tuple[int, int, int, int], bytes] = {}
         self.elements: dict[str, dict[int, dict[str, bytes]]] = {}
         """The random streams that elements before the cut were made from, by the iterator's name and their number."""
         self._newest: dict[str, bytes] = {}
@@ -97,6 +100,9 @@ class Journal:
             elif kind == "r":
                 self.streams[_address(address)] = value
                 self._newest |= value if end <= keep_bytes else {}
+            elif kind == "f":
+                phase, epoch, batch, number = address
+                self.fetched[phase, epoch, batch, number] = value
             elif kind == "p" and end <= keep_bytes:
                 name, number, states = address
                 self._note_element(name, number, {**states, **{each: self._newest[each] for each in value}})
@@ -116,6 +122,10 @@ class Journal:
     def add_batch(self, address: Address, digest: bytes) -> None:
         """Record the digest [16 bytes] of a batch. What cannot be written waits, and is an error at the next `flush` or `sync`."""
         self._add(["b", *address, digest])
+
+    def add_fetched(self, address: tuple[int, int, int, int], digest: bytes) -> None:
+        """Record the digest [16 bytes] of what a body has fetched, as `add_batch` does; last in the address is its number."""
+        self._add(["f", *address, digest])
 
     def add_streams(self, address: Address, states: dict[str, bytes]) -> None:
         """Record the packed random streams at the head of a batch, as `add_batch` does."""
@@ -203,8 +213,17 @@ class Journal:
 
 
 def read_batches(path: Path) -> dict[Address, bytes]:
-    """Return the digest of each batch in a journal, by its address, in order."""
-    return {_address(address): value for _end, (kind, *address, value) in _records(path) if kind == "b"}
+    """Return the digest of each batch in a journal, what its body has fetched included, by its address, in order."""
+    batches: dict[Address, bytes] = {}
+    fetched: dict[Address, dict[int, bytes]] = {}
+    for _end, (kind, *address, value) in _records(path):
+        if kind == "b":
+            batches[_address(address)] = value
+        elif kind == "f":
+            fetched.setdefault(_address(address[:3]), {})[address[3]] = value
+    for where, parts in fetched.items():
+        batches[where] = xxhash.xxh3_128_digest(b"".join((batches.get(where, b""), *(parts[each] for each in sorted(parts)))))
+    return batches
 
 
 def _framed(record: list[Any]) -> bytes:

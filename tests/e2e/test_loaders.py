@@ -485,6 +485,20 @@ def test_a_data_set_is_sought_without_reading_what_lies_before(tmp_path: Path, r
     assert "batch 1:6 has digest" in wrong.err
 
 
+def test_what_a_body_fetches_by_next_is_compared_with_what_the_first_run_fetched(tmp_path: Path, run: Run) -> None:
+    rows = TENSORFLOW.replace("default_rng(0)", 'default_rng(int(os.environ.get("ROWS", 0)))')
+    text = rows + TENSORFLOW_LOOP.format(target="", over="range(12)", step="step(next(endless))")
+    whole = run(text, tmp_path, "--bare")
+    run(text, tmp_path, die_at="1:8")
+    shutil.copytree(tmp_path / "ckpt", tmp_path / "again")
+    resumed = run(text, tmp_path)
+    wrong = run(text, tmp_path, "--ckpt", "again", "--loader", "forward", ROWS="1")
+
+    assert (resumed.status, resumed.last_line()) == (0, whole.last_line()), resumed.err
+    assert wrong.status == errors.Diverged.exit_code
+    assert "batch 1:6 has digest" in wrong.err
+
+
 def _exchange_positions(home: Path) -> None:
     """Give the newest checkpoint the positions of the one before."""
     catalogue = Catalogue(home)
