@@ -45,6 +45,8 @@ _FOR_INSTANCE: Final = "class_method_to_instance_method"
 """TensorFlow's function that compiles a method for one object."""
 _MOST_HELD: Final = 64
 """So many things that one object holds tell it from others."""
+_ON_BATCH: Final = "_maybe_symbolic_build"
+"""Keras's method by which a model that a strategy mirrors makes what it trains with, at the first of its batches."""
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 
 
@@ -167,9 +169,27 @@ class Builder:
 
         CompileMetrics.build = metrics_built
         keras.Layer._maybe_build = built
+        self._watch_batches(keras.Model)
         for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
             self._watch_apply(optimizer)
         Variable._initialize = initialized
+
+    def _watch_batches(self, cls: Any) -> None:
+        """Watch what a model under a strategy makes as it is given a batch by itself (`train_on_batch`)."""
+        building, births, original = self._building, self._births, getattr(cls, _ON_BATCH)
+
+        @functools.wraps(original)
+        def built(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
+            parts = [*model._flatten_layers(), model._compile_metrics, model._compile_loss, model.optimizer]
+            is_built = all(part is None or part.built for part in parts)
+            if model._distribute_strategy is None or data_batch is None or is_built:
+                original(model, iterator, data_batch)
+                return
+            owner = f"{births.key(model)}/{_ON_BATCH}"
+            with building.unit(owner, lambda: self._calls.describe_call((), {"data_batch": data_batch})):
+                original(model, iterator, data_batch)
+
+        setattr(cls, _ON_BATCH, built)
 
     def _watch_apply(self, cls: Any) -> None:
         """Watch how an optimizer of Keras is built by its first `apply`, eagerly."""
@@ -413,6 +433,8 @@ class Builder:
         parent_key, _, label = key.rpartition("/")
         parent = self._births.find(parent_key)
         maker = label.partition(" ")[0]
+        if label == _ON_BATCH and parent is not None:
+            return getattr(parent, _ON_BATCH)
         if parent is not None and maker in _MAKERS:
             getattr(parent, maker)()
         elif isinstance(parent, polymorphic_function.Function):
@@ -433,6 +455,9 @@ class Builder:
 
     def _build_in_scope(self, owner: Any, call: dict[str, Any]) -> None:
         args, kwargs = self._calls.recall_arguments(call)
+        if isinstance(owner, MethodType):
+            owner(*args, **kwargs)
+            return
         if isinstance(owner, polymorphic_function.Function):
             # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is restored.
             with contextlib.suppress(lift_to_graph.UnliftableError), self._as_compiled(owner), _in_keras_at(call.get("scope")):

@@ -54,6 +54,7 @@ FRAMEWORK = [
     "reused_iterators",
     "running_mean",
     "several_fits",
+    "strategy_batches",
     "xla_step",
     "dqn_replay",
     "early_stopping",

@@ -101,7 +101,7 @@ def test_the_streams_of_elements_are_those_before_the_cut_whether_written_out_or
     def expected(items):
         found = {}
         for name, number, value in items:
-            if name != "r":
+            if name != "r" and found.get(name, {}).get(number) != value:  # else a resumed run is on its way past it again
                 found[name] = {**({} if number == 0 else found.get(name, {})), number: value}
         return found
 
