@@ -19,6 +19,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
 
+from detrain.errors import FaultInvalid
 from detrain.faults.experiment import BITS, Firing, Injection
 from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
 from detrain.frameworks.tensorflow_memory import array_of
@@ -143,6 +144,8 @@ def located(op: Any, injection: Injection, operands: Mapping[str, tuple[int, Any
     """Return the place of an injection's operand among the inputs or outputs of an op, and the tensor."""
     if injection.operand == "output" or injection.index is None:
         return operands[injection.operand]
+    if not 0 <= injection.index < len(op.inputs):
+        raise FaultInvalid(f"{injection.site!r} has no input {injection.index}", "the record was altered")
     return injection.index, op.inputs[injection.index]
 
 

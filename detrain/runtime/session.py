@@ -208,6 +208,7 @@ class Session:
             )
         self._epoch, self._batch, self._epoch_base, self._pass_until = -1, 0, 0, 0
         self._is_in_phase, self._is_implicit, self._has_updates = True, False, False
+        self._is_loading = True
         self._losses.begin_phase()
         self._epoch_at, self._quiet = time.monotonic(), None
         for framework in self.frameworks:
@@ -310,6 +311,7 @@ class Session:
         if self.experiment is not None and self._epoch >= 0 and not self._stations:
             self.experiment.end_epoch(self._phase, self._epoch, lambda: accuracies(frame, self._to_array, is_after_epoch=True))
         self._epoch, self._batch, self._pass_until, self._quiet = epoch, 0, 0, None
+        self._is_loading = True
         self._entered.begin(frame)
         if self._config.every.unit != "epochs":
             self._left = self._capture.left(frame, self._at_phase)
