@@ -23,6 +23,7 @@ class Writer:
         self._pid: int | None = None
         """The process whose thread writes, or wrote last: a child that is forked meanwhile has no such thread."""
         self._under_way = _thread.allocate_lock()
+        """Held while the last write that was begun is under way."""
         self._error: Exception | None = None
         self.has_failed = False
         """Whether something went wrong in the background that `check` has not raised yet."""
@@ -37,14 +38,15 @@ class Writer:
             # At its exit h5py takes converters out of HDF5, without the lock by which it keeps threads apart, and a write that is
             # under way is torn. This is registered after h5py's handler, and so is called before it.
             atexit.register(self._wait)
-        self._pid = os.getpid()
-        self._under_way.acquire()
+        under_way, pid = _thread.allocate_lock(), os.getpid()
+        under_way.acquire()  # a signal's handler may raise behind each call: until here nothing has begun
+        self._under_way, self._pid = under_way, pid
         try:
             # Not threading's, which waits until the thread has begun: 0.3 ms, or 5 to 8 ms where that begins with much Python, for
             # it is then the thread's turn. And a program that joins all of threading's threads does not know this one.
-            _thread.start_new_thread(self._run, (act,))
-        except BaseException:
-            self._under_way.release()
+            _thread.start_new_thread(self._run, (act, under_way))
+        except RuntimeError:  # there is no thread to be had
+            under_way.release()
             raise
 
     def drain(self) -> None:
@@ -62,13 +64,13 @@ class Writer:
         if error is not None:
             raise error
 
-    def _run(self, act: Callable[[], None]) -> None:
+    def _run(self, act: Callable[[], None], under_way: _thread.LockType) -> None:
         try:
             act()
         except Exception as error:  # in a thread nobody would see it: the next probe raises it
             self._error, self.has_failed = error, True
         finally:
-            self._under_way.release()
+            under_way.release()
 
     def _wait(self) -> None:
         if self._pid == os.getpid():
