@@ -234,6 +234,8 @@ class Session:
 
     def _note_element(self, element: object) -> None:
         """An iterator that lives on from body to body has given an element."""
+        if self.experiment is not None:
+            return  # a fault may change what bodies fetch: that is an outcome
         if not self._is_loading and self._is_in_phase and threading.get_ident() == self._thread:
             self._batches.add_fetched(self._address(), element)
 
