@@ -250,9 +250,15 @@ class Datasets:
         ]
 
     def beyond_recall(self) -> list[str]:
-        """Return, in words, the iterators that compiled functions advance: nobody has what they have given."""
+        """Return, in words, iterators that cannot give again what they gave: where compiled functions advance them, nobody has it;
+        where their pipelines run Python, handing elements out again would not do what that has done.
+        """
         traced = [key for key, iterator in self._alive() if iterator.detrain_is_traced]
-        return [f"{key} (a tf.data iterator that a tf.function advances)" for key in traced]
+        by_python = sorted(self._pulls.by_python) if self._pulls is not None else []
+        return [
+            *(f"{key} (a tf.data iterator that a tf.function advances)" for key in traced),
+            *(f"{key} (a tf.data iterator that the body advances, whose pipeline runs Python)" for key in by_python),
+        ]
 
     def called(self) -> dict[str, object]:
         """Return what sets alive call for their elements, by their keys."""
@@ -361,13 +367,13 @@ class Datasets:
 
 
 def _watch_python(elements: Elements) -> None:
-    """See whether any function calls Python."""
+    """See whether any function calls Python of the program's."""
     original = script_ops._internal_py_func
 
     @functools.wraps(original)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        elements.is_python = True
-        return original(*args, **kwargs)
+    def called(func: Any, *args: Any, **kwargs: Any) -> Any:
+        elements.is_python |= not str(getattr(func, "__module__", "")).startswith("detrain.")
+        return original(func, *args, **kwargs)
 
     script_ops._internal_py_func = called
 
@@ -381,7 +387,7 @@ def _watch_elements(pulls: Pulls, elements: Elements | None, births: Births, fai
 
     @functools.wraps(original_next)
     def advanced(iterator: Any) -> Any:
-        python = getattr(iterator, "detrain_python", "")
+        python = getattr(iterator, "detrain_python", "") if context.executing_eagerly() else ""
         if elements is not None and python:
             elements.begin(python, iterator.detrain_pulled)
         try:

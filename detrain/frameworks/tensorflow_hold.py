@@ -135,6 +135,8 @@ class Pulls:
         self._again: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.is_loading = False
         """Inside the load of a batch loop, whose batches the loop's wrapper keeps."""
+        self.by_python: set[str] = set()
+        """Iterators that bodies have advanced and whose pipelines run Python: it may draw, count, or change what bodies read."""
 
     def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         """Return the next element of an iterator: one that was taken back, or a new one."""
@@ -142,6 +144,9 @@ class Pulls:
         value = waiting.pop(0) if waiting else original(iterator)
         if self.latest is not None and not self.is_loading:
             self.latest.pulls.append((weakref.ref(iterator), value))
+            name = getattr(iterator, "detrain_python", "")
+            if name and iterator in self.latest.iterators:
+                self.by_python.add(name)
         return value
 
     def has_waiting(self, iterator: Any) -> bool:

@@ -79,7 +79,8 @@ class Bounds:
 
     def go_back(self, mark: Mark) -> None:
         """Forget what has been seen since a mark."""
-        self._seen, self._waiting = mark[0], [*mark[1]]
+        # What was watched may have changed since: norms of others count for nothing.
+        self._seen, self._waiting = mark[0], [norms for norms in mark[1] if len(norms) == len(self._watched)]
         self._refresh()
 
     def begin(self, watched: Sequence[Watched], norms: Floats) -> None:

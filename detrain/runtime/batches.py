@@ -24,10 +24,11 @@ class Batches:
 
     def __init__(self, journal: Journal, to_array: ToArray, *, may_differ: bool) -> None:
         """`may_differ`: a batch that is not the first run's is no error."""
-        self._journal, self._to_array, self._may_differ = journal, to_array, may_differ
+        self._journal, self._to_array, self.may_differ = journal, to_array, may_differ
         self._waiting: list[tuple[Address, int | None, object]] = []
         """With the number of what a body has fetched, None for the batch itself."""
-        self._last_fetched: tuple[Address, int] = ((-1, -1, -1), 0)
+        self._number = 0
+        """Of what the body that runs fetches next."""
         self._most = 1
         self._at_once = 0
         """So many batches more whose digests, those of what they fetch included, do not wait."""
@@ -49,21 +50,20 @@ class Batches:
     def add(self, address: Address, loaded: object) -> None:
         """Take a batch as its body is about to run."""
         self._waiting.append((address, None, loaded))
-        self._at_once = max(self._at_once - 1, 0)
+        self._number, self._at_once = 0, max(self._at_once - 1, 0)
         if len(self._waiting) >= self._most or not self._is_lasting(loaded):
             self.settle()
 
     def add_fetched(self, address: Address, element: object) -> None:
         """Take what the body of a batch has fetched from an iterator that lives on."""
-        number = self._last_fetched[1] + 1 if self._last_fetched[0] == address else 0
-        self._last_fetched = address, number
-        self._waiting.append((address, number, element))
+        self._waiting.append((address, self._number, element))
+        self._number += 1
         if len(self._waiting) >= self._most or not self._is_lasting(element):
             self.settle()
 
     def begin_fetch(self, address: Address) -> None:
         """The body of a batch begins that loads by itself."""
-        self._fetching = address
+        self._fetching, self._number = address, 0
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
         """Take what such a body has loaded, a part of its batch or the whole one. Returns whether one is running."""
@@ -95,13 +95,13 @@ class Batches:
         for address, number, loaded in waiting:
             digest, journal = raw_digest(loaded, self._to_array), self._journal
             expected = journal.batches.get(address) if number is None else journal.fetched.get((*address, number))
-            if expected is not None and expected != digest and loaded is not None and not self._may_differ:
+            if expected is not None and expected != digest and loaded is not None and not self.may_differ:
                 raise self._diverged(address, digest, expected)
             if self.is_recording and number is not None:
                 journal.add_fetched((*address, number), digest)
             elif self.is_recording and address != self._recorded:
                 journal.add_batch(address, digest)
-        size = size_bytes(waiting[-1][2], self._to_array) if waiting else _SMALL_BATCH_BYTES + 1
+        size = max((size_bytes(each, self._to_array) for *_, each in waiting), default=_SMALL_BATCH_BYTES + 1)
         most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
         self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches and not self._at_once else 1
 

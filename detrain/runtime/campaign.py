@@ -46,7 +46,7 @@ class Campaign(ExperimentRun):
     @property
     def is_begun(self) -> bool:
         """Whether the step of the trial's fault has been begun."""
-        return self._is_armed or self._has_fired or self._done > 0
+        return self.is_struck or self._done > 0
 
     def stop(self, why: str) -> None:
         """End the trial."""

@@ -61,7 +61,7 @@ class Capture:
         """Return the generators of random numbers that names lead to, through objects and collections of the program, by where."""
         found: dict[str, Held] = {}
         seen: set[int] = set()
-        waiting = deque((f"{root}|{name}", value, 0) for root, values in _namespaces(frame) for name, value in values.items())
+        waiting = deque((_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items())
         while waiting:
             path, value, depth = waiting.popleft()
             if id(value) in seen:
@@ -69,7 +69,7 @@ class Capture:
             seen.add(id(value))
             for held in (held_generator(value), *(framework.held_generator(value) for framework in self._frameworks)):
                 if held is not None:
-                    found[path] = held
+                    found[f"{path}'" if path in found else path] = held  # a function that calls itself has a name twice
             if depth < _DEEPEST:
                 waiting.extend((f"{path}{step}", each, depth + 1) for step, each in _inside(value))
         return found

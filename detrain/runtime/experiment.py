@@ -129,6 +129,11 @@ class ExperimentRun:
         """The experiments of this process."""
         return (self.plan,)
 
+    @property
+    def is_struck(self) -> bool:
+        """Whether the step that is hit has been begun."""
+        return self._is_armed or self._has_fired
+
     def attach(self, instruments: Instruments) -> None:
         """Take a framework's side."""
         self._instruments = instruments

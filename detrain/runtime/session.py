@@ -234,8 +234,6 @@ class Session:
 
     def _note_element(self, element: object) -> None:
         """An iterator that lives on from body to body has given an element."""
-        if self.experiment is not None:
-            return  # a fault may change what bodies fetch: that is an outcome
         if not self._is_loading and self._is_in_phase and threading.get_ident() == self._thread:
             self._batches.add_fetched(self._address(), element)
 
@@ -553,6 +551,10 @@ class Session:
         if self.experiment is not None:
             self.experiment.end_body()
             self.experiment.begin(address)
+            may_differ = self._config.allows_environment or self.experiment.is_struck
+            if may_differ != self._batches.may_differ:  # what a fault changes of what is loaded from here on is an outcome
+                self._batches.settle()
+                self._batches.may_differ = may_differ
         self._batches.is_recording = not self._stations
         if loaded is FETCHED_IN_BODY:
             self._batches.begin_fetch(address)

@@ -105,7 +105,9 @@ class Journal:
                 self.fetched[phase, epoch, batch, number] = value
             elif kind == "p" and end <= keep_bytes:
                 name, number, states = address
-                self._note_element(name, number, {**states, **{each: self._newest[each] for each in value}})
+                if number == 0:  # an iterator of this name that was there before is no more
+                    self.elements[name] = {}
+                self.elements.setdefault(name, {})[number] = {**states, **{each: self._newest[each] for each in value}}
         ends.require(keep_bytes)
         self.size = keep_bytes
         """Length in bytes of the journal, records that wait included."""
@@ -135,9 +137,8 @@ class Journal:
 
     def add_element(self, name: str, number: int, states: dict[str, bytes]) -> None:
         """Record the packed random streams that an iterator's element is made from, where others have moved them on."""
-        if self.elements.get(name, {}).get(number) == states:
+        if self.elements.get(name, {}).get(number) == states:  # a resumed run is on its way past it
             return
-        self._note_element(name, number, states)
         as_at_head = [each for each, state in states.items() if self._newest.get(each) == state]
         self._add(["p", name, number, {each: state for each, state in states.items() if each not in as_at_head}, as_at_head])
 
@@ -150,11 +151,6 @@ class Journal:
         for address in self._in_order[first : bisect.bisect_right(self._in_order, upto)]:
             found |= self.streams[address]
         return found
-
-    def _note_element(self, name: str, number: int, states: dict[str, bytes]) -> None:
-        if number == 0:  # an iterator of this name that was there before is no more
-            self.elements[name] = {}
-        self.elements.setdefault(name, {})[number] = states
 
     def flush(self) -> None:
         """Write the records that wait; those that follow are written at once again. Raises StoreError."""

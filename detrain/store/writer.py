@@ -45,8 +45,8 @@ class Writer:
             # Not threading's, which waits until the thread has begun: 0.3 ms, or 5 to 8 ms where that begins with much Python, for
             # it is then the thread's turn. And a program that joins all of threading's threads does not know this one.
             _thread.start_new_thread(self._run, (act, under_way))
-        except RuntimeError:  # there is no thread to be had
-            under_way.release()
+        except (RuntimeError, MemoryError):  # there is no thread to be had
+            self._under_way = _thread.allocate_lock()
             raise
 
     def drain(self) -> None:

@@ -582,3 +582,38 @@ def test_one_call_guards_a_program_with_probes_by_hand(server: Server, tmp_path:
 def test_an_unknown_mode_is_refused(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"{name}='{value}'"):
         guard_run(**{name: value})
+
+
+DRAWN_TOGETHER = """
+def rows():
+    while True:
+        yield np.random.random(5).astype("float32")
+drawn = iter(tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([5])).batch(4))
+model, optimizer = net(), keras.optimizers.Adam(1e-2)
+step = step_of(model, optimizer)
+for epoch in range(2):
+    for turn_of_epoch in range(10):
+        a = next(drawn) * np.random.uniform()
+        step(a, a[:, :3], strike())
+show(*model.variables, *optimizer.variables)
+"""
+
+
+def test_elements_of_python_that_draws_with_the_bodies_are_not_handed_out_again(server: Server, tmp_path: Path) -> None:
+    expected = _bare(server, tmp_path, DRAWN_TOGETHER)
+    lines, log, err, status = _run(server, tmp_path, DRAWN_TOGETHER, "--guard", "recover", "--every", "4b", FAULTS="13:gradient")
+
+    assert (status, lines[-1:]) == (0, expected[-1:]), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
+    assert "no exact way back in memory: iterator (a tf.data iterator that the body advances, whose pipeline runs Python)" in err
+
+
+def test_files_that_undone_steps_have_written_whole_are_named(server: Server, tmp_path: Path) -> None:
+    source = EAGER.replace(
+        "        optimizer.apply", "        np.save('best.npy', gradients[2]) if turn == 7 else None\n        optimizer.apply"
+    )
+
+    _lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="6:gradient")
+
+    assert (status, [line["action"] for line in log if line["action"] != "detected"]) == (0, ["went back", "recovered"]), err
+    assert "what these steps have written as a whole stays so until it is written again: best.npy" in err
