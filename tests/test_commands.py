@@ -10,6 +10,7 @@ from detrain.cli import trials
 from detrain.cli.inject import command as inject
 from detrain.cli.programs import Program
 from detrain.cli.replay import command as replay
+from tests.e2e.runs import detrain
 
 BEHIND = ["train.py", "--model", "resnet18", "--at", "9"]
 
@@ -54,3 +55,21 @@ def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: 
         folders.append(trials.Subject(Program.find(str(tmp_path / "train.py"), is_module=False), (), tmp_path / "ckpt").folder)
 
     assert folders[0] == folders[1] != folders[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("run", "--guard-ring", "host"), 64, "--guard-ring host without --guard recover"),
+        (("run", "--guard", "detect", "--on-repeat", "continue"), 64, "--on-repeat continue without --guard recover"),
+        (("inject", "--model", "RD", "--site", "fc", "--at", "0:0", "--time-limit", "nan"), 64, "'nan' is no number of seconds"),
+        (("replay", "--time-limit", "inf", "r.json"), 64, "'inf' is no number of seconds"),
+        (("random", "--models", ""), 82, "'' is not a fault model"),
+    ],
+)
+def test_options_without_effect_or_sense_are_refused(arguments: tuple[str, ...], code: int, words: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('it has run')\n")
+
+    run = detrain(*arguments, "train.py", cwd=tmp_path)
+
+    assert (run.status, words in run.err, run.out) == (code, True, ""), run.err

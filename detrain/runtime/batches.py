@@ -29,7 +29,7 @@ class Batches:
         """With the number of what a body has fetched, None for the batch itself."""
         self._number = 0
         """Of what the body that runs fetches next."""
-        self._most = 1
+        self._most, self._largest = 1, 0
         self._at_once = 0
         """So many batches more whose digests, those of what they fetch included, do not wait."""
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
@@ -102,6 +102,9 @@ class Batches:
             elif self.is_recording and address != self._recorded:
                 journal.add_batch(address, digest)
         size = max((size_bytes(each, self._to_array) for *_, each in waiting), default=_SMALL_BATCH_BYTES + 1)
+        if all(number is not None for _, number, _ in waiting):  # what bodies fetch says nothing of the batches between
+            size = max(size, self._largest)
+        self._largest = size
         most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
         self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches and not self._at_once else 1
 

@@ -203,6 +203,84 @@ def test_a_fault_of_several_steps_is_in_all_of_them_or_the_others_are_named(fold
     assert replay.status == 0, replay.err
 
 
+LAZY = """
+import numpy as np, tensorflow as tf
+x = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+w, u = (tf.Variable(np.random.default_rng(seed).normal(size=(4, 4)).astype("float32") * 0.3) for seed in (1, 2))
+@tf.function
+def step(a, regularize):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.tanh(a @ u) @ w) ** 2)
+        if regularize:
+            loss += tf.reduce_mean((w @ u) ** 2)
+    for variable, gradient in zip((w, u), tape.gradient(loss, (w, u))):
+        variable.assign_sub(0.1 * gradient)
+for epoch in range(2):
+    for i, a in enumerate(tf.data.Dataset.from_tensor_slices(x).batch(4)):
+        step(a, i % 2 == 0)
+"""
+
+
+def test_a_fault_is_put_into_no_other_op_that_has_its_name_in_another_trace(folder: Path) -> None:
+    """In the first step MatMul#2 is the gradient of an input, in the next that of a weight."""
+    (folder / "lazy.py").write_text(LAZY)
+    sites = {at: json.loads(_command(folder, "sites", "--json", "--at", at, "lazy.py").out) for at in ("0:0", "0:1")}
+    roles = [
+        {site["name"]: site["role"] for site in listed if site["op"] == "MatMul" and site["stage"] == "backward"}
+        for listed in sites.values()
+    ]
+    other = [name for name, role in roles[0].items() if role == "grad_in" and roles[1].get(name) == "grad_wt"]
+    options = ("inject", "--ckpt", "lazy", "--json", "--model", "SET:5", "--site", "*_grad_in", "--at", "0:1", "--until", "+1")
+    records = [_command(folder, *options, "--seed", seed, "lazy.py") for seed in range(4)]
+
+    assert other
+    assert [run.status for run in records] == [0] * 4, records[0].err
+    hit = {json.loads(run.out)["experiment"]["injection"]["site"] for run in records}
+    assert {roles[1][name] for name in hit} == {"grad_in"}
+
+
+REFETCH = """
+import keras, numpy as np, tensorflow as tf
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+rows = iter(tf.data.Dataset.from_tensor_slices(x).shuffle(64, seed=1).repeat().batch(4))
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="fc")])
+optimizer = keras.optimizers.SGD(1e-3)
+optimizer.build(model.trainable_variables)
+@tf.function
+def train(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - 1.0) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+for epoch in range(2):
+    for step in range(8):
+        if not float(train(next(rows))) < 100.0:  # a bad batch: another one
+            train(next(rows))
+"""
+
+
+def test_a_fault_that_changes_what_is_fetched_from_then_on_has_an_outcome(folder: Path) -> None:
+    (folder / "refetch.py").write_text(REFETCH)
+    run = _command(
+        folder,
+        "inject",
+        "--ckpt",
+        "refetch",
+        "--model",
+        "SET:1e9",
+        "--site",
+        "fc",
+        "--stage",
+        "forward",
+        "--at",
+        "1:2",
+        "refetch.py",
+    )
+
+    assert run.status == 0, run.err
+    assert "outcome: " in run.out
+
+
 def test_the_golden_run_is_the_program_without_faults(folder: Path) -> None:
     bare = _command(folder, "run", "--bare", "program.py", *PLAIN)
     options = ("--model", "ZERO", "--site", "last", "--stage", "forward", "--at", "2:1", "--until", "2:3", "--ckpt", "alone")

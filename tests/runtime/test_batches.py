@@ -1,0 +1,89 @@
+"""Digests of batches and of what bodies fetch: on record in order, compared with the first run's, and few of them waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detrain.errors import Diverged
+from detrain.runtime.batches import Batches
+from detrain.store.journal import Journal, read_batches
+
+
+class Constant:
+    """What no body can change."""
+
+    def __init__(self, value: float, size: int = 4) -> None:
+        self.array = np.full(size, value)
+
+
+def _to_array(value: object) -> np.ndarray | None:
+    return value.array if isinstance(value, Constant) else None
+
+
+def _batches(journal: Journal) -> Batches:
+    batches = Batches(journal, _to_array, may_differ=False)
+    batches.trust(Constant)
+    return batches
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal", 0)
+    yield journal
+    journal.close()
+
+
+def test_what_a_body_fetches_is_a_part_of_its_batch_and_counted_anew_where_it_is_run_again(
+    tmp_path: Path, journal: Journal
+) -> None:
+    batches = _batches(journal)
+    for fetched in ((1.0, 2.0), (3.0,), (3.0,)):  # the last one again: a way back of one step
+        number = 0 if fetched[0] == 1 else 1
+        batches.add((0, 0, number), number)
+        for value in fetched:
+            batches.add_fetched((0, 0, number), Constant(value))
+    batches.settle()
+    journal.flush()
+
+    known = Journal(tmp_path / "journal", journal.size)
+    assert list(known.fetched) == [(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0)]
+    digests = read_batches(tmp_path / "journal")
+    assert list(digests) == [(0, 0, 0), (0, 0, 1)]
+    assert all(digests[address] != known.batches[address] for address in digests)
+    again = _batches(known)
+    again.add((0, 0, 0), 0)
+    again.add_fetched((0, 0, 0), Constant(1.0))
+    with pytest.raises(Diverged, match="batch 0:0 has digest"):
+        again.add_fetched((0, 0, 0), Constant(7.0))
+    again.may_differ = True
+    again.add_fetched((0, 0, 0), Constant(8.0))
+    known.close()
+
+
+def test_the_first_batch_behind_a_checkpoint_is_on_record_at_once_with_what_its_body_fetches(journal: Journal) -> None:
+    batches = _batches(journal)
+    for number in range(40):
+        batches.add((0, 0, number), number)
+    batches.settle_next()
+    sizes = []
+    for act in (lambda: batches.add((0, 0, 40), 40), lambda: batches.add_fetched((0, 0, 40), Constant(1.0))):
+        before = journal.size
+        act()
+        sizes.append(journal.size - before)
+
+    assert min(sizes) > 0
+
+
+def test_large_batches_do_not_wait_because_what_their_bodies_fetch_is_small(journal: Journal) -> None:
+    batches = _batches(journal)
+    most = 0
+    for number in range(70):
+        batches.add((0, 0, number), Constant(1.0, size=1 << 18))  # 2 MB
+        batches.add_fetched((0, 0, number), Constant(2.0))
+        most = max(most, len(batches._waiting))
+
+    assert most <= 2
