@@ -63,7 +63,7 @@ class Batches:
 
     def begin_fetch(self, address: Address) -> None:
         """The body of a batch begins that loads by itself."""
-        self._fetching, self._number = address, 0
+        self._fetching = address
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
         """Take what such a body has loaded, a part of its batch or the whole one. Returns whether one is running."""

@@ -608,6 +608,33 @@ def test_elements_of_python_that_draws_with_the_bodies_are_not_handed_out_again(
     assert "no exact way back in memory: iterator (a tf.data iterator that the body advances, whose pipeline runs Python)" in err
 
 
+HEADER = """
+own = np.random.default_rng(3)
+def noisy(row):
+    return (row * {draw}).astype("float32")
+rows = tf.data.Dataset.from_tensor_slices(np.ones((40, 5), "float32"))
+rows = rows.map(lambda row: tf.ensure_shape(tf.numpy_function(noisy, [row], tf.float32), [5])).batch(4)
+model, optimizer = net(), keras.optimizers.Adam(1e-2)
+step = step_of(model, optimizer)
+for epoch in range(2):
+    for a in rows:
+        a = a * {draw}.mean()
+        step(a, a[:, :3], strike())
+show(*model.variables, *optimizer.variables)
+"""
+
+
+@pytest.mark.parametrize("draw", ["np.random.random(5)", "own.random(5)"])
+def test_what_a_loop_goes_over_may_draw_with_its_bodies(draw: str, server: Server, tmp_path: Path) -> None:
+    source = HEADER.format(draw=draw)
+    expected = _bare(server, tmp_path, source)
+
+    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", "--every", "4b", FAULTS="13:gradient")
+
+    assert (status, lines[-1:]) == (0, expected[-1:]), err
+    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"], err
+
+
 def test_files_that_undone_steps_have_written_whole_are_named(server: Server, tmp_path: Path) -> None:
     source = EAGER.replace(
         "        optimizer.apply", "        np.save('best.npy', gradients[2]) if turn == 7 else None\n        optimizer.apply"
