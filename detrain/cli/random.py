@@ -101,7 +101,7 @@ def command(
     models = [model_named(name) for name in names.split(",")] if names is not None else list(PUBLISHED.values())
     first, last = _epochs(epochs)
     sites = {0: _candidates(subject.sites(), pattern, stage)}
-    golden = subject.golden(Experiment(log="", at=(0, first, 0)))
+    golden = subject.golden(Experiment(log="", at=(0, first, 0)), has_step=False)
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
     if not steps:
         raise UsageError(f"--epochs {epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")

@@ -161,10 +161,11 @@ class Subject:
         listed = (site for file in files for site in msgspec.json.decode(file.read_bytes(), type=list[Site]))
         return next((site.label for site in listed if site.name == name), name)
 
-    def golden(self, plan: Experiment) -> Done:
+    def golden(self, plan: Experiment, *, has_step: bool = True) -> Done:
         """Return the golden run, which goes at least as far as a trial does, with checkpoints at its epochs.
 
-        What has been run before is not run again. Raises FaultInvalid for a step after the program's end.
+        What has been run before is not run again. Raises FaultInvalid where it does not have the trial's step, unless `has_step` is
+        false.
         """
         home = self._golden
         log = home / "log"
@@ -182,11 +183,15 @@ class Subject:
             done = self.run(golden, home, every="1")
         if not done.is_whole:
             raise failed("failed without any fault", done)
-        if plan.at not in done.by_cursor():
-            steps = sorted(key for key in done.by_cursor() if key[2] >= 0)
-            last = [key for key in steps if key[:2] == plan.at[:2]]
-            where = f"epoch {plan.at[1]} ends with {written(last[-1])}" if last else f"the program's last is {written(steps[-1])}"
-            raise FaultInvalid(f"there is no step {written(plan.at)}: {where}", "give an earlier one")
+        steps = sorted(key for key in done.by_cursor() if key[2] >= 0)
+        if not steps:
+            raise failed("ended before a step of its training loop was over", done)
+        if has_step and plan.at not in steps:
+            last = [key for key in steps if key[:2] == plan.at[:2]] or steps
+            where = f"the last of {'epoch ' + str(plan.at[1]) if last is not steps else 'the program'} is {written(last[-1])}"
+            if last[-1] > plan.at:  # a `continue` before the load, an episode that only fills a buffer
+                where = f"it trains nothing; the next that does is {written(min(key for key in steps if key > plan.at))}"
+            raise FaultInvalid(f"there is no step {written(plan.at)}: {where}", "give another one")
         return done
 
     def say(self, text: str) -> None:

@@ -100,5 +100,20 @@ def test_a_fault_that_changes_nothing_is_masked_to_the_programs_end(tmp_path: Pa
     assert [record["outcome"] for record in records] == ["masked", "masked"]
 
 
+def test_faults_are_drawn_where_a_program_trains_though_its_first_batches_only_fill_a_buffer(tmp_path: Path) -> None:
+    source = (Path(__file__).parents[1] / "programs" / "dqn_replay.py").read_text()
+    (tmp_path / "program.py").write_text(source)
+    options = ("--model", "SET:3", "--site", "*/MatMul", "--stage", "forward")
+    done = detrain("inject", *options, "--at", "0:1", "program.py", cwd=tmp_path)
+    assert (done.status, "there is no step 0:1: it trains nothing; the next that does is 2:1" in done.err) == (82, True), done.err
+    done = detrain("inject", *options, "--at", "3:70", "program.py", cwd=tmp_path)
+    assert (done.status, "there is no step 3:70: the last of epoch 3 is 3:9" in done.err) == (82, True), done.err
+
+    done = detrain("random", "-n", 1, "--after", 2, "--json", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert [record["experiment"]["at"] >= [0, 2, 1] for record in json.loads(done.out)] == [True]
+
+
 def _is_finite(step: dict[str, dict[str, float | str]]) -> bool:
     return all(math.isfinite(float(value)) for value in step["series"].values())
