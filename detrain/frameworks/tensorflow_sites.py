@@ -62,6 +62,8 @@ _LOADERS: Final = (
     "_finalize_func",
 )
 """Names of the functions of tf.data begin so, and of those of our own."""
+_BODY_OVER_DATA: Final = "Dataset_scan_scan_body"
+"""The name of the function of tf.data that is the body of a loop in a compiled function begins so."""
 _MOST_AXES: Final = 8
 _STEPS_BACK: Final = 4
 """So far back the ops count from which the inputs of one come."""
@@ -579,9 +581,14 @@ def _named_replica(scope: str) -> int:
 
 def _trace_of(graph: Any) -> Any:
     """Return the graph of the function's trace that a graph (a branch, a loop's body) is a part of."""
-    while getattr(graph.outer_graph, "detrain_function", None) == graph.detrain_function:
+    while _is_body_over_data(graph) or getattr(graph.outer_graph, "detrain_function", None) == graph.detrain_function:
         graph = graph.outer_graph
     return graph
+
+
+def _is_body_over_data(graph: Any) -> bool:
+    """Return whether a function of tf.data is the body of a loop that a compiled function makes over a set, not a part of the set."""
+    return isinstance(graph.outer_graph, func_graph.FuncGraph) and str(graph.name).startswith(_BODY_OVER_DATA)
 
 
 def function_of(graph: Any) -> str | None:
@@ -589,15 +596,17 @@ def function_of(graph: Any) -> str | None:
 
     None outside of functions, and in those of loaders.
     """
-    outer = graph
+    outer, owned = graph, graph
     while isinstance(outer, func_graph.FuncGraph):
-        if str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)):
+        if _is_body_over_data(outer):
+            owned = outer.outer_graph
+        elif str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)):
             return None
         outer = outer.outer_graph
     if outer is graph:
         return None
-    owner = str(graph.detrain_function).rpartition("/")[2].rpartition(" ")[2] or "function"
-    name = _NUMBER.sub("", str(graph.name))
+    owner = str(owned.detrain_function).rpartition("/")[2].rpartition(" ")[2] or "function"
+    name = _NUMBER.sub("", str(graph.name)).removeprefix("Dataset_scan_")
     if isinstance(graph, _PARTS):  # layers in their names are numbered, too: k-th ops are told apart by their layer
         name = _NUMBERS.sub("", name)
     return owner if name in (owner, owner.partition(".")[0]) else f"{owner}:{name}"

@@ -115,9 +115,26 @@ for epoch in range(2):
 """
 
 
+EPOCH_IN_GRAPH = """
+w = tf.Variable(tf.zeros((35, 2)))
+@tf.function
+def train(rows):
+    total = 0.0
+    for a, b in rows:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.nn.dropout(tf.reshape(a, [-1, 35]), 0.2) @ w - b) ** 2)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        total += loss
+    return total
+for epoch in range(5):
+    print(float(train(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(44).batch(11))))
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "site", "stage", "at"),
     [
+        pytest.param(EPOCH_IN_GRAPH, "train:scan_body/backward/matmul/MatMul", "backward", "0:2", id="an epoch in a function"),
         pytest.param(RECURRENT, "*while_body_grad*MatMul#3", "backward", "1:1", id="gradient of a recurrent layer"),
         pytest.param(RECURRENT, "head_grad_wt", "backward", "1:2", id="a smaller last batch"),
         pytest.param(EVERY_SECOND, "adam", "optimizer", "1:1", id="an update in every second step"),

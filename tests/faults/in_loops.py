@@ -87,6 +87,45 @@ def deep(x: Any) -> Any:
         return tf.cast(y, tf.float32)
 
 
+def trained(x: Any, w: Any) -> Any:
+    """Train a matrix product by a loop over a set in a function: returns w and, of a second such loop, the sum of products."""
+    variable = tf.Variable(w)
+
+    def epoch(rows: Any) -> Any:
+        for row in rows:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.matmul(row, variable) ** 2)
+            variable.assign_sub(0.01 * tape.gradient(loss, variable))
+        total = tf.zeros((2, 4))
+        for row in rows:
+            total += tf.matmul(row, variable)
+        return total
+
+    total = tf.function(epoch)(tf.data.Dataset.from_tensor_slices(x).map(lambda row: row * 2.0))
+    return variable, total
+
+
+def in_data(sites: Sites, x: Any, w: Any, results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Put a fault into each product of loops over data, in their second turn."""
+    PLACED.clear()
+    sites.begin_step()
+    trained(x, w)
+    cases = []
+    for site in [found for found in sites.sites() if found.is_alive and found.is_contraction]:
+        injection = draw_injection(site, model_named("SET:2@output"), 0, trial_rng(0, 0))
+        injector = Injector([injection])
+        PLACED[plain(site.name)] = [injector]
+        injector.select(injection)
+        injector.arm(1)
+        variable, total = trained(x, w)
+        results[f"data/{len(cases)}/w"], results[f"data/{len(cases)}/total"] = variable.numpy(), total.numpy()
+        firing = injector.firing()
+        position = int(injection.array("positions")[0])
+        cases.append({"site": plain(site.name), "position": position, "fired": firing.count if firing is not None else 0})
+        PLACED.clear()
+    return cases
+
+
 def main() -> None:
     """Do all cases."""
     TensorFlow(Settings(0, 1), Streams())
@@ -134,10 +173,11 @@ def main() -> None:
                     "golden": float(np.frombuffer(firing.golden, np.float32)[0]) if firing is not None else 0.0,
                 }
                 cases.append(case)
+    data = in_data(sites, given["x"], given["w"], results)
     sites.begin_step()
     tf.function(deep, autograph=False)(given["x"])
     sites.sites()
-    Path(sys.argv[1]).with_suffix(".json").write_text(json.dumps(cases))
+    Path(sys.argv[1]).with_suffix(".json").write_text(json.dumps({"cases": cases, "data": data}))
     np.savez(sys.argv[1], **results)
 
 

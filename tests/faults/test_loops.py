@@ -30,7 +30,7 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[dict[str, Any]]], dict[str, np.ndarray]]:
     file = tmp_path_factory.mktemp("in_loops") / "results.npz"
     program = Path(__file__).with_name("in_loops.py")
     run = subprocess.run([sys.executable, str(program), str(file)], capture_output=True, text=True, check=False)
@@ -81,9 +81,9 @@ class Cell:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_fault_in_a_part_of_a_step_does_what_numpy_says(
-    how: str, done: tuple[list[dict[str, Any]], dict[str, np.ndarray]]
+    how: str, done: tuple[dict[str, list[dict[str, Any]]], dict[str, np.ndarray]]
 ) -> None:
-    cases, results = done
+    cases, results = done[0]["cases"], done[1]
     given = {name: results[f"given/{name}"].astype(np.float64) for name in "xhwuc"}
     steps = 1 if how == "branch" else len(given["x"])
     golden = Cell(None, steps).run(**given)
@@ -108,3 +108,34 @@ def test_a_fault_in_a_part_of_a_step_does_what_numpy_says(
 
     # The gradient behind the first step's h is of no use, as no one has asked for that of the h before it.
     assert seen == set(PLACES.values()) - ({"dh"} if how == "branch" else set())
+
+
+IN_DATA = {
+    "epoch:scan_body/forward/MatMul/MatMul": "product",
+    "epoch:scan_body/backward/MatMul/MatMul": "gradient",
+    "epoch:scan_body/forward/MatMul/MatMul#1": "second loop's product",
+}
+
+
+def test_a_loop_over_a_set_in_a_function_has_sites_and_the_set_none(
+    done: tuple[dict[str, list[dict[str, Any]]], dict[str, np.ndarray]],
+) -> None:
+    cases, results = done[0]["data"], done[1]
+    x, initial = 2 * results["given/x"].astype(np.float64), results["given/w"].astype(np.float64)
+
+    def struck(value: Array, place: str, turn: int, case: dict[str, Any]) -> Array:
+        value = value.copy()
+        if turn == 1 and place == IN_DATA[case["site"]]:
+            value.reshape(-1)[case["position"]] = 2
+        return value
+
+    assert [case["site"] for case in cases] == list(IN_DATA)
+    for number, case in enumerate(cases):
+        w = initial
+        for turn, row in enumerate(x):
+            product = struck(row @ w, "product", turn, case)
+            w = w - 0.01 * struck(row.T @ (2 * product), "gradient", turn, case)
+        total = sum(struck(row @ w, "second loop's product", turn, case) for turn, row in enumerate(x))
+        assert case["fired"] == 1
+        np.testing.assert_allclose(results[f"data/{number}/w"], w, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(results[f"data/{number}/total"], total, rtol=1e-4, atol=1e-5)
