@@ -587,7 +587,7 @@ def _trace_of(graph: Any) -> Any:
 
 
 def _is_body_over_data(graph: Any) -> bool:
-    """Return whether a function of tf.data is the body of a loop that a compiled function makes over a set, not a part of the set."""
+    """Return whether a function of tf.data is the body of a loop of a compiled function over a set, not a part of the set."""
     return isinstance(graph.outer_graph, func_graph.FuncGraph) and str(graph.name).startswith(_BODY_OVER_DATA)
 
 
