@@ -79,11 +79,21 @@ def position(value: Any) -> object:
     if type(value).__name__ == "reader" and module == "_csv":
         return value.line_num
     if isinstance(value, functools._lru_cache_wrapper):
-        code = getattr(value.__wrapped__, "__code__", None)
-        return value.cache_info() if code is not None and is_user_file(code.co_filename) else None
+        return None if _is_cache_of_library(value) else value.cache_info()
     if is_table(value):
         return content(value)
     return None if module.partition(".")[0] in _STILL else inside(value)
+
+
+def _is_cache_of_library(value: Any) -> bool:
+    """Return whether a function that keeps what it has returned is a library's own, not one that the program has made."""
+    code = getattr(value.__wrapped__, "__code__", None)
+    if code is None or is_user_file(code.co_filename):
+        return False
+    place: Any = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        place = getattr(place, name, None)
+    return place is value or "<locals>" in value.__qualname__
 
 
 def place_of(value: Any) -> str | None:

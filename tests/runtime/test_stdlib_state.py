@@ -6,16 +6,20 @@ import array
 import contextvars
 import copy
 import csv
+import fnmatch
+import functools
 import io
 import itertools
 import operator
 import queue
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +179,27 @@ def test_a_queue_comes_back_in_place(cls: Any) -> None:
     for name in ("queue", "new"):
         assert getattr(before[name], "unfinished_tasks", None) == getattr(after[name], "unfinished_tasks", None)
         assert [before[name].get() for _ in range(before[name].qsize())] == [after[name].get() for _ in range(after[name].qsize())]
+
+
+class Kept:
+    """What a cache may be made of."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@pytest.mark.parametrize(
+    "cached",
+    [Kept, functools.partial(np.random.uniform, 0.0), np.random.uniform, random.Random(0).getrandbits, random.sample, lambda n: n],
+    ids=["class", "partial", "builtin", "method of a built-in", "function of a library", "function"],
+)
+def test_a_cache_that_has_grown_is_named_whatever_it_is_made_of_but_not_one_of_a_library(cached: Any) -> None:
+    world: World = {"cache": functools.lru_cache(cached), "library": fnmatch._compile_pattern}
+    baseline = baseline_of(world)
+    world["cache"](*((range(3), 1) if cached == random.sample else (1,)))
+    fnmatch.fnmatch("name", f"*.{cached!r}")
+
+    assert encode(world, baseline).not_captured == ["cache (functools._lru_cache_wrapper: it has moved on)"]
 
 
 def test_a_queue_beside_other_threads_is_named() -> None:
