@@ -29,6 +29,8 @@ _MOST_FILES: Final = 20_000
 _COPIED_BYTES: Final = 16 << 20
 """Larger files are linked, not copied: data sets, mostly."""
 
+_MOST_SHOWN: Final = 90
+"""Characters of a line."""
 Field = tuple[str, int]
 """The shape of a line, and a number's place in it."""
 
@@ -96,7 +98,7 @@ def first_difference(whole: str, resumed: str, timed: Collection[Field]) -> str 
     lines, others = _lines(whole), _lines(resumed)
     for number, (line, twin) in enumerate(zip(lines, others, strict=False)):
         if line != twin and _without(line, timed) != _without(twin, timed):
-            return f"line {number + 1} after the resume is {_short(twin)}, in the whole run it is {_short(line)}"
+            return f"line {number + 1} after the resume is {_short(twin, line)}, in the whole run it is {_short(line, twin)}"
     if len(lines) != len(others):
         return f"{len(others)} lines after the resume, in the whole run there are {len(lines)}"
     return None
@@ -120,5 +122,11 @@ def _without(line: str, timed: Collection[Field]) -> tuple[str, list[str]]:
     return shape, kept
 
 
-def _short(line: str) -> str:
-    return repr(line if len(line) <= 90 else f"{line[:60]}…{line[-28:]}")
+def _short(line: str, other: str) -> str:
+    """Return a line, of a long one what stands around the first difference."""
+    if len(line) <= _MOST_SHOWN:
+        return repr(line)
+    common = next((at for at, (one, two) in enumerate(zip(line, other, strict=False)) if one != two), min(len(line), len(other)))
+    begin = max(common - _MOST_SHOWN // 2, 0)
+    end = begin + _MOST_SHOWN
+    return repr(f"{'…' if begin else ''}{line[begin:end]}{'…' if end < len(line) else ''}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -94,10 +95,13 @@ class Functions:
 
     def __init__(self) -> None:
         self._at_phase: dict[str, dict[str, int]] = {}
+        self._tables: dict[str, weakref.ref[Any]] = {}
 
     def begin(self, objects: dict[str, Any]) -> None:
         """A training loop is about to be entered."""
         self._at_phase = {key: self._found(value) for key, value in objects.items()}
+        tables = {key: vars(value).get("lookup_table") for key, value in objects.items()}
+        self._tables = {key: weakref.ref(table) for key, table in tables.items() if table is not None}
 
     def not_captured(self, objects: dict[str, Any]) -> list[str]:
         """Return, in words, what the loop has put there."""
@@ -107,6 +111,10 @@ class Functions:
             if key in objects and not is_own_class(type(objects[key]))
             for name, identity in self._found(objects[key]).items()
             if before.get(name) != identity
+        ] + [
+            f"vocabulary of {key} (adapted or set in the loop)"
+            for key, table in self._tables.items()
+            if key in objects and vars(objects[key]).get("lookup_table") is not table()
         ]
 
     def _found(self, value: Any) -> dict[str, int]:

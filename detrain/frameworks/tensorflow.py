@@ -348,7 +348,7 @@ class TensorFlow:
         return found
 
     def is_holder(self, value: object) -> bool:
-        """Return whether an object is one that only holds data: a callback (which any loop may call), a bar, a list of files."""
+        """Return whether an object is one that only holds data: a callback (which any loop may call), a bar, a list of files, words counted."""
         return isinstance(value, self._holder_types)
 
     def holds_variables(self, value: object) -> bool:
@@ -503,6 +503,7 @@ class TensorFlow:
             return
         import keras
         from keras.src.legacy.preprocessing.image import Iterator
+        from keras.src.legacy.preprocessing.text import Tokenizer
         from keras.src.ops.operation import Operation
         from keras.src.utils import traceback_utils, tracking
 
@@ -518,7 +519,8 @@ class TensorFlow:
         watch_frozen(self._moments.note_set)
         if self._gradients is not None:
             self._gradients.on_keras()
-        self._holder_types += (keras.callbacks.Callback, keras.callbacks.CallbackList, keras.utils.Progbar, Iterator)
+        callbacks = (keras.callbacks.Callback, keras.callbacks.CallbackList)
+        self._holder_types += (*callbacks, keras.utils.Progbar, Iterator, Tokenizer)
         self._model_types += (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
         _make_monitors_repeatable()
         self._container_types += (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedOrderedDict, tracking.TrackedSet)

@@ -1,7 +1,9 @@
 """Lookup tables that change: captured by what they export, put back by removing and inserting.
 
-Tables that are filled once and never change (`StaticHashTable`, most of Keras's vocabularies) are no state. The order in which a
-table exports its entries is that of a hash table: it is not brought back, entries are kept in the order of their keys.
+Tables that are filled once and never change (`StaticHashTable`, most of Keras's vocabularies) are no state. Entries are kept in the
+order of their keys, beside the order in which the table exports them, on which sums over an export depend. TensorFlow's hash table
+puts a new entry in front of all others (`std::unordered_map`, as long as it does not grow): so entries are inserted in the reverse
+order, into a table that has grown. Where that is not the order after all, it is said.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import lookup_ops
 
 from detrain.frameworks.births import Births
+from detrain.runtime import report
 from detrain.runtime.digest import Array
 
 _TEXT: Final = "bytes of "
@@ -44,6 +47,7 @@ class Tables:
                 order = np.argsort(keys, kind="stable") if keys.ndim == 1 else np.lexsort(keys.T[::-1])
                 found.update(_packed(f"{name}/keys", keys[order]))
                 found.update(_packed(f"{name}/values", values[order]))
+                found[f"{name}/order"] = np.argsort(order)
         return found
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
@@ -57,13 +61,19 @@ class Tables:
         keys, values = (_unpacked(f"{name}/{part}", self._pending) for part in ("keys", "values"))
         if table is None or keys is None or values is None:
             return
+        order = self._pending.get(f"{name}/order", np.arange(len(keys)))
+        keys, values = keys[order], values[order]
         with tf.init_scope():
             table.remove(tf.constant(_exported(table)[0], table.key_dtype))
             table.insert(tf.constant(keys, table.key_dtype), tf.constant(values, table.value_dtype))
+            table.remove(tf.constant(keys, table.key_dtype))
+            table.insert(tf.constant(keys[::-1], table.key_dtype), tf.constant(values[::-1], table.value_dtype))
+        if f"{name}/order" in self._pending and not np.array_equal(_exported(table)[0], keys):
+            report.warn(f"the entries of {name} are in another order than they were: what takes them from `export()` may differ")
         self._pending = {
             key: array
             for key, array in self._pending.items()
-            if key.removeprefix(_TEXT).removeprefix(_LENGTHS) not in (f"{name}/keys", f"{name}/values")
+            if key.removeprefix(_TEXT).removeprefix(_LENGTHS) not in (f"{name}/keys", f"{name}/values", f"{name}/order")
         }
 
     def _watch(self, cls: Any) -> None:
@@ -92,9 +102,9 @@ def _exported(table: Any) -> tuple[Array, Array]:
 
 
 def is_of_table(name: str) -> bool:
-    """Return whether the name of an array is that of a table's keys or values."""
+    """Return whether the name of an array is that of a table's keys, their order, or its values."""
     owner, _, part = name.rpartition("/")
-    return part in ("keys", "values") and owner.rpartition("/")[2].partition(".")[0] in (
+    return part in ("keys", "values", "order") and owner.rpartition("/")[2].partition(".")[0] in (
         "table",
         f"{_TEXT}table",
         f"{_LENGTHS}table",

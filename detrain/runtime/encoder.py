@@ -203,6 +203,7 @@ class Encoder(Leaves):
             return self._encode_table(number, value, path)
         described = parts(value) or moment_parts(value)
         if described is not None:
+            self._note_weak(value, path)
             return ["made", described[0], self._encode_all(described[1], path)]
         variable = self._hooks.variable(value)
         if variable is not None:

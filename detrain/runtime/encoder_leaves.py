@@ -6,6 +6,7 @@ import datetime
 import enum
 import fractions
 import random
+import weakref
 import zoneinfo
 from collections.abc import Iterable
 from typing import Any
@@ -244,6 +245,15 @@ class Leaves:
                 return place_of(value)
             self._lose(number, path, f"{type_name(value)}: it has moved on")
         return None
+
+    def _note_weak(self, value: object, path: str) -> None:
+        """Name a dictionary that holds weakly and has changed: what a baseline holds lives longer than without detrain."""
+        if not isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
+            return
+        if self._collects:
+            self._baseline.add_position(value, position(value))
+        elif not self._baseline.is_at(value, position(value)):
+            self._lost.append(f"{shown(path)} ({type_name(value)}: when what it holds is let go of is not as without detrain)")
 
     def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
         owner = owner_of(value)

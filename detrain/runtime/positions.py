@@ -24,7 +24,7 @@ import numpy as np
 from detrain.runtime.digest import digest_bytes
 from detrain.runtime.frames import is_user_file, names_of
 from detrain.runtime.inside import Unreadable, inside, memory
-from detrain.runtime.naming import module_of
+from detrain.runtime.naming import is_user_module, module_of
 from detrain.runtime.tables import content, is_table
 
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -64,6 +64,8 @@ def position(value: Any) -> object:
         parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
         own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
         return own_level, tuple(map(id, parts))
+    if isinstance(value, logging.LoggerAdapter):
+        return repr(value.extra)
     if isinstance(value, threading.Semaphore):
         return value._value
     if isinstance(value, np.flatiter | np.broadcast):
@@ -72,8 +74,10 @@ def position(value: Any) -> object:
         return None if value.finished else value.iterindex
     if isinstance(value, contextlib.ExitStack | contextlib.AsyncExitStack):
         return len(value._exit_callbacks)  # type: ignore[union-attr]
-    if isinstance(value, weakref.WeakSet):
+    if isinstance(value, weakref.WeakSet | weakref.WeakKeyDictionary):
         return tuple(sorted(map(id, value)))
+    if isinstance(value, weakref.WeakValueDictionary):
+        return tuple(sorted(map(id, value.values())))
     if module in _STREAMS:
         return object()
     if type(value).__name__ == "reader" and module == "_csv":
@@ -87,13 +91,14 @@ def position(value: Any) -> object:
 
 def _is_cache_of_library(value: Any) -> bool:
     """Return whether a function that keeps what it has returned is a library's own, not one that the program has made."""
+    place: Any
     code = getattr(value.__wrapped__, "__code__", None)
     if code is None or is_user_file(code.co_filename):
         return False
-    place: Any = sys.modules.get(value.__module__)
+    module = place = sys.modules.get(value.__module__)
     for name in value.__qualname__.split("."):
         place = getattr(place, name, None)
-    return place is value or "<locals>" in value.__qualname__
+    return not is_user_module(module) and (place is value or "<locals>" in value.__qualname__)
 
 
 def place_of(value: Any) -> str | None:

@@ -1,14 +1,15 @@
 """What is set for the whole process, and decides about numbers or what is printed: a loop may change it.
 
-NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's own limits, variables
-of the environment, levels of loggers, filters of warnings, handlers of signals, the folder that the process is in, its umask, where
-Python looks for modules, and the stream of C's `rand`. Code before the loop runs again in a resumed process; what the loop has
-changed since is state.
+NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's limits, variables
+of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of signals, the garbage
+collector, the folder that the process is in, its umask, where Python looks for modules, and the stream of C's `rand`. Code before
+the loop runs again in a resumed process; what the loop has changed since is state.
 """
 
 from __future__ import annotations
 
 import decimal
+import gc
 import locale
 import logging
 import os
@@ -84,6 +85,8 @@ def _read() -> dict[str, object]:
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     found |= {f"signal.{number:d}": handler for number, handler in handlers.items() if _is_programs(handler)}
     found |= {"libc.rand": c_random.state()}
+    found |= {"logging disabled": logging.root.manager.disable, "gc": (gc.isenabled(), *gc.get_threshold())}
+    found |= {"sys.switchinterval": sys.getswitchinterval()}
     found |= {f"numpy.print.{name}": value for name, value in np.get_printoptions().items() if name != "override_repr"}
     found |= {"sys.recursionlimit": sys.getrecursionlimit(), "sys.int_max_str_digits": sys.get_int_max_str_digits()}
     found |= {f"logging.{name}": state for name, each in _loggers().items() if (state := _state_of(each)) != _LOGGER_AS_MADE}
@@ -139,6 +142,11 @@ def _write(name: str, value: Any) -> None:
     owner, _, key = name.partition(".")
     if owner == "logging":
         _write_logger(logging.getLogger(key), _LOGGER_AS_MADE if value is None else value)
+    elif owner == "logging disabled":
+        logging.disable(value)
+    elif owner == "gc":
+        (gc.enable if value[0] else gc.disable)()
+        gc.set_threshold(*value[1:])
     elif owner == "decimal":
         _write_decimal(key, value)
     elif owner == "warnings":
@@ -160,7 +168,7 @@ def _write(name: str, value: Any) -> None:
         setter = cast("Callable[..., object]", np.seterr if kind == "errors" else np.set_printoptions)
         setter(**{option: value})
     else:
-        getattr(sys, f"set{key}" if key == "recursionlimit" else f"set_{key}")(value)
+        getattr(sys, f"set{key}" if key in ("recursionlimit", "switchinterval") else f"set_{key}")(value)
 
 
 def _write_logger(logger: logging.Logger, state: tuple[Any, ...]) -> None:

@@ -210,7 +210,7 @@ if __name__ == "__main__":
 SETTINGS = (
     PRELUDE
     + """
-import ctypes, decimal, locale, logging, warnings
+import ctypes, decimal, gc, locale, logging, warnings
 optimizer = Optimizer(np.ones(3))
 libc, rings = ctypes.CDLL(None), [0]
 def ring(*_):
@@ -236,6 +236,9 @@ for epoch in range(3):
             signal.signal(signal.SIGUSR1, ring)
             np.seterrcall(ring)
             sys.path.append("elsewhere")
+            logging.disable(logging.ERROR)
+            gc.set_threshold(900, 11, 12)
+            sys.setswitchinterval(0.01)
         if rings[0] or (epoch, step) > (0, 1):
             os.kill(os.getpid(), signal.SIGUSR1)
         optimizer.weights += libc.rand() % 100
@@ -249,6 +252,7 @@ for epoch in range(3):
     print(epoch, third, how, optimizer.weights, locale.setlocale(locale.LC_NUMERIC), sys.getrecursionlimit(), flush=True)
     print(oct(os.umask(0o27)), os.getcwd()[-6:], warnings.filters[0][:3], rings, np.geterrcall() is ring, sys.path[-1][-6:])
     print(os.environ["TURNS"], os.environ["KEPT"], os.environ.get("GONE"), logging.getLogger("some").level, flush=True)
+    print(logging.root.manager.disable, gc.get_threshold(), round(sys.getswitchinterval(), 3), flush=True)
 show(optimizer.weights)
 """
 )

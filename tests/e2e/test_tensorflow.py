@@ -919,15 +919,56 @@ Trainer().train()
 """
 
 
+IN_LOOP = """
+import logging, weakref
+
+made = {MADE}
+weights, optimizer = tf.Variable(tf.ones([5, 3])), keras.optimizers.SGD(1e-2)
+class Node:
+    pass
+node = Node()
+for epoch in range(2):
+    for a, b in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ weights - b) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+        {CHANGED}
+"""
+
+
+def _in_loop(made: str, changed: str) -> str:
+    return IN_LOOP.replace("{MADE}", made).replace("{CHANGED}", changed)
+
+
 @pytest.mark.parametrize(
     ("source", "named"),
     [
+        (
+            _in_loop("keras.layers.StringLookup()", "made.adapt(tf.constant(['b', f'c{epoch}']))"),
+            "vocabulary of StringLookup (adapted or set in the loop)",
+        ),
+        (
+            _in_loop("keras.layers.TextVectorization()", "made.adapt(['b', f'c{epoch}'])"),
+            "vocabulary of TextVectorization/StringLookup (adapted or set in the loop)",
+        ),
+        (
+            _in_loop("logging.LoggerAdapter(logging.getLogger(), {'seen': 0})", "made.extra['seen'] += 1"),
+            "made (logging.LoggerAdapter: it has moved on)",
+        ),
+        (
+            _in_loop("weakref.WeakKeyDictionary()", "made[node] = epoch"),
+            "made (weakref.WeakKeyDictionary: when what it holds is let go of is not as without detrain)",
+        ),
         (HELD, "self in Trainer.train().mean (keras.src.metrics.reduction_metrics.Mean: with variables of its own)"),
         (SAMPLED, "LogUniformCandidateSampler in train_step (a random op whose state TensorFlow keeps)"),
         (BY_TYPE, "RandomStandardNormal in train_step (a random op whose state TensorFlow keeps)"),
         (CACHED, "what a cache() of tf.data holds"),
     ],
     ids=[
+        "a vocabulary",
+        "a vocabulary in a layer",
+        "what a logger says besides",
+        "a dictionary that holds weakly",
         "a metric that a compiled function holds",
         "a random op without a twin",
         "a random op made by its type",

@@ -28,6 +28,6 @@ for epoch in range(4):  # <- epoch loop
             loss = tf.reduce_mean((model(a) - b * counts.lookup(seen)) ** 2)
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))  # <- update
         turn += 1
-    known = sorted(zip(*(part.numpy().tolist() for part in words.export())))
+    known = list(zip(*(part.numpy().tolist() for part in words.export())))
     print(f"epoch {epoch} loss {float(loss)!r} {int(counts.size())} {vectors('a d')[0]} {stays(['b'])[0]} {known}", flush=True)
 print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables)).hexdigest())

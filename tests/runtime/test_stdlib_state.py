@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import contextvars
 import copy
 import csv
@@ -190,8 +191,16 @@ class Kept:
 
 @pytest.mark.parametrize(
     "cached",
-    [Kept, functools.partial(np.random.uniform, 0.0), np.random.uniform, random.Random(0).getrandbits, random.sample, lambda n: n],
-    ids=["class", "partial", "builtin", "method of a built-in", "function of a library", "function"],
+    [
+        Kept,
+        functools.partial(np.random.uniform, 0.0),
+        np.random.uniform,
+        random.Random(0).getrandbits,
+        random.sample,
+        lambda n: n,
+        contextlib.contextmanager(lambda n: iter([n])),
+    ],
+    ids=["class", "partial", "builtin", "method of a built-in", "function of a library", "function", "decorated by a library"],
 )
 def test_a_cache_that_has_grown_is_named_whatever_it_is_made_of_but_not_one_of_a_library(cached: Any) -> None:
     world: World = {"cache": functools.lru_cache(cached), "library": fnmatch._compile_pattern}
