@@ -57,13 +57,14 @@ def is_over_gradients(loop: AnyLoop) -> bool:
 
 
 def _is_in_update(loop: AnyLoop) -> bool:
-    """Return whether a loop is a part of one update: it goes over its gradients, or takes them from a tape around it.
+    """Return whether a loop is a part of one update: it goes over its gradients, or takes them from a tape that records around it.
 
     The second is a loop over optimizers, each for its own layers, under a persistent tape.
     """
     if isinstance(loop, ast.While) or is_over_gradients(loop):
         return not isinstance(loop, ast.While)
-    own = set(bound_names(loop.body))
+    withs = (item.context_expr for n in own_nodes(loop) if isinstance(n, ast.With) for item in n.items)
+    own = {*bound_names(loop.body), *(entered.id for entered in withs if isinstance(entered, ast.Name))}
     asked = (
         n.func.value
         for n in own_nodes(loop)

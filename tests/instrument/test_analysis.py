@@ -448,6 +448,21 @@ def test_a_loop_over_optimizers_under_one_tape_is_no_batch_loop(tmp_path: Path) 
     )
 
 
+def test_a_loop_that_enters_a_tape_which_was_made_before_it_is_a_batch_loop(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        tape = tf.GradientTape(persistent=True)
+        for epoch in range(3): #E1
+            for x, y in dataset: #B1
+                with tape:
+                    loss = loss_fn(y, model(x))
+                optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights)) #U1
+                tape.reset()
+        """,
+    )
+
+
 def test_a_loop_over_gradients_in_a_step_is_no_batch_loop(tmp_path: Path) -> None:
     check(
         tmp_path,
