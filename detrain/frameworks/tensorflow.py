@@ -348,7 +348,7 @@ class TensorFlow:
         return found
 
     def is_holder(self, value: object) -> bool:
-        """Return whether an object is one that only holds data: a callback (any loop may call it), a bar, files listed, words counted."""
+        """Return whether an object only holds data: a callback (any loop may call it), a bar, files listed, words counted."""
         return isinstance(value, self._holder_types)
 
     def holds_variables(self, value: object) -> bool:
