@@ -47,7 +47,13 @@ _DRAWS = 100
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
 @click.option("--models", "names", metavar="A,B,…", help="Fault models to draw from [the 18 published ones].")
 @click.option("--shares", type=click.Choice(["uniform", "fidelity"]), default="uniform", show_default=True, help="Of the models.")
-@click.option("--site", "pattern", default="*", metavar="PATTERN", help="Sites to draw from [convolutions, matrix products].")
+@click.option(
+    "--site",
+    "pattern",
+    default="*",
+    metavar="PATTERN",
+    help="Sites to draw from [convolutions, matrix products; all if there are none].",
+)
 @click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
 @click.option("--epochs", metavar="A:B", help="Only steps of the epochs from A on, before B.")
 @click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
@@ -100,7 +106,7 @@ def command(
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, has_guard=guard)
     models = [model_named(name) for name in names.split(",")] if names is not None else list(PUBLISHED.values())
     first, last = _epochs(epochs)
-    sites = {0: _candidates(subject.sites(), pattern, stage)}
+    sites = {0: select(subject.sites(), pattern, stage=stage)}
     golden = subject.golden(Experiment(log="", at=(0, first, 0)), has_step=False)
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
     if not steps:
@@ -108,7 +114,7 @@ def command(
     for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each may train another model
         begin = min(cursor for cursor in golden.by_cursor() if cursor[0] == phase and cursor[2] >= 0)
         try:
-            sites[phase] = _candidates(subject.sites(Experiment(log="", at=begin)), pattern, stage)
+            sites[phase] = select(subject.sites(Experiment(log="", at=begin)), pattern, stage=stage)
         except SiteUnknown:
             report.say(f"no fault is drawn in phase {phase} of training: no site there fits {pattern!r}")
     steps = [cursor for cursor in steps if cursor[0] in sites]
@@ -193,11 +199,6 @@ def _at_one_of(sites: Sequence[Site], model: FaultModel, rng: np.random.Generato
     return None
 
 
-def _candidates(sites: list[Site], pattern: str, stage: str | None) -> list[Site]:
-    chosen = select(sites, pattern, stage=stage)
-    return [site for site in chosen if site.is_contraction] if pattern == "*" else chosen
-
-
 def _epochs(text: str | None) -> tuple[int, float]:
     if text is None:
         return 0, math.inf
@@ -270,7 +271,7 @@ class _Campaign:
         """Yield a trial once more, drawn among the sites of its own step: that may have a smaller batch, or run other ops."""
         pattern, stage = self._among
         try:
-            sites = _candidates(self._subject.sites(Experiment(log="", at=plan.at)), pattern, stage)
+            sites = select(self._subject.sites(Experiment(log="", at=plan.at)), pattern, stage=stage)
             model, again = self._drawing.trial(number, self._after, (plan.at, sites))
         except (SiteUnknown, FaultInvalid):
             return

@@ -71,6 +71,10 @@ def test_a_pattern_names_the_contractions_of_its_layers_first(pattern: str, stag
     assert select(SITES, pattern, stage=stage) == [SITES[index] for index in expected]
 
 
+def test_of_a_program_without_contractions_all_sites_are_drawn_from() -> None:
+    assert select(SITES[1:2], "*") == SITES[1:2]
+
+
 @pytest.mark.parametrize(
     ("pattern", "operand", "words"),
     [
