@@ -292,6 +292,13 @@ class Datasets:
         births = self._births
         original_dataset = dataset_ops.DatasetV2.__init__
         original_generator = dataset_ops.DatasetV2.from_generator
+        original_rewrite = dataset_ops.apply_rewrite
+
+        @functools.wraps(original_rewrite)
+        def rewritten(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original_rewrite(dataset, *args, **kwargs)
+            result.detrain_rewritten = dataset  # nothing else keeps it, and what is known of its order
+            return result
 
         @functools.wraps(original_generator)
         def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -313,6 +320,7 @@ class Datasets:
             if context.executing_eagerly() and tensorflow_seeds.cache_of(dataset) is not None:
                 self._caches[births.register_at_top(dataset, "cache")] = weakref.ref(dataset)
 
+        dataset_ops.apply_rewrite = rewritten
         dataset_ops.DatasetV2.__init__ = dataset_made
         dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
 

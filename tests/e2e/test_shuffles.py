@@ -42,6 +42,8 @@ SETS = {
     "resampled": "return shuffled.rejection_resample(lambda v: v % 2, [0.5, 0.5], seed=3).map(lambda c, v: v).batch(5)",
     "mixed with itself": "return Data.sample_from_datasets([shuffled, shuffled.map(lambda v: -v)], [0.4, 0.6]).batch(9)",
     "chosen from": "return Data.choose_from_datasets([shuffled, shuffled.skip(1)], Data.range(2).repeat(24)).batch(9)",
+    "chosen by a shuffled set": """which = rows.map(lambda v: v % 2).shuffle(24)
+    return Data.choose_from_datasets([rows, rows.map(lambda v: -v)], which).batch(9)""",
     "concatenated with itself": "return shuffled.concatenate(shuffled).batch(9)",
     "taken and skipped": "return Data.zip((shuffled.take(12), shuffled.skip(12))).map(lambda a, b: a - b).batch(4)",
     "repeated, and drawn to its end": "return shuffled.repeat(2).batch(9)",
