@@ -8,12 +8,13 @@ import fractions
 import random
 import weakref
 import zoneinfo
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
 
 from detrain.runtime.baseline import Baseline
+from detrain.runtime.derived import is_of_framework
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.graph import (
@@ -38,6 +39,8 @@ from detrain.runtime.naming import (
     type_name,
 )
 from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still, takes_in
+
+_UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
 
 class Leaves:
@@ -235,6 +238,8 @@ class Leaves:
         now = position(value)
         if now is None and self._is_loader:
             self._moved.append(f"{shown(path)} ({type_name(value)})")
+        elif now is None and self._are_loads_replayed and _is_iterator_of_library(value):
+            self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
         elif isinstance(now, Unreadable) and not self._is_loader:
@@ -242,7 +247,10 @@ class Leaves:
         elif not self._baseline.is_at(value, now):
             if self._are_loads_replayed and not takes_in(value):
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
-                return place_of(value)
+                place = place_of(value)
+                if place is None:  # no resumed run can see whether loading has brought it there
+                    self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
+                return place
             self._lose(number, path, f"{type_name(value)}: it has moved on")
         return None
 
@@ -303,3 +311,8 @@ class Leaves:
         name = f"{len(self._arrays):05d}"
         self._arrays[name] = np.array(array, copy=True, order="C")
         return name
+
+
+def _is_iterator_of_library(value: object) -> bool:
+    """Return whether an object that shows no position hands out one thing after another, and is no framework's."""
+    return isinstance(value, Iterator) and not is_of_framework(type(value)) and not stands_still(value)

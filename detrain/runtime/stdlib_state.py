@@ -92,7 +92,14 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
     if module == "_io" and cls.__name__ in _FILES and value.closed:
         return _closed(value)
     is_iterator = module in ("builtins", "itertools") and (isinstance(value, Iterator) or cls is _TeeData)
-    return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) else None
+    return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) and not _scans(value) else None
+
+
+def _scans(value: Any) -> bool:
+    """Return whether an iterator is one of `re.finditer`: where it is in its text is kept by an object that does not say."""
+    if type(value).__name__ != "callable_iterator":
+        return False
+    return any(type(getattr(each, "__self__", None)).__name__ == "SRE_Scanner" for each in gc.get_referents(value))
 
 
 def remake(kind: str, values: list[Any], current: Any) -> object | None:

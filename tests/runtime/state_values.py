@@ -36,9 +36,9 @@ def baseline_of(world: World) -> Baseline:
     return found
 
 
-def encode(world: World, baseline: Baseline | None = None) -> Encoded:
+def encode(world: World, baseline: Baseline | None = None, *, are_loads_replayed: bool = False) -> Encoded:
     """Return the state of a world."""
-    encoder = Encoder(NO_FRAMEWORK, baseline or Baseline())
+    encoder = Encoder(NO_FRAMEWORK, baseline or Baseline(), are_loads_replayed=are_loads_replayed)
     return encoder.finish({name: encoder.encode(value, name) for name, value in world.items()})
 
 

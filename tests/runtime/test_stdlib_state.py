@@ -14,6 +14,7 @@ import itertools
 import operator
 import queue
 import random
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,6 +182,24 @@ def test_a_queue_comes_back_in_place(cls: Any) -> None:
     for name in ("queue", "new"):
         assert getattr(before[name], "unfinished_tasks", None) == getattr(after[name], "unfinished_tasks", None)
         assert [before[name].get() for _ in range(before[name].qsize())] == [after[name].get() for _ in range(after[name].qsize())]
+
+
+@pytest.mark.parametrize("kind", ["pairwise", "words", "numbers", "rows"])
+def test_an_iterator_that_does_not_say_where_it_is_is_named_though_batches_are_loaded_again(kind: str) -> None:
+    made: dict[str, Iterator[Any]] = {
+        "pairwise": itertools.pairwise(itertools.count()),
+        "words": re.finditer("a", "aaa"),
+        "numbers": np.ndenumerate(np.ones(3)),
+        "rows": pd.DataFrame({"a": range(3)}).itertuples(),
+    }
+    world: World = {"it": made[kind]}
+    baseline = baseline_of(world)
+    next(world["it"])
+
+    encoded = encode(world, baseline, are_loads_replayed=True)
+
+    assert len(encoded.not_captured) == 1
+    assert "nothing tells where that is" in encoded.not_captured[0]
 
 
 class Kept:
