@@ -186,12 +186,10 @@ class Subject:
         steps = sorted(key for key in done.by_cursor() if key[2] >= 0)
         if not steps:
             raise failed("ended before a step of its training loop was over", done)
-        if has_step and plan.at not in steps:
-            last = [key for key in steps if key[:2] == plan.at[:2]] or steps
-            where = f"the last of {'epoch ' + str(plan.at[1]) if last is not steps else 'the program'} is {written(last[-1])}"
-            if last[-1] > plan.at:  # a `continue` before the load, an episode that only fills a buffer
-                where = f"it trains nothing; the next that does is {written(min(key for key in steps if key > plan.at))}"
-            raise FaultInvalid(f"there is no step {written(plan.at)}: {where}", "give another one")
+        if has_step and plan.at not in steps:  # behind the end, or it trains nothing: an episode that only fills a buffer
+            later = [key for key in steps if key > plan.at]
+            where = f"the next is {written(later[0])}" if later else f"the last is {written(steps[-1])}"
+            raise FaultInvalid(f"there is no step {written(plan.at)} that trains: {where}", "give another one")
         return done
 
     def say(self, text: str) -> None:

@@ -105,9 +105,9 @@ def test_faults_are_drawn_where_a_program_trains_though_its_first_batches_only_f
     (tmp_path / "program.py").write_text(source)
     options = ("--model", "SET:3", "--site", "*/MatMul", "--stage", "forward")
     done = detrain("inject", *options, "--at", "0:1", "program.py", cwd=tmp_path)
-    assert (done.status, "there is no step 0:1: it trains nothing; the next that does is 2:1" in done.err) == (82, True), done.err
+    assert (done.status, "there is no step 0:1 that trains: the next is 2:1" in done.err) == (82, True), done.err
     done = detrain("inject", *options, "--at", "3:70", "program.py", cwd=tmp_path)
-    assert (done.status, "there is no step 3:70: the last of epoch 3 is 3:9" in done.err) == (82, True), done.err
+    assert (done.status, "there is no step 3:70 that trains: the last is 3:9" in done.err) == (82, True), done.err
 
     done = detrain("random", "-n", 1, "--after", 2, "--json", "program.py", cwd=tmp_path)
 

@@ -220,6 +220,11 @@ SET_IN_LOOP = {
         "vars(judge)['fn'] = own if epoch == 1 else judge.fn",
         "judge._fn_kwargs, rates.values, l2.l2, float(judge(tf.ones([1]), tf.zeros([1]))), float(l2(model.weights[0]))",
     ),
+    "words counted": (
+        "from keras.src.legacy.preprocessing.text import Tokenizer; bar = Tokenizer()",
+        "bar.fit_on_texts([f'w{epoch} x'])",
+        "bar.document_count, bar.word_index",
+    ),
     "a progress bar of Keras's": ("bar = keras.utils.Progbar(99, verbose=0)", "bar.add(1, [('x', epoch)])", "bar._values"),
 }
 MADE_IN_LOOP = {

@@ -366,6 +366,16 @@ def test_numbers_of_a_clock_are_left_out_and_no_others(whole: str, again: str, r
     assert (first_difference(whole, resumed, timed) is None) == is_equal
 
 
+def test_of_long_lines_the_difference_is_shown() -> None:
+    one, other = (f"{'begin ' * 30}{word}{' end' * 30}\n" for word in ("here", "there"))
+    said = first_difference(one, other, ())
+
+    assert said is not None
+    assert " here end" in said
+    assert " there end" in said
+    assert len(said) < 300
+
+
 def test_output_with_other_lines_in_each_run_cannot_be_compared() -> None:
     assert timed_fields("a\nb", "a") is None
     assert timed_fields("a 1", "b 1") is None
