@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import fractions
+import io
 import random
 import weakref
 import zoneinfo
@@ -314,5 +315,6 @@ class Leaves:
 
 
 def _is_iterator_of_library(value: object) -> bool:
-    """Return whether an object that shows no position hands out one thing after another, and is no framework's."""
-    return isinstance(value, Iterator) and not is_of_framework(type(value)) and not stands_still(value)
+    """Return whether an object that shows no position hands out one thing after another, is no file, and no framework's."""
+    is_other = isinstance(value, io.IOBase) or is_of_framework(type(value))  # Python calls a file an iterator, too: of its lines
+    return isinstance(value, Iterator) and not is_other and not stands_still(value)
