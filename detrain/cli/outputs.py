@@ -19,10 +19,13 @@ from typing import Final
 from detrain.runtime.digest import digest_bytes
 
 _NUMBER: Final = re.compile(
+    r"(?P<clock>(?:(?<=ETA: )|(?<=ETA ))\d+(?::\d\d){0,2}s?|(?<=[\[<])\d+(?::\d\d){1,2}(?=[<,]))|"
     r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\bnan\b|\binf\b)"
     r"(?P<unit>\s?(?:us|µs|ms|s|sec|secs|seconds|min|minutes|h|hours|it/s|s/it)\b)?"
 )
-"""A number, and the unit of time behind it: a duration may be of another unit in another run."""
+"""A number, and the unit of time behind it: a duration may be of another unit in another run. Before it what a progress bar (Keras's,
+tqdm's) says of the time that is left and gone, which has as many parts as it is long.
+"""
 _LINKED: Final = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv"})
 """Folders that no training program writes to."""
 _MOST_FILES: Final = 20_000
@@ -117,7 +120,7 @@ def _without(line: str, timed: Collection[Field]) -> tuple[str, list[str]]:
     shape, _numbers = _parsed(line)
     kept = []
     for place, match in enumerate(_NUMBER.finditer(line)):
-        is_time = (shape, place) in timed or match["unit"] is not None
+        is_time = (shape, place) in timed or match["unit"] is not None or match["clock"] is not None
         kept.append("" if is_time else match[0])
     return shape, kept
 

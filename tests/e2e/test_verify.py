@@ -358,6 +358,10 @@ def test_output_and_files_are_compared_but_for_what_a_clock_says(seed: str, tmp_
     ("x nan", "x nan", "x 1.0", False),
     ("9/9 - 1s - 89ms/step - loss: 0.5", "9/9 - 1s - 89ms/step - loss: 0.5", "9/9 - 40s - 3s/step - loss: 0.5", True),
     ("9/9 - 1s - 89ms/step - loss: 0.5", "9/9 - 2s - 1s/step - loss: 0.5", "9/9 - 40s - 3s/step - loss: 0.6", False),
+    ("3/9 ETA: 1:05 loss 2", "3/9 ETA: 12s loss 2", "3/9 ETA: 1:00:05 loss 2", True),
+    ("3/9 ETA: 1:05 loss 2", "3/9 ETA: 12s loss 2", "3/9 ETA: 1:00:05 loss 3", False),
+    ("3/9 [01:05<02:00, 3it/s] 2", "3/9 [01:05<02:00, 3it/s] 2", "3/9 [1:01:05<00:01, 4it/s] 2", True),
+    ("best at 3:17", "best at 3:17", "best at 3:18", False),
 ])  # fmt: skip
 def test_numbers_of_a_clock_are_left_out_and_no_others(whole: str, again: str, resumed: str, is_equal: bool) -> None:
     timed = timed_fields(whole, again)
