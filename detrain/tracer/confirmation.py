@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -20,7 +21,9 @@ from detrain.runtime.outside import now
 from detrain.structure import Structure, write_info
 from detrain.tracer.observer import Observer
 
-_RESTARTED = "DETRAIN_RESTARTED"
+_RESTARTED: Final = "DETRAIN_RESTARTED"
+_MANY: Final = 20
+"""Updates outside of loops: more than a program makes to build its optimizers before it trains."""
 
 
 class Confirmation:
@@ -34,6 +37,7 @@ class Confirmation:
         self._began_at = 0.0
         self._structure = config.structure or Structure((), "")
         self._stray: Observer | None = None
+        self._stray_updates = 0
         self.is_restart = os.environ.pop(_RESTARTED, "") != ""
         """Whether this process has been started again, with probes where the one before it saw updates."""
         self._may_start_again = not self.is_restart and not config.stations and bool(config.command)
@@ -59,6 +63,12 @@ class Confirmation:
         if self._stray is None:
             self._stray, self._began_at = Observer(self._look), now()
         self._stray.on_update(what)
+        self._stray_updates += 1
+        if self._stray_updates == _MANY and not self._stray.loops:
+            report.warn(
+                f"weights have been updated {_MANY} times, in no loop of the program's own (a library's, which has no probes): "
+                "a kill there goes back to before it; write its loop out (`detrain show` says where probes are)"
+            )
 
     def _look(self, observer: Observer) -> None:
         probed = {(loop.file, loop.line) for nest in self._structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop}

@@ -324,6 +324,35 @@ def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path, d
     assert run.out == whole.out
 
 
+TRAINER = """
+import tensorflow as tf
+class Regressor:
+    def __init__(self):
+        self.w, self.optimizer = tf.Variable(1.0), tf.keras.optimizers.Adam(0.1)
+    def fit(self, x, epochs):
+        for epoch in range(epochs):
+            for batch in tf.data.Dataset.from_tensor_slices(x).batch(4):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((self.w * batch - 0.3) ** 2)
+                self.optimizer.apply_gradients([(tape.gradient(loss, self.w), self.w)])
+            print(epoch, float(loss), flush=True)
+"""
+
+
+def test_a_loop_of_a_library_is_said_to_have_no_probes_while_it_trains(tmp_path: Path, detrain: Run) -> None:
+    """It was said when the program had ended."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "trainer.py").write_text(TRAINER)
+    (tmp_path / "program.py").write_text(
+        "import numpy as np\nfrom trainer import Regressor\nRegressor().fit(np.ones(40, 'f4'), 4)\nraise SystemExit(3)\n"
+    )
+    path = os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")])
+    run = detrain("run", "program.py", cwd=tmp_path, PYTHONPATH=path)
+
+    assert run.status == 3
+    assert "updated 20 times, in no loop of the program's own" in run.err
+
+
 def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(BESIDE_FIT)
     assert detrain("run", "program.py", cwd=tmp_path).status == 0
