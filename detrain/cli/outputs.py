@@ -23,8 +23,9 @@ _NUMBER: Final = re.compile(
     r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\bnan\b|\binf\b)"
     r"(?P<unit>\s?(?:us|µs|ms|s|sec|secs|seconds|min|minutes|h|hours|it/s|s/it)\b)?"
 )
-"""A number, and the unit of time behind it: a duration may be of another unit in another run. Before it what a progress bar (Keras's,
-tqdm's) says of the time that is left and gone, which has as many parts as it is long.
+"""A number, and the unit of time behind it: a duration may be of another unit in another run.
+
+Before it the time left and gone on a progress bar (Keras's, tqdm's), which has as many parts as it is long.
 """
 _LINKED: Final = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv"})
 """Folders that no training program writes to."""
