@@ -32,6 +32,7 @@ class Baseline:
     _sets: dict[int, frozenset[int]] = field(default_factory=dict)
     _positions: dict[int, object] = field(default_factory=dict)
     _names: dict[int, frozenset[str]] = field(default_factory=dict)
+    _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = field(default_factory=dict)
 
     def add(self, value: object, path: str = "") -> None:
         """Note an object, without keeping it alive if that can be had. Without a path it has no address."""
@@ -99,6 +100,15 @@ class Baseline:
     def names(self, value: object) -> frozenset[str]:
         """Return the names under which an object that was there held what is state."""
         return self._names.get(id(value), frozenset()) if self.has(value) else frozenset()
+
+    def add_methods(self, cls: type, methods: dict[str, object]) -> None:
+        """Note the methods of a class."""
+        self._methods[id(cls)] = weakref.ref(cls), methods
+
+    def methods(self, cls: type) -> dict[str, object] | None:
+        """Return the methods that a class had, or None if it was not there."""
+        known, methods = self._methods.get(id(cls), (None, None))
+        return methods if known is not None and known() is cls else None
 
     def add_set(self, value: object, elements: list[object]) -> None:
         """Note the elements of a set."""

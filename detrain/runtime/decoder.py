@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import enum
 import functools
 import struct
 import types
@@ -14,7 +15,16 @@ from detrain.runtime.decoder_leaves import Leaves
 from detrain.runtime.derived import program_names
 from detrain.runtime.frames import has_user_code
 from detrain.runtime.graph import ABSENT, CONTAINERS, Item, deep_calls, key_path
-from detrain.runtime.kinds import class_attributes, has_contents, is_plain_state, plain, read_slot
+from detrain.runtime.kinds import (
+    WRAPPERS,
+    class_attributes,
+    class_methods,
+    functions_in,
+    has_contents,
+    is_plain_state,
+    plain,
+    read_slot,
+)
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import (
     STATIC,
@@ -85,6 +95,8 @@ class Decoder(Leaves):
             return self._decode_made(node, current, path)
         if kind in ("function", "class", "cell"):
             return self._decode_static_with_state(number, node, current, path)
+        if kind == "wrapped":
+            return self._decode_wrapped(node, current, path)
         if kind in ("method", "partial"):
             return self._decode_bound(node, current, path)
         if kind == "annotated":
@@ -399,12 +411,35 @@ class Decoder(Leaves):
         elif kind == "class" and isinstance(found, type) and is_own_class(found):
             old = class_attributes(found)
             new = self._attributes(state[0], old, path)
-            for gone in old.keys() - new.keys() if is_user_class(found) else ():
+            members: Mapping[str, object] = getattr(found, "__members__", {}) if issubclass(found, enum.Enum) else {}
+            for gone in old.keys() - new.keys() - members.keys() if is_user_class(found) else ():
                 delattr(found, gone)
             for attribute, value in new.items():
-                if old.get(attribute, ABSENT) is not value:
+                if old.get(attribute, ABSENT) is not value and attribute not in members:
                     setattr(found, attribute, value)
+            if len(state) > 1:  # an earlier version did not write methods
+                self._fill_methods(found, state[1], state[2], path)
         return found
+
+    def _fill_methods(self, cls: type, pairs: list[Item], gone: list[Item], path: str) -> None:
+        """Set the methods of a class. Those that were not written are those of when the loop was entered."""
+        live = class_methods(cls)
+        new = (self._baseline.methods(cls) or live) | self._attributes(pairs, live, path)
+        for name in live.keys() - new.keys() | {str(self.decode(item, ABSENT, path)) for item in gone}:
+            if name in vars(cls):
+                delattr(cls, name)
+            new.pop(name, None)
+        for name, value in new.items():
+            if live.get(name, ABSENT) is not value:
+                setattr(cls, name, value)
+                if isinstance(value, functools.cached_property) and value.attrname is None:
+                    value.__set_name__(cls, name)
+
+    def _decode_wrapped(self, node: list[Item], current: Any, path: str) -> Any:
+        kind = WRAPPERS[node[1]][0]
+        old = functions_in(current) if type(current) is kind else ()
+        new = self._items(node[2], list(old), path)
+        return current if old and _is_alike(old, tuple(new)) else kind(*new)
 
     def _decode_cell(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         if type(current) is not types.CellType:

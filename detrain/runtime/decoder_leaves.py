@@ -21,6 +21,7 @@ from detrain.runtime.baseline import Baseline
 from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import named_dtype
 from detrain.runtime.graph import ABSENT, BIT_GENERATORS, NANS, Hooks, Item, shown
+from detrain.runtime.kinds import member_attributes
 from detrain.runtime.memory import axes_of, memory_of, owner_of
 from detrain.runtime.naming import class_name, find_class, find_enum, is_own_class
 
@@ -59,6 +60,10 @@ class Leaves:
 
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
+        raise NotImplementedError
+
+    def _attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
+        """Decode attributes; one that is absent stays as it is, and is named."""
         raise NotImplementedError
 
     def _claim(self, current: object, cls: type) -> bool:
@@ -299,11 +304,19 @@ class Leaves:
     def _decode_enum(self, rest: list[Item], current: Any, path: str) -> Any:
         cls = find_enum(rest[0].partition(" @ ")[0], current) or self._class(rest[0], ABSENT)
         if cls is not None and issubclass(cls, enum.Flag) and rest[2] is not None:
-            return cls(self.decode(rest[2], ABSENT, path))
+            return self._with_attributes(cls(self.decode(rest[2], ABSENT, path)), rest, path)
         member = cls.__members__.get(rest[1]) if cls is not None else None
         if member is None:
             self._miss(path, f"there is no {rest[1]!r} in the enumeration {rest[0]!r}")
             return current
+        return self._with_attributes(member, rest, path)
+
+    def _with_attributes(self, member: enum.Enum, rest: list[Item], path: str) -> enum.Enum:
+        if len(rest) > 3 and rest[3]:  # an earlier version did not write what the program has set on it
+            own = member_attributes(member)
+            for name, value in self._attributes(rest[3], own, path).items():
+                if own.get(name, ABSENT) is not value:
+                    setattr(member, name, value)
         return member
 
     def _class(self, described: str, current: object) -> Any:

@@ -27,7 +27,18 @@ from detrain.runtime.graph import (
     key_path,
     shown,
 )
-from detrain.runtime.kinds import class_attributes, has_contents, has_value_hash, is_plain_state, plain, read_slot
+from detrain.runtime.kinds import (
+    class_attributes,
+    class_methods,
+    functions_in,
+    has_contents,
+    has_value_hash,
+    is_plain_state,
+    is_wrapper,
+    may_hold_state,
+    plain,
+    read_slot,
+)
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.memory import owner_of
 from detrain.runtime.naming import (
@@ -190,6 +201,8 @@ class Encoder(Leaves):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):
             return self._encode_class(number, value, path)
+        if is_wrapper(value):
+            return ["wrapped", cls.__name__, self._encode_all(functions_in(value), path)]
         if is_bound(value):
             owner = self.encode(value.__self__, f"{path}.__self__")
             is_named = cls is not types.MethodType or find_method(value.__self__, value.__name__) == value
@@ -255,7 +268,7 @@ class Encoder(Leaves):
         for base in cls.__mro__:
             if base not in self._noted and is_own_class(base):
                 self._noted.add(base)
-                if class_attributes(base):
+                if class_attributes(base) or class_methods(base):
                     turn = "" if is_findable(base) else f" #{len(self._noted)}"  # made in a function, perhaps more than once
                     self._classes[f"class|{class_name(base)}{turn}"] = self.encode(base, base.__qualname__)
 
@@ -341,7 +354,10 @@ class Encoder(Leaves):
         ]
 
     def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
-        """A class stays as it is; its attributes that are not methods are state."""
+        """A class stays as it is; its attributes that are not methods are state, and so is what methods hold.
+
+        Methods that hold nothing are written only where they are not those that were there when the loop was entered.
+        """
         if self._collects:
             for name, item in list(vars(value).items()):
                 if isinstance(item, type) and is_own_class(item) and not is_findable(item):  # a namedtuple, named without its class
@@ -351,4 +367,20 @@ class Encoder(Leaves):
             names = program_names(value, self._hooks.stored_outside, attributes)
             stored = {name: item for name, item in attributes.items() if name in names or not self._kinds.is_of_library(item)}
             attributes = self._state(value, stored, path, is_own=True)
-        return ["class", class_name(value), self._address(number, value, path), self._encode_pairs(attributes, path)]
+        address = self._address(number, value, path)
+        methods = class_methods(value)
+        if self._collects:
+            self._baseline.add_methods(value, methods)
+        before = self._baseline.methods(value) or methods
+        changed = {
+            name: item for name, item in methods.items() if self._collects or before.get(name) is not item or may_hold_state(item)
+        }
+        gone = [name for name in before if name not in methods]
+        return [
+            "class",
+            class_name(value),
+            address,
+            self._encode_pairs(attributes, path),
+            self._encode_pairs(changed, path),
+            [self.encode(name, path) for name in gone],
+        ]

@@ -9,7 +9,7 @@ import io
 import random
 import weakref
 import zoneinfo
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +31,7 @@ from detrain.runtime.graph import (
     shown,
 )
 from detrain.runtime.inside import Unreadable
-from detrain.runtime.kinds import TEXTS, Kinds
+from detrain.runtime.kinds import TEXTS, Kinds, member_attributes
 from detrain.runtime.memory import address_of, axes_of, memory_of, owner_of
 from detrain.runtime.naming import (
     class_name,
@@ -75,6 +75,10 @@ class Leaves:
 
     def encode(self, value: object, path: str) -> Item:
         """Return the item for a value. `path` is how the program would write it, for messages."""
+        raise NotImplementedError
+
+    def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:
+        """Encode attributes; names are items too, since a name need not be valid UTF-8."""
         raise NotImplementedError
 
     def _lose(self, number: int, path: str, why: str) -> list[Item]:
@@ -123,7 +127,8 @@ class Leaves:
             return ["zoneinfo", value.key]
         if issubclass(cls, enum.Enum):
             bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
-            return ["enum", self._name_of(cls, path), value.name, bits]
+            own = member_attributes(value) if is_own_class(cls) else {}
+            return ["enum", self._name_of(cls, path), value.name, bits, self._encode_pairs(own, path)]
         return None
 
     def _name_of(self, cls: type, path: str) -> str:

@@ -166,14 +166,85 @@ def has_contents(cell: types.CellType) -> bool:
 
 def class_attributes(cls: type) -> dict[str, object]:
     """Return the attributes of a class that are state: no methods, descriptors or what Python itself puts there."""
-    if issubclass(cls, enum.Enum) or hasattr(cls, "_fields"):
+    if hasattr(cls, "_fields"):
         return {}
     static = (*STATIC, functools.cached_property, types.MemberDescriptorType, types.GetSetDescriptorType)
-    return {
+    found = {
         name: item
         for name, item in list(vars(cls).items())
         if not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl" and not issubclass(type(item), static)
     }
+    if not issubclass(cls, enum.Enum):
+        return found
+    members = dict(cls.__members__)
+    plain_found = {name: item for name, item in found.items() if name not in members and not _is_of_enum(name)}
+    return plain_found | {name: member for name, member in members.items() if member_attributes(member)}
+
+
+def member_attributes(member: enum.Enum) -> dict[str, object]:
+    """Return what the program has set on a member of an enumeration."""
+    return {name: item for name, item in vars(member).items() if not _is_of_enum(name)}
+
+
+def _is_of_enum(name: str) -> bool:
+    return name.startswith("_") and name.endswith("_")
+
+
+def class_methods(cls: type) -> dict[str, object]:
+    """Return what a class holds that code is: its functions, what wraps such, and classes. The program may put others there.
+
+    Methods that Python calls by itself count if they are written in the program.
+    """
+    if hasattr(cls, "_fields"):
+        return {}
+    is_own = is_user_class(cls)
+    found = {}
+    for name, item in list(vars(cls).items()):
+        if not issubclass(type(item), (*STATIC, functools.cached_property)) or (
+            name.startswith("__") and name.endswith("__") and not any(map(has_user_code, functions_in(item)))
+        ):
+            continue
+        if is_own or any(map(has_user_code, functions_in(item))) or (isinstance(item, type) and is_own_class(item)):
+            found[name] = item
+    return found
+
+
+def functions_in(item: Any) -> tuple[Any, ...]:
+    """Return a function by itself, or what an attribute of a class that wraps functions holds: None where it has none."""
+    cls = type(item)
+    if cls is types.FunctionType:
+        return (item,)
+    return tuple(getattr(item, part) for part in WRAPPERS[cls.__name__][1]) if is_wrapper(item) else ()
+
+
+def is_wrapper(item: object) -> bool:
+    """Return whether an attribute of a class is a function in one of Python's wrappers."""
+    return type(item).__name__ in WRAPPERS and WRAPPERS[type(item).__name__][0] is type(item)
+
+
+WRAPPERS: Final[dict[str, tuple[Any, tuple[str, ...]]]] = {
+    "staticmethod": (staticmethod, ("__func__",)),
+    "classmethod": (classmethod, ("__func__",)),
+    "property": (property, ("fget", "fset", "fdel")),
+    "cached_property": (functools.cached_property, ("func",)),
+}
+"""How Python wraps functions in a class: by name the kind, and the functions that it is made with."""
+
+
+def may_hold_state(item: Any) -> bool:
+    """Return whether a function holds what its calls may change: a closure, attributes, defaults that are no constants."""
+    if isinstance(item, type):
+        return is_own_class(item)
+    if is_wrapper(item):
+        return any(map(may_hold_state, functions_in(item)))
+    if type(item) is not types.FunctionType or not has_user_code(item):
+        return False
+    defaults = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
+    closes_over = set(item.__code__.co_freevars) - {"__class__"}
+    return bool(vars(item)) or bool(closes_over) or not all(isinstance(each, _CONSTANTS) for each in defaults)
+
+
+_CONSTANTS: Final = (bool, int, float, complex, str, bytes, type(None))
 
 
 def read_slot(slot: Any, value: object) -> tuple[object] | None:

@@ -33,12 +33,12 @@ _LARGE_BYTES: Final = 1 << 20
 _NO_TENSOR: Final = np.zeros(0)
 _NO_STATE: Final = frozenset(
     {
-        *("opaque", "static", "variable", "constant", "dtype", "enum", "text", "npscalar", "npstr", "npbytes", "int", "str", "nan"),
+        *("opaque", "static", "variable", "constant", "dtype", "text", "npscalar", "npstr", "npbytes", "int", "str", "nan"),
         *("range", "datetime", "time", "timedelta", "timezone", "zoneinfo", "fraction", "complex"),
     }
 )
 """Kinds whose objects hold nothing that can change."""
-_FIXED: Final = frozenset({"tuple", "namedtuple", "frozenset", "view", "method", "partial", "slice"})
+_FIXED: Final = frozenset({"tuple", "namedtuple", "frozenset", "view", "method", "partial", "slice", "enum", "wrapped"})
 """Kinds whose objects cannot be changed themselves, but lead to others that can."""
 
 

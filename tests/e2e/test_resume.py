@@ -242,6 +242,96 @@ def test_attributes_of_a_class_that_only_its_objects_lead_to(every: str, tmp_pat
     assert last.out == whole.out[-len(last.out) :]
 
 
+IN_ITS_CLASSES = (
+    PRELUDE
+    + """
+import enum, functools
+
+def counted(function):
+    calls = 0
+    @functools.wraps(function)
+    def wrapper(*arguments):
+        nonlocal calls
+        calls += 1
+        wrapper.last = calls * 0.01
+        return function(*arguments) + calls * 0.01
+    return wrapper
+
+class Config:
+    class Train:
+        rate, turns = 0.1, []
+        class Decay:
+            rate = 0.99
+
+class Phase(enum.Enum):
+    WARM, COLD = 1, 2
+    def __init__(self, number):
+        self.hits = 0
+
+class Level(enum.IntFlag):
+    LOW, HIGH = 1, 2
+Level.uses = 0
+
+class Agent:
+    @counted
+    def act(self): return 1.0
+    @staticmethod
+    @counted
+    def still(): return 1.0
+    @classmethod
+    @counted
+    def of_class(cls): return 1.0
+    @property
+    @counted
+    def seen(self): return 1.0
+    def noise(self, memory={"n": 0}):
+        memory["n"] += 1
+        return memory["n"] * 0.1
+    def __call__(self, memory=[0]):
+        memory[0] += 1
+        return memory[0] * 0.1
+    def explore(self): return 1.0
+    def gone(self): return 1.0
+
+def exploit(self): return 2.0
+
+optimizer, agent = Optimizer(np.ones(3)), Agent()
+Agent.explore.uses = 0
+for epoch in range(4):
+    for step in range(5):
+        x = np.random.normal(size=3)
+        values = [agent.act(), agent.still(), agent.of_class(), agent.seen, agent.noise(), agent(), agent.explore()]
+        values += [Config.Train.rate, Phase.WARM.hits, Level.uses, hasattr(agent, "gone"), type(agent).act.last]
+        optimizer.apply_gradients(x * sum(values) * 0.01)
+        Config.Train.rate *= Config.Train.Decay.rate
+        Config.Train.Decay.rate -= 0.01
+        Config.Train.turns.append(step)
+        Phase.WARM.hits += 1
+        Level.uses += 1
+        if (epoch, step) == (1, 2):
+            Agent.explore, Agent.still = exploit, staticmethod(exploit.__get__(agent))
+            del Agent.gone
+        die(f"{epoch}:{step}")
+    print(epoch, values, len(Config.Train.turns), flush=True)
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("death", ["0:3", "2:3"])
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_what_classes_hold_in_classes_methods_and_members(every: str, death: str, tmp_path: Path, detrain: Run) -> None:
+    """All of it was left as it was when the loop was entered, and nothing was said."""
+    (tmp_path / "program.py").write_text(IN_ITS_CLASSES)
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
+    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert last.status == 0, last.err
+    assert "not captured" not in whole.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
 ONE_OF_EACH = (
     PRELUDE
     + """
