@@ -7,7 +7,9 @@ of the program's own that it was told to go on from): such files are linked besi
 
 A log of one run over all its processes, a line of JSON for each change; a torn last line is passed over. Kinds: `begun` the first
 training loop is entered (what the program has asked before), `made` a folder, `cleared` and `appended` a file (how long it was),
-`kept` a file that is linked, by which name, `filling` a cache in files of this prefix; `cut` a checkpoint was taken here.
+`kept` a file that is linked, by which name, `rewritten` a file that the program had opened for writing before the loop, `aside`
+such a file that a process on its way to a cut has put away, by which name, `filling` a cache in files of this prefix; `cut` a
+checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any, Final
 
 from detrain.runtime.cursor import Cursor
 
-_KINDS: Final = {"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "filling": 1, "cut": 1}
+_KINDS: Final = {"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1}
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
 """Names of kept files: a log that somebody made leads to no other file."""
@@ -47,12 +49,22 @@ class Changes:
         self._kept: dict[str, str] = {}
         self._is_gone: set[str] = set()
         """Files that are kept, and were cleared away before the cut that the run goes on from."""
+        self._rewritten: set[str] = set()
+        """Files that the loop has written anew before that cut, after the program had opened them for writing before the loop."""
+        self._aside: dict[str, str] = {}
+        """Such files that are put away now: code before the loop writes them again, the cut counts on what the loop wrote."""
+        self._names = 0
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
         cuts = [number for number, (kind, *values) in enumerate(lines) if kind == "cut" and values == [_name(since)]]
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
-            if kind == "kept":
+            self._names += kind in ("kept", "aside")
+            if kind == "aside":
+                self._aside[values[0]] = values[1]
+            elif kind == "rewritten":
+                self._rewritten |= {values[0]} if number < start else set()
+            elif kind == "kept":
                 self._kept[values[0]] = values[1]
                 self._is_gone |= {values[0]} if number < start else set()
             elif number >= start:
@@ -66,6 +78,7 @@ class Changes:
 
     def put_back(self) -> None:
         """Before the program starts: have the files there that it found then (or would find now, if the run is a fresh one)."""
+        self.return_aside()
         for path, name in self._kept.items():
             if not os.path.lexists(path):
                 with contextlib.suppress(OSError):
@@ -74,6 +87,34 @@ class Changes:
         if self._is_fresh:
             self.forget()
             self._kept.clear()
+
+    def rewrite(self, path: str) -> None:
+        """The program opens a file for writing anew that it had opened before the loop."""
+        if path not in self._rewritten:
+            self._rewritten.add(path)
+            self._add("rewritten", path)
+
+    def put_aside(self, path: str) -> None:
+        """Code before the loop is about to write a file again that the loop has written since."""
+        if path in self._rewritten and path not in self._aside and os.path.isfile(path):
+            name = self._next_name()
+            self._aside[path] = name
+            self._add("aside", path, name)
+            with contextlib.suppress(OSError):
+                shutil.move(path, self._kept_in / name)
+
+    def return_aside(self) -> None:
+        """Have the files that were put aside where they were, in place of what was written there since."""
+        for path, name in self._aside.items():
+            if (self._kept_in / name).is_file():
+                with contextlib.suppress(OSError):
+                    shutil.move(self._kept_in / name, path)
+        self._aside.clear()
+
+    def _next_name(self) -> str:
+        self._kept_in.mkdir(exist_ok=True)
+        self._names += 1
+        return f"{self._names - 1:06d}"
 
     def arrive(self) -> None:
         """The run is at its cut: what had been cleared away there is cleared away."""
@@ -110,8 +151,7 @@ class Changes:
         """Keep a file that is about to be cleared away, if it is older than a moment (seconds since 1970)."""
         with contextlib.suppress(OSError):
             if path not in self._kept and os.path.isfile(path) and os.stat(path).st_mtime < before:
-                name = f"{len(self._kept):06d}"
-                self._kept_in.mkdir(exist_ok=True)
+                name = self._next_name()
                 _link(path, self._kept_in / name)
                 self._kept[path] = name
                 self._add("kept", path, name)
@@ -167,7 +207,7 @@ def _lines(path: Path) -> list[list[Any]]:
             with contextlib.suppress(ValueError):
                 line = json.loads(text)
                 is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
-                if is_line and (line[0] != "kept" or _NUMBER.fullmatch(line[2])):
+                if is_line and (line[0] not in ("kept", "aside") or _NUMBER.fullmatch(line[2])):
                     found.append(line)
     return found
 

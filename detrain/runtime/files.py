@@ -1,10 +1,11 @@
 """Files that the program writes: how long they are at a cut, and how they come back to that.
 
-A resumed process opens its files anew, before it comes to the cut. A file that was open at the cut, or that the program appends
-to, must then not be emptied, and at the cut it is set back to the length that it had there; what is cut off is kept beside the
-checkpoints. What was first appended to at a later moment, or by a run that was killed before its first checkpoint, is cut off as
-well, by what detrain.runtime.changes has written down. Files opened through Python's `open` are followed (`pathlib`, `logging`,
-pandas and Keras's CSVLogger open theirs so).
+A resumed process opens its files anew, before it comes to the cut. A file that was open when the loop was entered or at the cut,
+or that the program appends to, must then not be emptied, and at the cut it is set back to the length that it had there; what is
+cut off is kept beside the checkpoints. One that the loop has written anew is put aside while code before the loop writes it
+again. What was first appended to at a later moment, or by a run that was killed before its first checkpoint, is cut off as well,
+by what detrain.runtime.changes has written down. Files opened through Python's `open` are followed (`pathlib`, `logging`, pandas
+and Keras's CSVLogger open theirs so).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from detrain.runtime.cursor import FileState
 from detrain.runtime.frames import is_user_file
 
 _WRITING: Final = frozenset("wxa+")
+_PLACE_OF_OPENER: Final = 6
+"""Of `open`'s parameters after the mode."""
 
 
 class Files:
@@ -45,6 +48,13 @@ class Files:
         self._started = time.time()
         self._written: set[str] = set()
         self._said: set[str] = set()
+        self._held: set[str] = set()
+        """Files that were open when a loop was entered: opened by code that a resumed run runs again."""
+        self._before_loop: set[str] | None = set()
+        """Files that code before the first loop has opened to write them anew, while it runs."""
+        self._rewritable: frozenset[str] = frozenset()
+        """These files, once the loop was entered."""
+        self._is_on_way = False
         self._changes: Changes | None = None
         self._own = re.compile(r"(?!)")
         self.may_read: Callable[[Any], bool] = lambda _path: True
@@ -69,6 +79,7 @@ class Files:
             for path, size in changes.appended.items():
                 _set_back(path, size, home, "before the run that was killed")
         self._kept = [frozenset(map(self._path, files)) for files in kept]
+        self._is_on_way = bool(self._kept)
         self._made = set(map(self._path, made))
         original = os.mkdir
 
@@ -123,11 +134,23 @@ class Files:
         self._written.add(path)
         self._open.setdefault(path, []).append(weakref.ref(file))
 
-    def gentle_mode(self, path: str, mode: str) -> str:
-        """Return the mode to open a file with: one that leaves what is in it, if a checkpoint counts on that."""
-        if not self._is_kept(path) or not set("wx") & set(mode) or not os.path.isfile(path):
-            return mode
-        return "r+" + mode.translate({ord(letter): None for letter in "wx+"})
+    def enter(self) -> None:
+        """The program enters a loop."""
+        self._held |= {path for path in list(self._open) if self._live(path)}
+        if self._before_loop is not None:
+            self._rewritable, self._before_loop = frozenset(self._before_loop), None
+
+    def rewrites(self, path: str) -> bool:
+        """A file is about to be opened and emptied. Returns whether it must not be: a checkpoint counts on what is in it."""
+        if self._is_kept(path) and os.path.isfile(path):
+            return True
+        if self._before_loop is not None:
+            self._before_loop.add(path)
+        if self._is_on_way and self._changes is not None:
+            self._changes.put_aside(path)
+        elif path in self._rewritable and self._changes is not None:
+            self._changes.rewrite(path)
+        return False
 
     def is_known(self, value: object) -> bool:
         """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one there."""
@@ -136,12 +159,12 @@ class Files:
     def state(self) -> dict[str, FileState]:
         """Return the files to be set back, by path, after what the program wrote has been flushed."""
         found = {}
-        for path in sorted({*self._appended, *self._open}):
+        for path in sorted({*self._appended, *self._open, *self._held}):
             live = self._live(path)
             for file in live:
                 with contextlib.suppress(OSError, ValueError):
                     file.flush()
-            if (live or path in self._appended) and os.path.isfile(path):
+            if (live or path in self._appended or path in self._held) and os.path.isfile(path):
                 found[self.shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
         return found
 
@@ -169,7 +192,10 @@ class Files:
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
         del self._kept[:1]
+        if self._changes is not None:
+            self._changes.return_aside()
         if kept_in is not None:
+            self._is_on_way = False
             self._kept_folders = False
             if self._changes is not None:
                 self._changes.arrive()
@@ -194,6 +220,10 @@ class Files:
         return live
 
 
+def _opener(name: Any, flags: int) -> int:
+    return os.open(name, flags, 0o666)
+
+
 class _Open:
     """Stands in for `open`. An object, as the built-in is none that becomes a method where it is an attribute of a class."""
 
@@ -214,7 +244,10 @@ class _Open:
                 self._files.reads(file)
             return self._original(file, mode, *args, **kwargs)
         size = os.path.getsize(path) if "a" in mode and os.path.isfile(path) else 0
-        made = self._original(file, self._files.gentle_mode(path, mode), *args, **kwargs)
+        if set("wx") & set(mode) and self._files.rewrites(path) and len(args) < _PLACE_OF_OPENER:
+            opener = kwargs.get("opener") or _opener
+            kwargs["opener"] = lambda name, flags: opener(name, flags & ~(os.O_TRUNC | os.O_EXCL))
+        made = self._original(file, mode, *args, **kwargs)
         self._files.opened(path, mode, made, size)
         return made
 

@@ -227,6 +227,7 @@ class Session:
         """The program enters its first training loop, or has done so (`at`) where there are no probes yet: see `Changes.begin`."""
         self._outside.enter(at)
         self._changes.begin(self._outside.readings)
+        self._files.enter()
 
     def _address(self) -> Address:
         """Return the address of the batch that is being loaded or run, its number -1 before the first."""

@@ -332,6 +332,64 @@ def test_what_classes_hold_in_classes_methods_and_members(every: str, death: str
     assert last.out == whole.out[-len(last.out) :]
 
 
+OUTPUT_FILES = (
+    PRELUDE
+    + """
+import json, os, pathlib
+
+early = open("early.log", "w")
+early.write("begun\\n")
+raw = open("raw.bin", "wb")
+pathlib.Path("best.json").write_text(json.dumps({"best": None, "a long note": "of the beginning"}))
+pathlib.Path("config.json").write_text("{}")
+optimizer, best = Optimizer(np.ones(3)), 1e9
+for epoch in range(4):
+    for step in range(5):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x * 0.1)
+        raw.write(x.tobytes())
+        if not early.closed:
+            early.write(f"{epoch} {step} {x[0]}\\n")
+        if (epoch, step) == (0, 3):
+            early.close()
+        if (epoch, step) in ((0, 1), (1, 2)):
+            pathlib.Path("best.json").write_text(json.dumps({"best": [epoch, step]}))
+        die(f"{epoch}:{step}")
+    print(epoch, x, raw.tell(), flush=True)
+raw.close()
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("deaths", [("2:3",), ("0:2", "0:4", "3:1")])
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_files_that_were_opened_before_the_loop(every: str, deaths: tuple[str, ...], tmp_path: Path, detrain: Run) -> None:
+    """One that the loop has closed was emptied, one that it writes anew got back what code before the loop writes, and one of bytes
+    was refused as changed."""
+    found = {}
+    for place in ("whole", "killed"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "program.py").write_text(OUTPUT_FILES)
+        for death in (*deaths, "") if place == "killed" else ("",):
+            last = detrain("run", "--every", every, "program.py", cwd=tmp_path / place, DIE_AT=death)
+        assert last.status == 0, last.err
+        names = ("early.log", "raw.bin", "best.json", "config.json")
+        found[place] = {name: (tmp_path / place / name).read_bytes() for name in names}
+
+    assert found["killed"] == found["whole"]
+
+
+def test_a_kill_on_the_way_loses_no_file_that_was_put_aside(tmp_path: Path, detrain: Run) -> None:
+    text = OUTPUT_FILES.replace("optimizer, best =", 'die("before")\noptimizer, best =')
+    (tmp_path / "program.py").write_text(text)
+    for death in ("2:3", "before", "before", ""):
+        last = detrain("run", "program.py", cwd=tmp_path, DIE_AT=death)
+
+    assert last.status == 0, last.err
+    assert (tmp_path / "best.json").read_text() == '{"best": [1, 2]}'
+
+
 ONE_OF_EACH = (
     PRELUDE
     + """
