@@ -9,7 +9,9 @@ from __future__ import annotations
 import array
 import collections.abc
 import ctypes
+import enum
 import gc
+import io
 import itertools
 import mmap
 import operator
@@ -39,6 +41,12 @@ _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
 _STILL: Final = frozenset({"grpc", "lxml", "matplotlib", "pandas", "PIL", "pyarrow", "scipy", "sklearn", "tokenizers", "yaml"})
 """Packages whose extensions keep what was put there: fonts, tables, trees."""
+_OF_PROCESS: Final = (
+    *("_", "abc", "argparse", "builtins", "contextlib", "ctypes", "functools", "gc", "importlib", "inspect", "logging", "runpy"),
+    *("multiprocessing", "re", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
+    *("types", "typing", "warnings", "weakref", "zipimport", "concurrent.futures.thread", "concurrent.futures.process"),
+)
+"""Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by themselves."""
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
@@ -74,6 +82,44 @@ def inside(value: object) -> object:
             state.update(f"{type(item).__name__};".encode())
             left += parts
     return str(state.hexdigest()) if read else None
+
+
+def of_python(value: object) -> object:
+    """Return a digest of what an object of Python's own library holds, or None if it is not one that holds data.
+
+    What it leads to counts as far as it is numbers, texts, containers and other objects of Python's library: what the program
+    has put there, an archive's table of contents, how far a file is.
+    """
+    if not _is_of_python(value):
+        return None
+    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _parts(value), 0
+    while left and read < _MOST:
+        item = left.pop()
+        read += 1
+        if isinstance(item, _SCALARS):
+            state.update((hex(item) if type(item) is int else repr(item)).encode("utf-8", "surrogatepass"))
+        elif id(item) not in seen:
+            seen.add(id(item))
+            state.update(f"{type(item).__name__};".encode())
+            if isinstance(item, io.IOBase):
+                left.append(_tell(item))
+            if type(item) in CONTAINERS.values() or _is_of_python(item):
+                left += _parts(item)
+    return str(state.hexdigest()) if read else None
+
+
+def _is_of_python(value: object) -> bool:
+    """Return whether an object is of a class of Python's library, with attributes, that is not about the process itself."""
+    module = module_of(type(value))
+    is_known = module.partition(".")[0] in sys.stdlib_module_names and not module.startswith(_OF_PROCESS)
+    return is_known and own_attributes(value) is not None and not isinstance(value, type | enum.Enum)
+
+
+def _tell(file: Any) -> object:
+    try:
+        return "closed" if file.closed else file.tell()
+    except (OSError, ValueError):
+        return None
 
 
 def memory(value: Any) -> bytes | None:

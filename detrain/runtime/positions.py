@@ -23,7 +23,7 @@ import numpy as np
 
 from detrain.runtime.digest import digest_bytes
 from detrain.runtime.frames import is_user_file, names_of
-from detrain.runtime.inside import Unreadable, inside, memory
+from detrain.runtime.inside import Unreadable, inside, memory, of_python
 from detrain.runtime.naming import is_user_module, module_of
 from detrain.runtime.tables import content, is_table
 
@@ -86,7 +86,10 @@ def position(value: Any) -> object:
         return None if _is_cache_of_library(value) else value.cache_info()
     if is_table(value):
         return content(value)
-    return None if module.partition(".")[0] in _STILL else inside(value)
+    if module.partition(".")[0] in _STILL:
+        return None
+    found = inside(value)
+    return of_python(value) if found is None else found
 
 
 def _is_cache_of_library(value: Any) -> bool:

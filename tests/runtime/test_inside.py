@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import codecs
+import concurrent.futures
+import email.message
+import graphlib
+import gzip
+import html.parser
+import io
+import logging
+import sched
+import tempfile
+import threading
+import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import click
+import pytest
 
-from detrain.runtime.inside import inside
+from detrain.runtime.inside import inside, of_python
+from detrain.runtime.positions import position
 
 
 def test_a_number_that_python_does_not_write_in_decimal_shows_that_it_changes() -> None:
@@ -16,3 +32,46 @@ def test_a_number_that_python_does_not_write_in_decimal_shows_that_it_changes() 
     option.number += 1
 
     assert inside(option) != before
+
+
+def _zipped() -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(), "w")
+
+
+def _scheduler() -> sched.scheduler:
+    return sched.scheduler(lambda: 0.0, lambda _seconds: None)
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "archive": (_zipped, lambda archive: archive.writestr("a", "text")),
+    "compressed": (lambda: gzip.GzipFile(fileobj=io.BytesIO(), mode="wb"), lambda file: file.write(b"text")),
+    "spooled": (tempfile.SpooledTemporaryFile, lambda file: file.write(b"text")),
+    "named temporary": (tempfile.NamedTemporaryFile, lambda file: file.write(b"text")),
+    "scheduler": (_scheduler, lambda scheduler: scheduler.enter(1, 1, print)),
+    "message": (email.message.Message, lambda message: message.add_header("epoch", "1")),
+    "sorter": (graphlib.TopologicalSorter, lambda sorter: sorter.add("a", "b")),
+    "future": (concurrent.futures.Future, lambda future: future.set_result(1)),
+    "queue": (asyncio.Queue, lambda queue: queue.put_nowait(1)),
+    "decoder": (codecs.getincrementaldecoder("utf-8"), lambda decoder: decoder.decode(b"\xc3")),
+    "parser": (html.parser.HTMLParser, lambda parser: parser.feed("<a")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_object_of_pythons_library_has_moved_where_it_was_used_and_not_else(case: str) -> None:
+    make, use = CASES[case]
+    value = make()
+    before = position(value)
+    again = position(value)
+    use(value)
+
+    assert before is not None
+    assert again == before
+    assert position(value) != before
+
+
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), threading.Thread(), logging.getLogger(), concurrent.futures.ThreadPoolExecutor(1)]
+)
+def test_objects_of_the_process_are_not_looked_into(value: object) -> None:
+    assert of_python(value) is None
