@@ -6,17 +6,21 @@ modules. Framework tensors are captured by the adapters, not here.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib
 import itertools
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Final, cast
 
 from detrain.errors import Diverged
 from detrain.frameworks import Framework
+from detrain.instrument.sources import sources
 from detrain.runtime import report
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.runtime.derived import stores
@@ -195,6 +199,7 @@ class Capture:
             root, _, name = key.rpartition("|")
             by_root.setdefault(root, {})[name] = item
         frames = {_frame_root(depth, each): each for depth, each in enumerate(user_frames(frame)) if not is_module_frame(each)}
+        _import_late(root.partition("|")[2] for root in by_root if root.startswith("module|"))
         modules = _modules(frame)
         for root, items in by_root.items():
             kind, _, rest = root.partition("|")
@@ -411,6 +416,27 @@ def _modules(frame: FrameType) -> dict[str, ModuleType]:
                 name = value.__name__
                 found[name if name not in found else f"{name} {len(found)}"] = value
     return found
+
+
+def _import_late(names: Iterable[str]) -> None:
+    """Import modules that the loop had imported before the checkpoint: those alone that the program's own source says to import."""
+    missing = [name for name in names if name not in sys.modules and not name.startswith("__")]
+    entry = getattr(sys.modules["__main__"], "__file__", None)
+    if missing and entry:
+        imported = {name for _file, tree in sources(Path(entry)) for name in _imports(tree)}
+        for name in missing:
+            if name in imported or any(each.startswith(".") and name.endswith(each) for each in imported):
+                importlib.import_module(name)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the full names of what a source may import, of what it imports from its own package what stands behind that."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = ("." if node.level else "") + (node.module or "")
+            yield from (start, *(f"{start}.{alias.name}".replace("..", ".") for alias in node.names))
 
 
 def _is_loose(module: ModuleType) -> bool:

@@ -223,7 +223,11 @@ class Decoder(Leaves):
             if key is ABSENT:
                 self._miss(f"{path} key")
                 continue
-            pairs.append((key, self._required(value_item, old.get(key, ABSENT), key_path(path, key))))
+            value = self.decode(value_item, old.get(key, ABSENT), key_path(path, key))
+            if value is ABSENT:  # without its key, so that a program that makes what is not there does so
+                self._miss(key_path(path, key))
+                continue
+            pairs.append((key, value))
         keys = [key for key, _ in pairs]
         if not (all(type(key) in _HASHED_ALIKE for key in keys) and _are_same(before, keys)):
             base.clear(target)

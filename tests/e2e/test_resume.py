@@ -390,6 +390,47 @@ def test_a_kill_on_the_way_loses_no_file_that_was_put_aside(tmp_path: Path, detr
     assert (tmp_path / "best.json").read_text() == '{"best": [1, 2]}'
 
 
+IMPORTS_LATE = (
+    PRELUDE
+    + """
+optimizer, made = Optimizer(np.ones(3)), {}
+def scaled(number):
+    if number not in made:
+        made[number] = lambda x: x * number
+    return made[number]
+for epoch in range(4):
+    for step in range(5):
+        x = np.random.normal(size=3)
+        if epoch >= 1:
+            from late_package import rates
+            import late
+            x = x * rates.rate() + late.calls
+            late.calls += 1
+        optimizer.apply_gradients(scaled(step % 2)(x))
+        die(f"{epoch}:{step}")
+    print(epoch, x, sorted(made), flush=True)
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_modules_imported_and_functions_kept_by_the_loop(every: str, tmp_path: Path, detrain: Run) -> None:
+    """A resume was refused, as the modules were not there; and what the loop keeps by a key came back as None."""
+    (tmp_path / "program.py").write_text(IMPORTS_LATE)
+    (tmp_path / "late.py").write_text("calls = 0\n")
+    (tmp_path / "late_package").mkdir()
+    (tmp_path / "late_package" / "__init__.py").write_text("")
+    (tmp_path / "late_package" / "rates.py").write_text("made = []\ndef rate():\n    made.append(1)\n    return 1 / len(made)\n")
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
+    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert last.status == 0, last.err
+    assert "made[0]" in last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
 ONE_OF_EACH = (
     PRELUDE
     + """
