@@ -268,7 +268,7 @@ class Encoder(Leaves):
         for base in cls.__mro__:
             if base not in self._noted and is_own_class(base):
                 self._noted.add(base)
-                if class_attributes(base) or class_methods(base):
+                if self._baseline.methods(base) or class_attributes(base) or class_methods(base):
                     turn = "" if is_findable(base) else f" #{len(self._noted)}"  # made in a function, perhaps more than once
                     self._classes[f"class|{class_name(base)}{turn}"] = self.encode(base, base.__qualname__)
 
@@ -362,16 +362,17 @@ class Encoder(Leaves):
             for name, item in list(vars(value).items()):
                 if isinstance(item, type) and is_own_class(item) and not is_findable(item):  # a namedtuple, named without its class
                     self._baseline.add(item, f"{path}.{name}")
-        attributes = class_attributes(value)
+        known = self._baseline.methods(value)
+        attributes = class_attributes(value, known or {})
         if not is_user_class(value):  # it derives from a library's
             names = program_names(value, self._hooks.stored_outside, attributes)
             stored = {name: item for name, item in attributes.items() if name in names or not self._kinds.is_of_library(item)}
             attributes = self._state(value, stored, path, is_own=True)
         address = self._address(number, value, path)
-        methods = class_methods(value)
+        methods = class_methods(value, known or {})
         if self._collects:
             self._baseline.add_methods(value, methods)
-        before = self._baseline.methods(value) or methods
+        before = known or methods
         changed = {
             name: item for name, item in methods.items() if self._collects or before.get(name) is not item or may_hold_state(item)
         }

@@ -12,7 +12,7 @@ import pathlib
 import random
 import types
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -164,15 +164,21 @@ def has_contents(cell: types.CellType) -> bool:
     return True
 
 
-def class_attributes(cls: type) -> dict[str, object]:
-    """Return the attributes of a class that are state: no methods, descriptors or what Python itself puts there."""
+_NOTHING: Final[Mapping[str, object]] = types.MappingProxyType({})
+
+
+def class_attributes(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
+    """Return the attributes of a class that are state: no methods (as are those `known`), descriptors or names of Python."""
     if hasattr(cls, "_fields"):
         return {}
     static = (*STATIC, functools.cached_property, types.MemberDescriptorType, types.GetSetDescriptorType)
     found = {
         name: item
         for name, item in list(vars(cls).items())
-        if not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl" and not issubclass(type(item), static)
+        if known.get(name, _NOTHING) is not item
+        and not (name.startswith("__") and name.endswith("__"))
+        and name != "_abc_impl"
+        and not issubclass(type(item), static)
     }
     if not issubclass(cls, enum.Enum):
         return found
@@ -190,16 +196,19 @@ def _is_of_enum(name: str) -> bool:
     return name.startswith("_") and name.endswith("_")
 
 
-def class_methods(cls: type) -> dict[str, object]:
+def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
     """Return what a class holds that code is: its functions, what wraps such, and classes. The program may put others there.
 
-    Methods that Python calls by itself count if they are written in the program.
+    Methods that Python calls by itself count if they are written in the program. What is `known` need not be looked at.
     """
     if hasattr(cls, "_fields"):
         return {}
     is_own = is_user_class(cls)
     found = {}
     for name, item in list(vars(cls).items()):
+        if known.get(name, _NOTHING) is item:
+            found[name] = item
+            continue
         if not issubclass(type(item), (*STATIC, functools.cached_property)) or (
             name.startswith("__") and name.endswith("__") and not any(map(has_user_code, functions_in(item)))
         ):
@@ -233,18 +242,15 @@ WRAPPERS: Final[dict[str, tuple[Any, tuple[str, ...]]]] = {
 
 def may_hold_state(item: Any) -> bool:
     """Return whether a function holds what its calls may change: a closure, attributes, defaults that are no constants."""
-    if isinstance(item, type):
-        return is_own_class(item)
-    if is_wrapper(item):
-        return any(map(may_hold_state, functions_in(item)))
-    if type(item) is not types.FunctionType or not has_user_code(item):
-        return False
-    defaults = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
-    closes_over = set(item.__code__.co_freevars) - {"__class__"}
-    return bool(vars(item)) or bool(closes_over) or not all(isinstance(each, _CONSTANTS) for each in defaults)
+    if type(item) is types.FunctionType:
+        defaults = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
+        closes_over = item.__closure__ is not None and item.__code__.co_freevars != ("__class__",)
+        holds = closes_over or bool(item.__dict__) or not all(type(each) in _CONSTANTS for each in defaults)
+        return holds and has_user_code(item)
+    return is_own_class(item) if isinstance(item, type) else any(map(may_hold_state, functions_in(item)))
 
 
-_CONSTANTS: Final = (bool, int, float, complex, str, bytes, type(None))
+_CONSTANTS: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 def read_slot(slot: Any, value: object) -> tuple[object] | None:
