@@ -257,6 +257,13 @@ def counted(function):
         return function(*arguments) + calls * 0.01
     return wrapper
 
+def rising(start):
+    def rise(self):
+        nonlocal start
+        start += 0.01
+        return start
+    return rise
+
 class Config:
     class Train:
         rate, turns = 0.1, []
@@ -290,8 +297,11 @@ class Agent:
     def __call__(self, memory=[0]):
         memory[0] += 1
         return memory[0] * 0.1
+    rise = rising(1.0)
     def explore(self): return 1.0
+    def marked(self): return 1.0
     def gone(self): return 1.0
+Agent.marked.uses = 0
 
 def exploit(self): return 2.0
 
@@ -302,7 +312,9 @@ for epoch in range(4):
         x = np.random.normal(size=3)
         values = [agent.act(), agent.still(), agent.of_class(), agent.seen, agent.noise(), agent(), agent.explore()]
         values += [Config.Train.rate, Phase.WARM.hits, Level.uses, hasattr(agent, "gone"), type(agent).act.last]
+        values += [agent.rise(), Agent.marked.uses]
         optimizer.apply_gradients(x * sum(values) * 0.01)
+        Agent.marked.uses += 1
         Config.Train.rate *= Config.Train.Decay.rate
         Config.Train.Decay.rate -= 0.01
         Config.Train.turns.append(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import io
 import random
 from collections.abc import Iterator
@@ -194,3 +195,51 @@ def test_a_batch_that_a_body_changes_is_handed_out_as_it_was(batch: Any) -> None
 
     assert restore_value(held, NO_FRAMEWORK) == []
     assert difference(batch, wanted) is None
+
+
+class Mode(enum.Enum):
+    FAST = 1
+
+    def __init__(self, _number: int) -> None:
+        self.hits: list[int] = []
+
+
+def test_methods_and_members_are_what_they_were() -> None:
+    """Also one that the loop had deleted, and one that it has put there since."""
+
+    class Agent:
+        def act(self, memory: list[int] = []) -> int:  # noqa: B006
+            memory.append(1)
+            return len(memory)
+
+        def still(self) -> int:
+            return 1
+
+        def gone(self) -> int:
+            return 1
+
+        @staticmethod
+        def free(memory: list[int] = []) -> int:  # noqa: B006
+            memory.append(1)
+            return len(memory)
+
+    kind: Any = Agent
+    world: World = {"agent": Agent(), "kind": Agent, "mode": Mode}
+    baseline = baseline_of(world)
+    methods = dict(vars(Agent))
+    del kind.gone
+    kind().act()
+    kind.free()
+    Mode.FAST.hits.append(1)
+    live = hold(world, baseline)
+    kind.still, kind.more, kind.gone, kind.free = methods["act"], methods["act"], methods["gone"], methods["act"]
+    kind().act()
+    methods["free"].__func__()
+    Mode.FAST.hits.append(2)
+    _, missing = put_back(live, baseline)
+
+    assert not missing
+    assert "gone" not in vars(Agent)
+    assert "more" not in vars(Agent)
+    assert {name: vars(Agent)[name] for name in ("act", "still", "free")} == {n: methods[n] for n in ("act", "still", "free")}
+    assert (kind().act(), kind.free(), Mode.FAST.hits) == (2, 2, [1])
