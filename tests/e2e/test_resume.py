@@ -393,10 +393,12 @@ def test_files_that_were_opened_before_the_loop(every: str, deaths: tuple[str, .
 
 
 def test_a_kill_on_the_way_loses_no_file_that_was_put_aside(tmp_path: Path, detrain: Run) -> None:
-    text = OUTPUT_FILES.replace("optimizer, best =", 'die("before")\noptimizer, best =')
+    text = OUTPUT_FILES.replace("optimizer, best =", 'die("before")\noptimizer, best =').replace("early =", 'die("start")\nearly =')
     (tmp_path / "program.py").write_text(text)
-    for death in ("2:3", "before", "before", ""):
-        last = detrain("run", "program.py", cwd=tmp_path, DIE_AT=death)
+    for death in ("2:3", "before", "before", "start"):
+        detrain("run", "program.py", cwd=tmp_path, DIE_AT=death)
+    assert (tmp_path / "best.json").read_text() == '{"best": [1, 2]}'
+    last = detrain("run", "program.py", cwd=tmp_path)
 
     assert last.status == 0, last.err
     assert (tmp_path / "best.json").read_text() == '{"best": [1, 2]}'
