@@ -571,6 +571,10 @@ async def produce(queue):
     for _ in range(12):
         await queue.put(np.random.normal(size=3))
 
+class Ready:
+    async def get(self):
+        return np.random.normal(size=3)
+
 async def main():
     queue = asyncio.Queue(3)
     MAIN
@@ -584,7 +588,8 @@ asyncio.run(main())
     ("main", "named"),
     [
         ("await asyncio.gather(produce(queue), train(queue, Optimizer(np.ones(3))))", "what the task produce of asyncio holds"),
-        ("queue._maxsize = 0; await produce(queue); await train(queue, Optimizer(np.ones(3)))", ""),
+        ("await train(Ready(), Optimizer(np.ones(3)))", ""),
+        ("queue._maxsize = 0; await produce(queue); await train(queue, Optimizer(np.ones(3)))", "queue in train()"),
     ],
 )
 def test_tasks_beside_the_one_that_trains_are_named(main: str, named: str, tmp_path: Path, detrain: Run) -> None:
