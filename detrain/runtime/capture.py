@@ -425,18 +425,17 @@ def _import_late(names: Iterable[str]) -> None:
     if missing and entry:
         imported = {name for _file, tree in sources(Path(entry)) for name in _imports(tree)}
         for name in missing:
-            if name in imported or any(each.startswith(".") and name.endswith(each) for each in imported):
+            if name in imported:
                 importlib.import_module(name)
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the full names of what a source may import, of what it imports from its own package what stands behind that."""
+    """Yield the full names of what a source imports, but for imports relative to its package."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            start = ("." if node.level else "") + (node.module or "")
-            yield from (start, *(f"{start}.{alias.name}".replace("..", ".") for alias in node.names))
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
 
 
 def _is_loose(module: ModuleType) -> bool:

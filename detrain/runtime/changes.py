@@ -101,14 +101,14 @@ class Changes:
             self._aside[path] = name
             self._add("aside", path, name)
             with contextlib.suppress(OSError):
-                shutil.move(path, self._kept_in / name)
+                _move(path, self._kept_in / name)
 
     def return_aside(self) -> None:
         """Have the files that were put aside where they were, in place of what was written there since."""
         for path, name in self._aside.items():
             if (self._kept_in / name).is_file():
                 with contextlib.suppress(OSError):
-                    shutil.move(self._kept_in / name, path)
+                    _move(self._kept_in / name, path)
         self._aside.clear()
 
     def _next_name(self) -> str:
@@ -214,6 +214,17 @@ def _lines(path: Path) -> list[list[Any]]:
 
 def _name(cursor: Cursor | None) -> str:
     return "" if cursor is None else f"{cursor.phase} {cursor.epoch} {cursor.batch} {cursor.cut}"
+
+
+def _move(source: str | Path, target: str | Path) -> None:
+    """Move a file in one step, also where the two are on different disks."""
+    try:
+        os.replace(source, target)
+    except OSError:
+        part = f"{target}.part"
+        shutil.copy2(source, part)
+        os.replace(part, target)
+        os.unlink(source)
 
 
 def _link(source: str | Path, target: str | Path) -> None:

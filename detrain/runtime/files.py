@@ -29,7 +29,7 @@ from detrain.runtime.cursor import FileState
 from detrain.runtime.frames import is_user_file
 
 _WRITING: Final = frozenset("wxa+")
-_PLACE_OF_OPENER: Final = 6
+_PLACE_OF_OPENER: Final = 5
 """Of `open`'s parameters after the mode."""
 
 
@@ -244,8 +244,9 @@ class _Open:
                 self._files.reads(file)
             return self._original(file, mode, *args, **kwargs)
         size = os.path.getsize(path) if "a" in mode and os.path.isfile(path) else 0
-        if set("wx") & set(mode) and self._files.rewrites(path) and len(args) < _PLACE_OF_OPENER:
-            opener = kwargs.get("opener") or _opener
+        if set("wx") & set(mode) and self._files.rewrites(path):
+            opener = (args[_PLACE_OF_OPENER] if len(args) > _PLACE_OF_OPENER else kwargs.get("opener")) or _opener
+            args = args[:_PLACE_OF_OPENER]
             kwargs["opener"] = lambda name, flags: opener(name, flags & ~(os.O_TRUNC | os.O_EXCL))
         made = self._original(file, mode, *args, **kwargs)
         self._files.opened(path, mode, made, size)

@@ -67,7 +67,7 @@ class Confirmation:
         if self._stray_updates == _MANY and not self._stray.loops:
             report.warn(
                 f"weights have been updated {_MANY} times, in no loop of the program's own (a library's, which has no probes): "
-                "a kill there goes back to before it; write its loop out (`detrain show` says where probes are)"
+                "a kill there goes back to before it; write its loop out (`detrain info` says where probes are)"
             )
 
     def _look(self, observer: Observer) -> None:
