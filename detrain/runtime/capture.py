@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import FrameType, FunctionType, MethodType, ModuleType
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Final, cast
 
 from detrain.errors import Diverged
@@ -26,7 +26,7 @@ from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, H
 from detrain.runtime.derived import stores
 from detrain.runtime.digest import Array
 from detrain.runtime.files import Files
-from detrain.runtime.frames import is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
+from detrain.runtime.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.runtime.graph import STREAMS
 from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.runtime.loaders import Loop, is_made_anew, read_offered, set_state
@@ -123,7 +123,7 @@ class Capture:
         self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False, loop: Loop | None = None
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
-        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed)
+        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, cells=_cells(frame))
         roots = self._roots(encoder, frame, baseline)
         if loop is not None and not loop.is_fetched_in_body:
             roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
@@ -166,6 +166,7 @@ class Capture:
         """
         decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
         decoder.replay_generators()
+        decoder.hold_cells(_cells(frame) or {})
         return self._bind(decoder, frame, loop)
 
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline) -> dict[str, Item]:
@@ -226,6 +227,8 @@ class Capture:
                 called = self._called()
                 for name in items.keys() & called.keys():  # a pipeline that is not there calls nothing
                     decoder.decode(items[name], called[name], f"{_CALLED}, {name}")
+            elif kind == "cells":
+                continue  # they are there
             elif kind == "class":
                 for name, item in items.items():
                     decoder.decode(item, ABSENT, name)
@@ -463,6 +466,17 @@ def _set_source(loop: Loop, source: object) -> None:
 
 def _frame_root(depth: int, frame: FrameType) -> str:
     return f"frame|{depth} {frame.f_code.co_qualname}"
+
+
+def _cells(frame: FrameType) -> dict[str, CellType] | None:
+    """Return the variables of the calls that go on which functions share, by where they are; None if they cannot be read."""
+    found: dict[str, CellType] = {}
+    for depth, each in enumerate(user_frames(frame)):
+        cells = cells_of(each)
+        if cells is None:
+            return None
+        found |= {f"{_frame_root(depth, each)}|{name}": cell for name, cell in cells.items()}
+    return found
 
 
 def _place(root: str, name: str) -> str:

@@ -7,10 +7,12 @@ import contextlib
 import enum
 import functools
 import struct
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from detrain.runtime import codes
 from detrain.runtime.decoder_leaves import Leaves
 from detrain.runtime.derived import program_names
 from detrain.runtime.frames import has_user_code
@@ -27,6 +29,7 @@ from detrain.runtime.kinds import (
 )
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import (
+    NAMES,
     STATIC,
     class_name,
     container_base,
@@ -93,8 +96,12 @@ class Decoder(Leaves):
             return self._decode_loader(node, current, path)
         if kind == "made":
             return self._decode_made(node, current, path)
-        if kind in ("function", "class", "cell"):
+        if kind in ("function", "class"):
             return self._decode_static_with_state(number, node, current, path)
+        if kind == "defined":
+            return self._decode_defined(number, node, path)
+        if kind == "cell":
+            return self._decode_cell(number, node, current, path)
         if kind == "wrapped":
             return self._decode_wrapped(node, current, path)
         if kind in ("method", "partial"):
@@ -403,8 +410,6 @@ class Decoder(Leaves):
                 self._miss(f"{path}.{name}")
 
     def _decode_static_with_state(self, number: int, node: list[Item], current: Any, path: str) -> Any:
-        if node[0] == "cell":
-            return self._decode_cell(number, node, current, path)
         kind, name, address, *state = node
         found: Any = self._keep(["static", name, address], current)
         if found is ABSENT:
@@ -446,9 +451,10 @@ class Decoder(Leaves):
         return current if old and _is_alike(old, tuple(new)) else kind(*new)
 
     def _decode_cell(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+        current = self._cells.get(number, current)
         if type(current) is not types.CellType:
             return ABSENT
-        self._made[number] = current
+        self._made[number] = self._cells[number] = current
         old = current.cell_contents if has_contents(current) else ABSENT
         if len(node) == 1:
             if old is not ABSENT:
@@ -461,6 +467,35 @@ class Decoder(Leaves):
             current.cell_contents = value
         return current
 
+    def hold_cells(self, cells: Mapping[str, types.CellType]) -> None:
+        """Take the variables of the calls that go on, by where they are, and those of functions that are there, for those of the
+        first run: what the loop has made may share them. Before anything is decoded."""
+        for key, item in self.roots.items():
+            kind, _, place = key.partition("|")
+            if kind == "cells" and place in cells:
+                self._cells[item[0]] = cells[place]
+        for node in self._nodes:
+            found = self._keep(["static", *node[1:3]], ABSENT) if node[0] == "function" else ABSENT
+            if isinstance(found, types.FunctionType):
+                self._cells.update(zip([item[0] for item in node[3]], found.__closure__ or (), strict=False))
+
+    def _decode_defined(self, number: int, node: list[Item], path: str) -> object:
+        """Make a function again that the loop had made: its code is that of the program's own source."""
+        _kind, module_name, qualified, digest, names, annotations, *state = node
+        source = codes.find(module_name, qualified, digest)
+        if source is None or len(source.code.co_freevars) != len(state[0]):
+            self._miss(path, f"the source of {module_name!r} has no function {qualified!r} that does what this one did")
+            return ABSENT
+        cells = [self._cells.setdefault(item[0], types.CellType()) for item in state[0]]
+        function = types.FunctionType(source.code, vars(sys.modules[module_name]), closure=tuple(cells))
+        self._made[number] = function
+        for name, item in zip(NAMES, names, strict=True):
+            setattr(function, name, self.decode(item, ABSENT, f"{path}.{name}"))
+        said = {name: self.decode(item, ABSENT, path) for name, item in annotations}
+        function.__annotations__ = {name: value for name, value in said.items() if value is not ABSENT}
+        self._fill_function(function, state, path)
+        return function
+
     def _fill_function(self, function: types.FunctionType, state: list[Item], path: str) -> None:
         cells, defaults, keywords, attributes = state
         live = function.__closure__ or ()
@@ -468,7 +503,8 @@ class Decoder(Leaves):
             self._miss(path, "the function closes over other names than it did")
             return
         for name, cell, item in zip(function.__code__.co_freevars, live, cells, strict=True):
-            self.decode(item, cell, f"{path}.<{name}>")
+            if self.decode(item, cell, f"{path}.<{name}>") is not cell:
+                self._miss(f"{path}.<{name}>", "another function has it for itself, which shared it")
         for name, item in (("__defaults__", defaults), ("__kwdefaults__", keywords)):
             old = getattr(function, name)
             new = self._required(item, old, f"{path}.{name}")

@@ -12,6 +12,7 @@ import struct
 import uuid
 import zoneinfo
 from collections.abc import Callable, Mapping
+from types import CellType
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,7 @@ from detrain.runtime.dtypes import named_dtype
 from detrain.runtime.graph import ABSENT, BIT_GENERATORS, NANS, Hooks, Item, shown
 from detrain.runtime.kinds import member_attributes
 from detrain.runtime.memory import axes_of, memory_of, owner_of
-from detrain.runtime.naming import class_name, find_class, find_enum, is_own_class
+from detrain.runtime.naming import class_name, find_class, find_enum, find_type, is_own_class
 
 _DOUBLE: Final = struct.Struct("<d")
 _TEXTS: Final[dict[str, Callable[[str], object]]] = {
@@ -48,6 +49,8 @@ class Leaves:
         self._baseline = baseline
         self._made: dict[int, object] = {}
         self._claimed: dict[int, object] = {}
+        self._cells: dict[int, CellType] = {}
+        """Variables that functions share, by number: live ones, and those made for what the loop had made."""
         self._is_inside = False
         plain = [node[1] if node[0] == "annotated" else node for node in self._nodes]
         self._sources = {node[1]: self._find_arrays(node[1]) for node in plain if node[0] == "same"}
@@ -281,6 +284,8 @@ class Leaves:
             return self._hooks.make_tensor(texts.reshape(rest[0]))
         if kind == "dtype":
             return named_dtype(rest[0])
+        if kind == "type":
+            return find_type(rest[0]) or ABSENT
         if kind == "zoneinfo":
             return zoneinfo.ZoneInfo(rest[0])
         if kind == "complex":

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from detrain.runtime import codes
 from detrain.runtime.derived import program_names
 from detrain.runtime.digest import Array
 from detrain.runtime.encoder_leaves import Leaves
@@ -42,11 +43,13 @@ from detrain.runtime.kinds import (
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.memory import owner_of
 from detrain.runtime.naming import (
+    NAMES,
     STATIC,
     class_name,
     computes,
     container_base,
     find_method,
+    find_type,
     is_bound,
     is_findable,
     is_own_class,
@@ -78,7 +81,10 @@ class Encoder(Leaves):
         for number, holder, keys, path in self._addresses:
             if not self._numbers.keys().isdisjoint(keys):
                 self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
-        roots = {**roots, **self._classes}
+        cells = {
+            f"cells|{place}": [self._numbers[id(cell)]] for place, cell in (self._cells or {}).items() if id(cell) in self._numbers
+        }
+        roots = {**roots, **self._classes, **cells}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
 
@@ -330,28 +336,56 @@ class Encoder(Leaves):
 
     def _address(self, number: int, value: object, path: str) -> str | None:
         """Return the address of a function or class whose name does not lead to it; name it if it has none."""
+        if self._is_of_loop(value):
+            self._lose(number, path, type_name(value))
         if is_findable(value):
-            if self._baseline.is_of_loop(value):
-                self._lose(number, path, type_name(value))
             return None
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
-        elif not self._baseline.has(value):
-            self._lose(number, path, type_name(value))
         return self._baseline.address(value)
 
+    def _is_of_loop(self, value: object) -> bool:
+        """Return whether the loop has made a function or class."""
+        if self._collects:
+            return False
+        return self._baseline.is_of_loop(value) if is_findable(value) else not self._baseline.has(value)
+
     def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:
-        """A function stays as it is; what its closure, its defaults and its attributes hold is state."""
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        """A function stays as it is, and one that the loop has made is made again from the program's source; what its closure, its
+        defaults and its attributes hold is state."""
+        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        source = codes.source(value) if self._is_of_loop(value) else None
+        if source is None or not self._are_known(cells, source):
+            kind: list[Item] = ["function", static_name(value), self._address(number, value, path)]
+        else:
+            names = [self.encode(getattr(value, name), f"{path}.{name}") for name in NAMES]
+            kind = ["defined", *source.key, names, self._encode_annotations(value, path)]
         return [
-            "function",
-            static_name(value),
-            self._address(number, value, path),
-            [self.encode(cell, f"{path}.<{name}>") for name, cell in cells],
+            *kind,
+            [self.encode(cell, f"{path}.<{name}>") for name, cell in cells.items()],
             self.encode(value.__defaults__, f"{path}.__defaults__"),
             self.encode(value.__kwdefaults__, f"{path}.__kwdefaults__"),
             self._encode_pairs({name: item for name, item in vars(value).items() if name not in self._hooks.on_functions}, path),
         ]
+
+    def _are_known(self, cells: Mapping[str, types.CellType], source: codes.Source) -> bool:
+        """Return whether all who share the variables of a function that the loop has made are captured with it."""
+        if self._cells is None:
+            return not cells
+        of_frames = {id(cell) for cell in self._cells.values()}
+        return not any(codes.may_go_on(source, name) for name, cell in cells.items() if id(cell) not in of_frames)
+
+    def _encode_annotations(self, value: types.FunctionType, path: str) -> list[Item]:
+        """Encode what the arguments of a function are said to be: texts, and classes by name. Other such things are named."""
+        pairs: list[Item] = []
+        for name, item in list(value.__annotations__.items()):
+            if item is None or type(item) is str:
+                pairs.append([name, self.encode(item, path)])
+            elif isinstance(item, type) and find_type(class_name(item)) is item:
+                pairs.append([name, self._node(item, ["type", class_name(item)])])
+            else:
+                self._lost.append(f"{shown(f'{path}.__annotations__[{name!r}]')} ({type_name(item)})")
+        return pairs
 
     def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
         """A class stays as it is; its attributes that are not methods are state, and so is what methods hold.

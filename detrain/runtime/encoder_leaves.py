@@ -10,6 +10,7 @@ import random
 import weakref
 import zoneinfo
 from collections.abc import Iterable, Iterator, Mapping
+from types import CellType, MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -47,13 +48,23 @@ _UNSEEN: Final = "loading the same batches must move it to where it is, and noth
 class Leaves:
     """State of an encoder, and the encoding of what holds no other objects."""
 
-    def __init__(self, hooks: Hooks, baseline: Baseline, *, is_baseline: bool = False, are_loads_replayed: bool = False) -> None:
+    def __init__(
+        self,
+        hooks: Hooks,
+        baseline: Baseline,
+        *,
+        is_baseline: bool = False,
+        are_loads_replayed: bool = False,
+        cells: Mapping[str, CellType] | None = MappingProxyType({}),
+    ) -> None:
         self._hooks = hooks
         self._baseline = baseline
         self._collects = is_baseline
         self._kinds = Kinds(hooks, baseline, collects=is_baseline)
         self._are_loads_replayed = are_loads_replayed
         """What loads move on is where it was when a resumed process has loaded as often."""
+        self._cells = cells
+        """The variables of the calls that go on which functions share, by where they are; None if they cannot be read."""
         self._moved: list[str] = []
         self._unknown: list[str] = []
         self._is_loader = False

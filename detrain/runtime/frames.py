@@ -20,17 +20,20 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from detrain.instrument.sources import LIBRARIES
 from detrain.runtime.liveness import live_names, may_read_any_global, names_read_by_functions
 
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
+_POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
 _INNER_FRAME: Final = 24
 """Where a `PyFrameObject` (Include/internal/pycore_frame.h) leads to its `_PyInterpreterFrame`, in bytes."""
 _LOCALS: Final = {(3, 11): 24, (3, 12): 40}
 """Where an `_PyInterpreterFrame` of CPython keeps the dict of its locals, in bytes, by version."""
+_VALUES: Final = 72
+"""Where it keeps the values of its variables, in bytes: locals, then cells that are no arguments, then those of calls around it."""
 
 
 @lru_cache(maxsize=1)
@@ -118,7 +121,7 @@ def _slot_of_locals(frame: FrameType) -> ctypes.c_void_p:
 
 
 @lru_cache(maxsize=1)
-def _has_slot_of_locals() -> bool:
+def has_known_frames() -> bool:
     """Return whether frames are laid out as this module takes them to be."""
     if sys.implementation.name != "cpython" or sys.version_info[:2] not in _LOCALS or object.__basicsize__ != 16:
         return False
@@ -130,7 +133,7 @@ def _has_slot_of_locals() -> bool:
 @contextlib.contextmanager
 def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
     """Give the locals of a frame, those of a function in a dict of their own: the frame keeps the one that it had, as it was."""
-    if not (frame.f_code.co_flags & inspect.CO_OPTIMIZED and _has_slot_of_locals()):
+    if not (frame.f_code.co_flags & inspect.CO_OPTIMIZED and has_known_frames()):
         yield frame.f_locals
         return
     slot = _slot_of_locals(frame)
@@ -141,6 +144,36 @@ def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
         ours, slot.value = slot.value, theirs
         if ours is not None:
             ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(ours))
+
+
+def cells_of(frame: FrameType) -> dict[str, CellType] | None:
+    """Return the cells of a frame's variables that functions close over, its own and those of calls around it, by name.
+
+    None if they cannot be read: in a CPython whose frames are laid out otherwise.
+    """
+    code = frame.f_code
+    if not (code.co_cellvars or code.co_freevars):
+        return {}
+    if not has_known_frames():
+        return None
+    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
+    own = [name for name in code.co_cellvars if name not in code.co_varnames]
+    found, bound = {}, names_of(frame)
+    for place, name in enumerate((*code.co_varnames, *own, *code.co_freevars)):
+        if name not in code.co_cellvars and name not in code.co_freevars:
+            continue
+        held = ctypes.c_void_p.from_address(inner + _VALUES + place * _POINTER).value
+        if not held or ctypes.c_void_p.from_address(held + _POINTER).value != id(CellType):
+            return None
+        cell = ctypes.cast(held, ctypes.py_object).value
+        try:
+            is_same = cell.cell_contents is bound.get(name, cell)
+        except ValueError:
+            is_same = name not in bound
+        if not is_same:
+            return None
+        found[name] = cell
+    return found
 
 
 def names_of(frame: FrameType) -> dict[str, Any]:

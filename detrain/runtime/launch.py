@@ -26,7 +26,7 @@ from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings, foreign
 from detrain.instrument.edits import compile_edited
 from detrain.instrument.marks import MARK
 from detrain.instrument.yields import PROBE
-from detrain.runtime import library_streams, probes, report
+from detrain.runtime import codes, library_streams, probes, report
 from detrain.runtime.config import VARIABLE, Config
 from detrain.runtime.frames import set_program
 from detrain.runtime.library_streams import LibraryStreams
@@ -108,6 +108,7 @@ def _run_file(config: Config) -> None:
     )
     sys.modules["__main__"] = main_module
     code = compile_edited(Path(path).read_bytes(), config.edits.get(path, ()), path)
+    codes.remember(code)
     exec(code, vars(main_module))
 
 
@@ -239,4 +240,6 @@ class _EditedLoader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> types.CodeType:
         """Return the instrumented code."""
         path = self.get_filename(fullname)
-        return compile_edited(self.get_data(path), self._edits, path)
+        code = compile_edited(self.get_data(path), self._edits, path)
+        codes.remember(code)
+        return code

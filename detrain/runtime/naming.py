@@ -37,6 +37,9 @@ STATIC: Final = (
 )
 """Kinds of objects that stay as the process has them."""
 
+NAMES: Final = ("__name__", "__qualname__", "__module__", "__doc__")
+"""What a function is called by, and said to be."""
+
 METHODS: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 """Kinds of methods that are bound to an object, or a built-in function to its module."""
 
@@ -206,6 +209,13 @@ def find_namedtuple(name: str) -> Any:
     if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
         return None
     return found if class_name(found) == name else None
+
+
+def find_type(name: str) -> type | None:
+    """Return a class of any imported module, to be held as what an argument is said to be: nothing calls it."""
+    module_name, _, qualified = name.partition(":")
+    found = _walk(sys.modules.get(module_name), qualified)
+    return found if isinstance(found, type) and class_name(found) == name else None
 
 
 def find_warning(name: str) -> type[Warning] | None:

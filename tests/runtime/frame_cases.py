@@ -4,7 +4,7 @@ import gc
 import sys
 import weakref
 
-from detrain.runtime.frames import is_module_frame, live_locals, names_of, user_frames, write_locals
+from detrain.runtime.frames import cells_of, has_known_frames, is_module_frame, live_locals, names_of, user_frames, write_locals
 
 
 def here():
@@ -265,6 +265,40 @@ def case_the_frames_of_libraries_are_left_out():
     functools.reduce(lambda a, b: frames.extend(user_frames(here())), [1, 2])
     assert frames[0].f_code.co_name == "<lambda>"
     assert frames[1] is here()
+
+
+def case_cells_are_those_of_closures():
+    def inner(x, y=0):
+        z, plain = 1, 2
+        gone = 3
+        del gone
+
+        def share():
+            return x, z, gone, outer  # noqa: F821
+
+        frame, cells = here(), dict(zip(share.__code__.co_freevars, share.__closure__, strict=True))
+        assert cells_of(frame) in (None, cells)
+        assert cells_of(frame) is not None or not has_known_frames()
+        assert set(cells_of(frame.f_back) or {"outer"}) == {"outer"}
+        return plain + y
+
+    outer = 5
+    assert cells_of(sys._getframe()) in (None, {"outer": inner.__closure__[inner.__code__.co_freevars.index("outer")]})
+    inner(1)
+
+
+def case_cells_of_a_generator_and_of_a_frame_without_any():
+    def numbers():
+        here_too = 1
+        yield cells_of(here()), (lambda: here_too).__closure__
+
+    (found, closure) = next(numbers())
+    assert found in (None, {"here_too": closure[0]})
+
+    def none(a):
+        return cells_of(here())
+
+    assert none(1) == {}
 
 
 CASES = {name: case for name, case in list(globals().items()) if name.startswith("case_")}

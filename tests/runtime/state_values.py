@@ -45,6 +45,7 @@ def encode(world: World, baseline: Baseline | None = None, *, are_loads_replayed
 def restore(encoded: Encoded, world: World, baseline: Baseline | None = None) -> list[str]:
     """Put a state into a world, and return what could not be put back."""
     decoder = Decoder(encoded.graph, encoded.arrays, NO_FRAMEWORK, baseline or Baseline())
+    decoder.hold_cells({})
     for name, item in decoder.roots.items():
         value = decoder.decode(item, world.get(name, ABSENT), name)
         if value is ABSENT:
@@ -52,6 +53,32 @@ def restore(encoded: Encoded, world: World, baseline: Baseline | None = None) ->
         elif not name.startswith("class|"):
             world[name] = value
     return decoder.missing
+
+
+def make_functions(count: int) -> World:
+    """Return functions that share variables, and one that makes more of them."""
+    log: list[int] = []
+
+    def add(step: int) -> int:
+        "Add, and tell."
+        nonlocal count
+        count += step
+        log.append(step)
+        return count
+
+    def fall(number: int) -> int:
+        return number * fall(number - 1) if number else 1
+
+    return {"add": add, "read": lambda: count, "fall": fall, "log": log, "make": lambda by: lambda: by * count}
+
+
+def add_to(number: int) -> Callable[[int], int]:
+    """Return a function that closes over its number."""
+
+    def add(x: int) -> int:
+        return number + x
+
+    return add
 
 
 class Colour(enum.Enum):

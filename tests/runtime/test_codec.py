@@ -40,6 +40,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from detrain.runtime import codes
 from detrain.runtime.codec import ABSENT, Decoder, Encoder
 from tests.runtime import state_values as kinds
 from tests.runtime.state_compare import difference
@@ -406,6 +407,58 @@ def test_closures_defaults_and_attributes_of_functions_are_state() -> None:
     assert before["seen"] == [1, 4, 11]
 
 
+def test_functions_that_the_loop_has_made_are_made_again() -> None:
+    made = kinds.make_functions(2)
+    made["add"](3)
+    encoded = encode({"made": [made, made["add"]], "there": kinds.add_to(5)}, baseline_of({}))
+    assert encoded.not_captured == []
+    world: World = {"made": None, "there": None}
+    assert restore(encoded, world, baseline_of(world)) == []
+    again, add = world["made"]
+    assert again["add"] is add is not made["add"]
+    assert [made["add"](1), made["add"](2), made["read"](), made["fall"](4)] == [6, 8, 8, 24]
+    assert [again["add"](1), again["add"](2), again["read"](), again["fall"](4)] == [6, 8, 8, 24]
+    assert again["log"] == made["log"] == [3, 1, 2]
+    assert (add.__doc__, add.__qualname__, add.__annotations__) == (
+        "Add, and tell.",
+        made["add"].__qualname__,
+        {"step": "int", "return": "int"},
+    )
+    assert world["there"](1) == 6
+
+
+def test_functions_that_the_loop_has_made_share_variables_with_those_that_are_there() -> None:
+    after, before = kinds.make_functions(2), kinds.make_functions(2)
+    baseline = baseline_of(after)
+    after["double"] = after["make"](2)
+    after["add"](3)
+    encoded = encode({"double": after["double"], **after}, baseline)  # the new one comes first
+    assert restore(encoded, before, baseline_of(before)) == []
+    for world in (after, before):
+        assert world["double"]() == 10
+        world["add"](1)
+        assert world["double"]() == 12
+
+
+def test_a_function_is_not_made_from_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode({"made": [kinds.add_to(5)]}, baseline_of({}))
+    monkeypatch.setattr(codes, "_indices", {kinds.__name__: {}})
+    world: World = {"made": None}
+    assert restore(encoded, world, baseline_of(world))[0].startswith(
+        "made[0]: the source of 'tests.runtime.state_values' has no function"
+    )
+
+
+def test_annotations_that_are_no_classes_are_named() -> None:
+    function = kinds.add_to(5)
+    function.__annotations__["x"] = list[int]
+    encoded = encode({"made": function}, baseline_of({}))
+    assert encoded.not_captured == ["made.__annotations__['x'] (types.GenericAlias)"]
+    world: World = {"made": None}
+    assert restore(encoded, world, baseline_of(world)) == []
+    assert world["made"].__annotations__ == {"return": "int"}
+
+
 def test_functions_that_are_alike_by_name_are_told_apart() -> None:
     def make() -> World:
         names = [lambda: 1, lambda: 2]
@@ -724,7 +777,7 @@ OPAQUE: dict[str, Callable[[], object]] = {
     "iterator": lambda: iter({1: 2}),
     "memory": lambda: memoryview(b"ab"),
     "local class": type("Local", (threading.Thread,), {}),
-    "function": lambda: make_functions()["add"],
+    "function": lambda: types.FunctionType(compile("lambda: 0", "a.py", "eval").co_consts[0], globals()),
     "scalar array of objects": lambda: np.array(None, object),
 }
 
