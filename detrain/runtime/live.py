@@ -112,6 +112,9 @@ class LiveEncoder(Encoder):
     def _address(self, _number: int, _value: object, _path: str) -> None:
         return None
 
+    def _is_of_loop(self, _value: object) -> bool:
+        return False
+
     def _encode_array(self, kind: str, _value: object, array: Array, path: str) -> list[Item]:
         if kind == "tensor":
             return ["constant"]

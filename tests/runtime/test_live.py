@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from detrain.runtime.codec import ABSENT, Baseline
 from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
 from tests.runtime.state_compare import difference
-from tests.runtime.state_values import NO_FRAMEWORK, Recipe, World, baseline_of, recipes
+from tests.runtime.state_values import NO_FRAMEWORK, Recipe, World, baseline_of, make_functions, recipes
 
 
 def hold(world: World, baseline: Baseline | None = None) -> Live:
@@ -244,3 +244,14 @@ def test_methods_and_members_are_what_they_were() -> None:
     assert {"gone", "left", "more"}.isdisjoint(vars(Agent))
     assert {name: vars(Agent)[name] for name in ("act", "still", "free")} == {n: methods[n] for n in ("act", "still", "free")}
     assert (kind().act(), kind.free(), Mode.FAST.hits) == (2, 2, [1])
+
+
+def test_functions_of_the_loop_stay_the_very_functions() -> None:
+    made = make_functions(2)
+    live = hold({"made": made}, Baseline())
+    made["add"](3)
+    world, missing = put_back(live, Baseline())
+
+    assert not missing
+    assert world["made"] is made
+    assert (made["read"](), made["log"]) == (2, [])
