@@ -116,6 +116,9 @@ class Framework(Protocol):
     def set_counters(self, counters: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
         """Set what `counters` returned; loaders are set to their positions, those without one drawn from as often again."""
 
+    def build_made(self) -> None:
+        """Build what the first run had built by what the loop had made, once that is there again."""
+
     def to_array(self, value: object) -> Array | None:
         """Return a tensor's or variable's value, or None for anything else."""
 

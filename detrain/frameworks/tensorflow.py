@@ -273,6 +273,10 @@ class TensorFlow:
         if state.get("step") is not None:
             summary_ops_v2.set_step(state["step"])
 
+    def build_made(self) -> None:
+        """Build what the first run had built by functions that the loop had made, once these are there again."""
+        self._builder.build_made()
+
     def to_array(self, value: object) -> Array | None:
         """Return the value of an eager tensor, a variable, or the parts of a sparse, ragged or distributed one; else None.
 

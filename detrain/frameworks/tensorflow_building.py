@@ -29,7 +29,7 @@ from detrain.frameworks.tensorflow_form import form
 from detrain.frameworks.tensorflow_reads import Reads
 from detrain.runtime import report
 from detrain.runtime.digest import digest_bytes
-from detrain.runtime.frames import names_of
+from detrain.runtime.frames import has_user_code, names_of
 from detrain.runtime.kinds import has_contents
 from detrain.runtime.naming import is_user_class
 
@@ -68,6 +68,8 @@ class Builder:
         """Of the functions that are compiled for each object with a method: what the object held when they were made."""
         self._held_before: dict[str, dict[str, str]] = {}
         """The same, by the keys of the functions that the run had before it was resumed."""
+        self._waiting: list[Unit] = []
+        """What owners had built which were not there when all else was built ahead."""
         self._of_datasets: set[str] = set()
         """Keys of the functions that sets of tf.data call."""
         self.is_in_loop = False
@@ -102,27 +104,44 @@ class Builder:
         self._building.is_ahead = True
         self._held_before |= {unit.owner: unit.held for unit in units}
         left: list[str] = []
+        self._waiting = []
         for unit in units:
             if self._building.is_built(unit):
                 continue
             owner = self._find(unit.owner)
+            if owner is None:
+                self._waiting.append(unit)
             # A layer that was built by itself after the model that it is in: that model must not find it built.
             is_within_left = isinstance(owner, self._layer_types) and any(unit.owner.startswith(f"{each}/") for each in left)
-            if unit.call is None or owner is None or is_within_left:
+            if owner is None or is_within_left or not self._is_built_ahead(owner, unit):
                 left.append(unit.owner)
-                continue
-            try:
-                self._build(owner, json.loads(unit.call))
-            except DetrainError:
-                raise
-            except NotThereError:  # of something that is built when it is needed, and so is this
-                left.append(unit.owner)
-            except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
-                left.append(unit.owner)
-                if not unit.has_failed:
-                    why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-                    report.warn(f"cannot build {unit.owner!r} ahead ({why}); it is built when needed")
         self._building.is_ahead = False
+
+    def build_made(self) -> None:
+        """Build what was built by functions that the loop had made and that have been made again: in order, and once the program
+        is as it was, for these may be called in another order than they first were."""
+        for unit in self._waiting:
+            owner = self._births.find(unit.owner)
+            if owner is not None and not self._building.is_built(unit):
+                self._is_built_ahead(owner, unit)
+        self._waiting = []
+
+    def _is_built_ahead(self, owner: object, unit: Unit) -> bool:
+        """Build a unit; return whether it could be done."""
+        if unit.call is None:
+            return False
+        try:
+            self._build(owner, json.loads(unit.call))
+        except DetrainError:
+            raise
+        except NotThereError:  # of something that is built when it is needed, and so is this
+            return False
+        except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
+            if not unit.has_failed:
+                why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+                report.warn(f"cannot build {unit.owner!r} ahead ({why}); it is built when needed")
+            return False
+        return True
 
     def watch_keras(self) -> None:
         """Watch Keras's layers and optimizers."""
@@ -292,7 +311,7 @@ class Builder:
                 self._of_datasets.add(key)
                 weakref.finalize(function, self._of_datasets.discard, key).atexit = False
             original(function, python_function, *args, **kwargs)
-            if self.is_in_loop and isinstance(python_function, MethodType):
+            if self.is_in_loop and (isinstance(python_function, MethodType) or has_user_code(python_function)):
                 self._options[function] = (args, kwargs)
 
         @functools.wraps(original_graph)

@@ -756,6 +756,8 @@ class Session:
         is_last = len(self._stations) == 1
         if is_last and missing:
             report.warn(f"going on without what was named as not captured: {', '.join(missing[:8])}")
+        for framework in self.frameworks:
+            framework.build_made()
         self._files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self.streams.write(snapshot.rng)
         if self._notes_all_streams:

@@ -1512,6 +1512,55 @@ def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Pa
     assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
 
 
+COMPILES_FUNCTIONS = """
+import os, signal
+import keras, tensorflow as tf
+class Trainer:
+    def __init__(self):
+        self.scale, self.optimizer, self.steps = tf.Variable(tf.ones([3])), keras.optimizers.Adam(0.1), {}
+        self.model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
+        self.model(tf.zeros([1, 3]))
+    def step_for(self, level):
+        if level not in self.steps:
+            @tf.function(input_signature=[tf.TensorSpec([None, 3])], reduce_retracing=True)
+            def step(x):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((self.model(x * self.scale, training=True) - tf.random.normal([])) ** 2) * level
+                variables = [self.scale, *self.model.trainable_variables]
+                self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+                return loss
+            self.steps[level] = step
+        return self.steps[level]
+trainer, data = Trainer(), tf.data.Dataset.from_tensor_slices(tf.random.normal([30, 3])).shuffle(30).batch(6)
+measure = tf.function(lambda x: tf.reduce_sum(x))
+for epoch in range(4):
+    if epoch == 1:
+        measure = tf.function(lambda x: tf.reduce_sum(x * trainer.scale))
+    for turn, x in enumerate(data):
+        trainer.optimizer.learning_rate = 0.1 / (epoch + 1)
+        loss = trainer.step_for(1.0 if turn % 2 else 0.5 * (epoch // 2 + 1))(x)
+        if os.environ.get("DIE_AT") == f"{epoch}:{turn}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, float(loss), float(measure(x)), list(trainer.steps), flush=True)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_functions_that_the_loop_compiles_come_back(server: Server, tmp_path: Path, every: str) -> None:
+    """They were named, and a resumed run had none, or the one of before the loop; after epoch 1 the second one is called first."""
+    (tmp_path / "program.py").write_text(COMPILES_FUNCTIONS)
+    whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    killed = server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
+    assert killed.status == -9
+    assert "not captured" not in killed.err
+
+    run = server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert "resuming" in run.err
+    assert run.out.splitlines() == whole.out.splitlines()[2:]
+
+
 CHOOSES = """
 import collections, functools, os, signal
 import keras, tensorflow as tf
