@@ -9,10 +9,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from detrain.runtime.graph import ABSENT
-from detrain.runtime.naming import static_name
+from detrain.runtime.naming import names_of_function, static_name
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Baseline:
     _sets: dict[int, frozenset[int]] = field(default_factory=dict)
     _positions: dict[int, object] = field(default_factory=dict)
     _names: dict[int, frozenset[str]] = field(default_factory=dict)
+    _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = field(default_factory=dict)
     _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = field(default_factory=dict)
 
     def add(self, value: object, path: str = "") -> None:
@@ -100,6 +102,16 @@ class Baseline:
     def names(self, value: object) -> frozenset[str]:
         """Return the names under which an object that was there held what is state."""
         return self._names.get(id(value), frozenset()) if self.has(value) else frozenset()
+
+    def add_function(self, function: FunctionType) -> None:
+        """Note what a function does, and what it is called."""
+        self._functions[id(function)] = weakref.ref(function), function.__code__, names_of_function(function)
+
+    def is_other(self, function: FunctionType) -> bool:
+        """Return whether a function that was there does something else now, or is called otherwise."""
+        known, code, names = self._functions.get(id(function), (None, None, None))
+        is_known = known is not None and known() is function
+        return is_known and (code is not function.__code__ or names != names_of_function(function))
 
     def add_methods(self, cls: type, methods: dict[str, object]) -> None:
         """Note the methods of a class."""

@@ -51,6 +51,8 @@ from detrain.runtime.tables import KINDS, MOMENTS, become, make_moment, make_tab
 _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
 """Kinds of keys that stay where they lie in a dictionary: an object of the program may have another hash now."""
 
+_NO_SOURCE: Final = "the source of {0!r} has no function {1!r} that does what this one did"
+
 
 class Decoder(Leaves):
     """Puts a graph back. Objects that the process has are filled in place, so that others who hold them see it."""
@@ -416,7 +418,10 @@ class Decoder(Leaves):
             return ABSENT
         self._made[number] = found
         if kind == "function" and has_user_code(found):
-            self._fill_function(found, state, path)
+            if len(state) > 4:  # it does something else than when the loop was entered
+                self._name_function(found, state[4][3], path)
+                self._set_code(found, state[4][:3], path)
+            self._fill_function(found, state[:4], path)
         elif kind == "class" and isinstance(found, type) and is_own_class(found):
             old = class_attributes(found)
             new = self._attributes(state[0], old, path)
@@ -479,18 +484,28 @@ class Decoder(Leaves):
             if isinstance(found, types.FunctionType):
                 self._cells.update(zip([item[0] for item in node[3]], found.__closure__ or (), strict=False))
 
+    def _name_function(self, function: types.FunctionType, names: list[Item], path: str) -> None:
+        for name, item in zip(NAMES, names, strict=True):
+            setattr(function, name, self.decode(item, ABSENT, f"{path}.{name}"))
+
+    def _set_code(self, function: types.FunctionType, key: list[str], path: str) -> None:
+        source = codes.find(*key)
+        if source is None or len(source.code.co_freevars) != len(function.__code__.co_freevars):
+            self._miss(path, _NO_SOURCE.format(*key))
+        else:
+            function.__code__ = source.code
+
     def _decode_defined(self, number: int, node: list[Item], path: str) -> object:
         """Make a function again that the loop had made: its code is that of the program's own source."""
         _kind, module_name, qualified, digest, names, annotations, *state = node
         source = codes.find(module_name, qualified, digest)
         if source is None or len(source.code.co_freevars) != len(state[0]):
-            self._miss(path, f"the source of {module_name!r} has no function {qualified!r} that does what this one did")
+            self._miss(path, _NO_SOURCE.format(module_name, qualified))
             return ABSENT
         cells = [self._cells.setdefault(item[0], types.CellType()) for item in state[0]]
         function = types.FunctionType(source.code, vars(sys.modules[module_name]), closure=tuple(cells))
         self._made[number] = function
-        for name, item in zip(NAMES, names, strict=True):
-            setattr(function, name, self.decode(item, ABSENT, f"{path}.{name}"))
+        self._name_function(function, names, path)
         said = {name: self.decode(item, ABSENT, path) for name, item in annotations}
         function.__annotations__ = {name: value for name, value in said.items() if value is not ABSENT}
         self._fill_function(function, state, path)

@@ -43,17 +43,18 @@ from detrain.runtime.kinds import (
 from detrain.runtime.library_state import is_data_object
 from detrain.runtime.memory import owner_of
 from detrain.runtime.naming import (
-    NAMES,
     STATIC,
     class_name,
     computes,
     container_base,
     find_method,
+    find_static,
     find_type,
     is_bound,
     is_findable,
     is_own_class,
     is_user_class,
+    names_of_function,
     own_attributes,
     slots_of,
     static_name,
@@ -348,25 +349,39 @@ class Encoder(Leaves):
         """Return whether the loop has made a function or class."""
         if self._collects:
             return False
-        return self._baseline.is_of_loop(value) if is_findable(value) else not self._baseline.has(value)
+        if not is_findable(value):
+            return not self._baseline.has(value)
+        return self._baseline.is_of_loop(value) or self._is_put_into_class(value)
+
+    def _is_put_into_class(self, value: Any) -> bool:
+        """Return whether the loop has put a function or class into a class, under a name that says it is from there."""
+        owner_name, _, name = static_name(value).rpartition(".")
+        owner = find_static(owner_name)
+        methods = self._baseline.methods(owner) if isinstance(owner, type) else None
+        held = None if methods is None else methods.get(name)
+        return methods is not None and held is not value and value not in functions_in(held)
 
     def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:
         """A function stays as it is, and one that the loop has made is made again from the program's source; what its closure, its
         defaults and its attributes hold is state."""
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
-        source = codes.source(value) if self._is_of_loop(value) else None
-        if source is None or not self._are_known(cells, source):
-            kind: list[Item] = ["function", static_name(value), self._address(number, value, path)]
-        else:
-            names = [self.encode(getattr(value, name), f"{path}.{name}") for name in NAMES]
-            kind = ["defined", *source.key, names, self._encode_annotations(value, path)]
-        return [
-            *kind,
+        is_new, is_other = self._is_of_loop(value), self._baseline.is_other(value)
+        if self._collects:
+            self._baseline.add_function(value)
+        source = codes.source(value) if is_new or is_other else None
+        names = [self.encode(name, path) for name in names_of_function(value)] if is_new or is_other else []
+        state = [
             [self.encode(cell, f"{path}.<{name}>") for name, cell in cells.items()],
             self.encode(value.__defaults__, f"{path}.__defaults__"),
             self.encode(value.__kwdefaults__, f"{path}.__kwdefaults__"),
             self._encode_pairs({name: item for name, item in vars(value).items() if name not in self._hooks.on_functions}, path),
         ]
+        if is_new and source is not None and self._are_known(cells, source):
+            return ["defined", *source.key, names, self._encode_annotations(value, path), *state]
+        node = ["function", static_name(value), self._address(number, value, path), *state]
+        if is_other and source is None:
+            return self._lose(number, path, "function: its code is not in the source")
+        return [*node, [*source.key, names]] if is_other and source is not None else node
 
     def _are_known(self, cells: Mapping[str, types.CellType], source: codes.Source) -> bool:
         """Return whether all who share the variables of a function that the loop has made are captured with it."""
@@ -408,7 +423,12 @@ class Encoder(Leaves):
             self._baseline.add_methods(value, methods)
         before = known or methods
         changed = {
-            name: item for name, item in methods.items() if self._collects or before.get(name) is not item or may_hold_state(item)
+            name: item
+            for name, item in methods.items()
+            if self._collects
+            or before.get(name) is not item
+            or may_hold_state(item)
+            or any(map(self._baseline.is_other, functions_in(item)))
         }
         gone = [name for name in before if name not in methods]
         return [

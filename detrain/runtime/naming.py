@@ -211,6 +211,11 @@ def find_namedtuple(name: str) -> Any:
     return found if class_name(found) == name else None
 
 
+def names_of_function(function: types.FunctionType) -> list[object]:
+    """Return what a function is called by, and said to be: the attributes `NAMES`."""
+    return [function.__name__, function.__qualname__, function.__module__, function.__doc__]
+
+
 def find_type(name: str) -> type | None:
     """Return a class of any imported module, to be held as what an argument is said to be: nothing calls it."""
     module_name, _, qualified = name.partition(":")

@@ -540,6 +540,67 @@ def test_functions_that_the_loop_makes(every: str, tmp_path: Path, detrain: Run)
     assert last.out == whole.out[-len(last.out) :]
 
 
+CHANGES_FUNCTIONS = (
+    PRELUDE
+    + """
+import functools
+
+class Sampler:
+    turns = 0
+    def weight(self, step):
+        return 1.0 + step
+    def bias(self):
+        return 0.0
+    @staticmethod
+    def unit():
+        return 1.0
+
+def augment(x):
+    return x
+
+def noisy(x):
+    return x + 0.1
+
+def scale(step):
+    return 1.0
+
+def halved(self):
+    return 0.5
+
+sampler, optimizer = Sampler(), Optimizer(np.ones(3))
+for epoch in range(4):
+    if epoch == 1:
+        def patched(self, step):
+            self.turns += 1
+            return 0.25 * step + self.turns
+        Sampler.weight = functools.update_wrapper(patched, Sampler.weight)
+        Sampler.bias.__code__ = halved.__code__
+        Sampler.unit.__code__ = (lambda: 2.0).__code__
+        augment.__code__ = noisy.__code__
+        scale.__name__, scale.__doc__ = "scale_v2", "Again."
+    for step in range(5):
+        x = augment(np.random.normal(size=3)) * sampler.weight(step) + sampler.bias() * Sampler.unit()
+        optimizer.apply_gradients(x * scale(step))
+        die(f"{epoch}:{step}")
+    print(epoch, x, scale.__name__, scale.__doc__, sampler.turns, sampler.unit(), flush=True)
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_functions_that_the_loop_changes(every: str, tmp_path: Path, detrain: Run) -> None:
+    """What was there was taken for them, in silence."""
+    (tmp_path / "program.py").write_text(CHANGES_FUNCTIONS)
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
+    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (whole.status, last.status) == (0, 0), last.err
+    assert "resuming" in last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
 OF_OPEN_CALLS = (
     PRELUDE
     + """
