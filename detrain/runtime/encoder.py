@@ -204,7 +204,7 @@ class Encoder(Leaves):
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
         if computes(value):
             return ["static", static_name(value), None]
-        if cls is types.FunctionType and has_user_code(value):
+        if cls is types.FunctionType and (has_user_code(value) or self._baseline.is_other(value)):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):
             return self._encode_class(number, value, path)

@@ -601,6 +601,45 @@ def test_functions_that_the_loop_changes(every: str, tmp_path: Path, detrain: Ru
     assert last.out == whole.out[-len(last.out) :]
 
 
+PASSES = (
+    PRELUDE
+    + """
+def make_pass(optimizer, factor):
+    def one_pass(epoch):
+        for step in range(5):
+            optimizer.apply_gradients(np.random.normal(size=3) * factor)
+            die(f"{epoch}:{step}")
+    return one_pass
+"""
+)
+MAKES_PASSES = """
+optimizer = Optimizer(np.ones(3))
+one_pass = make_pass(optimizer, 1.0)
+for epoch in range(4):
+    if epoch == 1:
+        one_pass = make_pass(optimizer, 0.5)
+    one_pass(epoch)
+    print(epoch, optimizer.weights, flush=True)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_a_function_with_the_batch_loop_that_the_loop_makes(every: str, is_apart: bool, tmp_path: Path, detrain: Run) -> None:
+    """Its code has probes, which the source on the disk has not."""
+    (tmp_path / "passes.py").write_text(PASSES)
+    (tmp_path / "program.py").write_text(("from passes import *\n" if is_apart else PASSES) + MAKES_PASSES)
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
+    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (whole.status, last.status) == (0, 0), last.err
+    assert "resuming" in last.err
+    assert "not captured" not in last.err
+    assert last.out == whole.out[-len(last.out) :]
+
+
 OF_OPEN_CALLS = (
     PRELUDE
     + """
@@ -1004,6 +1043,26 @@ def test_an_epoch_loop_goes_on_after_another_one_inside_it(place: str, every: st
     assert (whole.status, killed.status, again.status) == (0, 0 if place == "end" else -9, 0), again.err
     assert again.out == whole.out
     assert "resuming" in again.err
+
+
+def test_code_that_is_not_in_the_source_is_named(tmp_path: Path, detrain: Run) -> None:
+    program = """
+def scale(x):
+    return x
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    if epoch == 1:
+        scale.__code__ = eval("lambda x: 2 * x").__code__
+    for batch in range(4):
+        die(f"{epoch}:{batch}")
+        optimizer.apply_gradients(scale(np.full(3, random.random())))
+"""
+    (tmp_path / "program.py").write_text(PRELUDE + program)
+
+    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
+
+    assert died.status == -9, died.err
+    assert "will not have them as they are now: scale (function: its code is not in the source)" in died.err
 
 
 def test_a_function_that_a_body_defines_comes_back(tmp_path: Path, detrain: Run) -> None:
