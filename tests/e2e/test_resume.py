@@ -1059,7 +1059,7 @@ for epoch in range(3):
 """
     (tmp_path / "program.py").write_text(PRELUDE + program)
 
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
+    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
 
     assert died.status == -9, died.err
     assert "will not have them as they are now: scale (function: its code is not in the source)" in died.err
