@@ -1626,11 +1626,14 @@ def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_pat
     whole = server.detrain("run", "--ckpt", "whole", "--every", "1b", "program.py", cwd=tmp_path)
     killed = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="1:2")
     run = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+    late = server.detrain("run", "--ckpt", "late", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="2:1")
+    last = server.detrain("run", "--ckpt", "late", "--every", "1b", "program.py", cwd=tmp_path)
 
-    assert (whole.status, killed.status, run.status) == (0, -9, 0), run.err
+    assert (whole.status, killed.status, run.status, late.status, last.status) == (0, -9, 0, -9, 0), run.err + last.err
     assert run.out.splitlines() == whole.out.splitlines()[10:]
-    assert "net.fast" not in killed.err
-    assert "net.fast (tensorflow" in whole.err  # that of a function without a name cannot be made again
+    rest = [line.replace(" 3 2 (", " 2 2 (") for line in whole.out.splitlines()[14:]]  # net.data is named, and as it was
+    assert last.out.splitlines() == rest  # with the compiled function that has no name
+    assert "net.fast" not in whole.err
     assert "net.data (tensorflow" in whole.err
     assert "net.loss (keras" in whole.err
 
