@@ -100,6 +100,7 @@ def test_a_fault_that_changes_nothing_is_masked_to_the_programs_end(tmp_path: Pa
     assert [record["outcome"] for record in records] == ["masked", "masked"]
 
 
+@pytest.mark.slow
 def test_faults_are_drawn_where_a_program_trains_though_its_first_batches_only_fill_a_buffer(tmp_path: Path) -> None:
     source = (Path(__file__).parents[1] / "programs" / "dqn_replay.py").read_text()
     (tmp_path / "program.py").write_text(source)

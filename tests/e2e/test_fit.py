@@ -308,23 +308,31 @@ SLOW = {
 """What `tests/programs` or others here have a like of, or what takes longest."""
 
 
+DEATHS = {"1": ("9", "17"), "2b": ("9", "18")}
+"""Batches of the whole run after which it is killed, by how often it saves: each resumed run counts on."""
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [], id=name) for name in PROGRAMS]
+    ("name", "every"),
+    [
+        pytest.param(name, every, marks=[pytest.mark.slow] if name in SLOW or (number + turn) % 2 else [], id=f"{name}, {every}")
+        for number, name in enumerate(PROGRAMS)
+        for turn, every in enumerate(DEATHS)
+    ],
 )
-def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path: Path) -> None:
+def test_killed_at_a_cut_resumes_to_the_bit(name: str, every: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + PROGRAMS[name])
     whole = server.detrain("run", "--bare", program, cwd=_folder(tmp_path / "whole"))
     assert whole.status == 0, whole.err
 
-    for every, deaths in (("1", ("9", "17")), ("2b", ("9", "18"))):  # batches of the whole run: each resumed one counts on
-        folder = _folder(tmp_path / every)
-        for death in (*deaths, ""):
-            last = server.detrain("run", "--every", every, program, cwd=folder, DIE_AT=death)
-        assert last.status == 0, last.err
-        assert last.last_line() == whole.last_line()
-        assert last.out == whole.out[-len(last.out) :]
-        assert "not captured" not in last.err
+    folder = _folder(tmp_path / "killed")
+    for death in (*DEATHS[every], ""):
+        last = server.detrain("run", "--every", every, program, cwd=folder, DIE_AT=death)
+    assert last.status == 0, last.err
+    assert last.last_line() == whole.last_line()
+    assert last.out == whole.out[-len(last.out) :]
+    assert "not captured" not in last.err
 
 
 def _folder(path: Path) -> Path:
