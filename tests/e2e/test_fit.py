@@ -308,7 +308,7 @@ SLOW = {
 """What `tests/programs` or others here have a like of, or what takes longest."""
 
 
-DEATHS = {"1": ("9", "17"), "2b": ("9", "18")}
+DEATHS = {"2b": ("9", "18"), "1": ("9", "17")}
 """Batches of the whole run after which it is killed, by how often it saves: each resumed run counts on."""
 
 
