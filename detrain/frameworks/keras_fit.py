@@ -14,6 +14,7 @@ import contextlib
 import functools
 import inspect
 import os
+import random
 import sys
 import textwrap
 import weakref
@@ -78,8 +79,11 @@ class Probes(Protocol):
     def note_all_streams(self) -> None:
         """Have the random streams at all batches of this phase recorded: its loader can only be replayed from its start."""
 
-    def set_streams(self, epoch: int, batch: int) -> None:
-        """Set the random streams to where they were when a batch of this phase was about to be fetched."""
+    def epoch(self) -> int:
+        """Return the epoch that is running, -1 before the first."""
+
+    def load_again(self, epoch: int, batch: int, load: Callable[[], None]) -> None:
+        """Have a batch of this phase loaded by the random streams that it was loaded by, and compared with it."""
 
     def begin_fetch(self) -> None:
         """Have the random streams recorded as they are now, behind callbacks: Python is about to fetch the batch."""
@@ -101,6 +105,10 @@ class Fit:
         self._judged: Any = None
         """What the loader's pipeline was before our stage came behind it; None if it is no such pipeline."""
         self._iterator: weakref.ref[Any] | None = None
+        """What the last step was done with."""
+        self._passes: list[list[list[int]]] = []
+        """What has been drawn from the iterator of each pass over the data: [first epoch, epochs, steps in each]. Of data that are
+        made anew by each iterator, the last pass counts alone."""
         self._turn = 0
         """Steps done in the epoch that is running."""
         self._target: tuple[int, Callable[[Any], None]] | None = None
@@ -120,6 +128,7 @@ class Fit:
         for adapter in (generator_data_adapter.GeneratorDataAdapter, py_dataset_adapter.PyDatasetAdapter):
             _fetch_in_turn(adapter)
         _start_no_workers(py_dataset_adapter.PyDatasetAdapter)
+        _note_order(py_dataset_adapter.PyDatasetAdapter)
         if self._probes is None:
             return
         probes = self._probes
@@ -162,14 +171,14 @@ class Fit:
         self._has_fetched = False
         self._names = names_of(sys._getframe(1))
         self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
-        self._judged, self._iterator, self._turn, self._target = None, None, 0, None
+        self._judged, self._iterator, self._passes, self._turn, self._target = None, None, [], 0, None
         before = _digest([self._names.get(name) for name in _VALIDATION])
         self._validates_on = before, before
         if isinstance(steps._distributed_dataset, tf.data.Dataset):
             self._judged = steps._distributed_dataset
             _allow_permutation(steps.data_adapter, self._judged)
             steps._distributed_dataset = self._digesting(self._judged)
-        if _is_replayed(steps):
+        if _is_generator(steps) or (self._runs_python and steps.steps_per_epoch is not None):
             assert self._probes is not None
             self._probes.note_all_streams()
         return epochs
@@ -179,7 +188,7 @@ class Fit:
         self._turn, passed = 0, 0
         for step in steps:
             self._has_fetched = True
-            self._iterator = weakref.ref(step[2])
+            self._note_turn(steps, step[2])
             if self._target is not None:  # the iterator was made as in the first run; what it gave there need not be fetched
                 (passed, set_to), self._target = self._target, None
                 set_to(step[2])
@@ -187,6 +196,20 @@ class Fit:
             if self._turn > passed:
                 yield step
         self._turn = 0
+
+    def _note_turn(self, steps: Any, iterator: Any) -> None:
+        """A step of the epoch that is running is about to be done with an iterator, which may have been drawn from before."""
+        assert self._probes is not None
+        if self._iterator is None or self._iterator() is not iterator:
+            self._iterator = weakref.ref(iterator)
+            self._passes = [*self._passes, []] if _is_generator(steps) else [[]]
+        runs, epoch = self._passes[-1], self._probes.epoch()
+        if runs and runs[-1][0] == epoch:
+            runs[-1][2] += 1
+            return
+        if len(runs) > 1 and runs[-2][2] == runs[-1][2] and sum(runs[-2][:2]) == runs[-1][0]:
+            runs[-2][1] += runs.pop()[1]
+        runs.append([epoch, 1, 1])
 
     def begin_step(self) -> None:
         """The step is about to fetch its batch."""
@@ -210,7 +233,13 @@ class Fit:
 
     def pull(self, iterator: Iterator[Any]) -> None:
         """Fetch what a step would have fetched, without the step."""
-        _pull(iterator, self._running().steps_per_execution)
+        for _ in range(self._running().steps_per_execution):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            if isinstance(iterator, DistributedIteratorBase):
+                self._note(batch, is_whole=False)
 
     def refetch(self, item: object, fetched: Sequence[list[np.ndarray[Any, Any]]]) -> object | None:
         """Return a step of the running `fit` that fetches these batches again, or None if that would not be the same."""
@@ -246,6 +275,8 @@ class Fit:
             "has_iterator": _lives_on(steps),
             "has_validated": getattr(self._names.get("self"), "_eval_epoch_iterator", None) is not None,
             "seeds": getattr(steps._current_iterator, "detrain_given", {}),
+            "passes": self._passes,
+            "order": _order_of(steps) if not self._turn and _lives_on(steps) and steps._steps_seen else None,
             "turn": self._turn,
             "validates_on": self._validates_on[1],
         }
@@ -256,9 +287,9 @@ class Fit:
         `read_with` is given the set and what reads the position, and notes what shuffled sets have given by then.
         """
         steps = None if self._steps is None else self._steps()
-        if steps is None or not (self._turn or _lives_on(steps)):
+        if steps is None or not (self._turn or (_lives_on(steps) and steps._steps_seen)):
             return None
-        iterator = self._iterator() if self._iterator is not None else steps._current_iterator
+        iterator = self._iterator() if self._turn and self._iterator is not None else steps._current_iterator
         if self._judged is None or iterator is None:
             raise NoPosition("fit() trains on a distributed set")
         read = functools.partial(read_position, iterator, self._judged, is_forced=is_forced, is_judged=True)
@@ -295,15 +326,28 @@ class Fit:
         if state["has_validated"]:
             self._make_validation()
         steps._num_batches, steps._steps_seen = state["num_batches"], state["steps_seen"]
-        if state["has_iterator"]:
-            set_seeds(state["seeds"])
-            steps._current_iterator = iter(steps._distributed_dataset)
-            if position is None:
-                self._replay(steps, steps._current_iterator, state["steps_seen"])
-            else:
+        self._passes = state["passes"]
+        is_drawn = state["has_iterator"] and state["steps_seen"] > 0
+        if _is_generator(steps):
+            for number, runs in enumerate(self._passes, 1):
+                iterator = iter(steps._distributed_dataset)
+                self._replay(runs, iterator)
+                if is_drawn and number == len(self._passes):
+                    steps._current_iterator, self._iterator = iterator, weakref.ref(iterator)
+            if is_drawn:
+                return
+        if not state["has_iterator"]:
+            return
+        set_seeds(state["seeds"])
+        steps._current_iterator = iter(steps._distributed_dataset)
+        if is_drawn:
+            self._iterator = weakref.ref(steps._current_iterator)
+            if position is not None:
                 set_to(steps._current_iterator)
-        elif state["num_batches"] is not None and _is_generator(steps):
-            self._replay(steps, iter(steps._distributed_dataset), state["num_batches"])
+            elif state["order"] is not None:
+                steps.data_adapter.detrain_left = state["order"]
+            else:
+                self._replay(self._passes[-1], steps._current_iterator)
 
     def _make_validation(self) -> None:
         """Make the iterator over the validation set that `fit` makes once and keeps: making it may draw random numbers."""
@@ -323,13 +367,13 @@ class Fit:
         """Return whether an object is a generator whose position `restore` brings back."""
         return self._given is not None and self._given() is value
 
-    def _replay(self, steps: Any, iterator: Iterator[Any], count: int) -> None:
+    def _replay(self, runs: list[list[int]], iterator: Iterator[Any]) -> None:
+        """Draw from an iterator what the first run has drawn from it in a pass."""
         assert self._probes is not None
-        size = steps.steps_per_execution
-        an_epoch = -(-(steps.steps_per_epoch or count) // size)
-        for turn in range(-(-count // size)):
-            self._probes.set_streams(turn // an_epoch, turn % an_epoch)
-            _pull(iterator, size)
+        for first, epochs, turns in runs:
+            for epoch in range(first, first + epochs):
+                for turn in range(turns):
+                    self._probes.load_again(epoch, turn, functools.partial(self.pull, iterator))
 
     def _running(self) -> Any:
         assert self._steps is not None
@@ -402,14 +446,6 @@ def is_of_fit(frame: FrameType | None) -> bool:
     return False
 
 
-def _pull(iterator: Iterator[Any], count: int) -> None:
-    for _ in range(count):
-        try:
-            next(iterator)
-        except StopIteration:
-            return
-
-
 def _lives_on(steps: Any) -> bool:
     """Return whether an iterator is kept from epoch to epoch."""
     return steps._current_iterator is not None and steps.steps_per_epoch is not None
@@ -427,10 +463,32 @@ def _is_generator(steps: Any) -> bool:
     return type(steps.data_adapter).__name__ == "GeneratorDataAdapter"
 
 
-def _is_replayed(steps: Any) -> bool:
-    """Return whether a loader lives across epochs and runs Python, which may draw random numbers."""
-    is_python = _is_generator(steps) or type(steps.data_adapter).__name__ == "PyDatasetAdapter"
-    return is_python and (steps.steps_per_epoch is not None or _is_generator(steps))
+def _order_of(steps: Any) -> list[int] | None:
+    """Return what the iterator over a PyDataset that is running is to give: numbers of batches, the next one first.
+
+    None for other data, and for a PyDataset that has no end.
+    """
+    order: list[int] | None = getattr(steps.data_adapter, "detrain_order", None)
+    if order is None or not isinstance(steps._distributed_dataset, tf.data.Dataset):
+        return None
+    return order[steps.data_adapter.detrain_given :]
+
+
+def _note_order(adapter: Any) -> None:
+    """Have a PyDataset's batches given by an order that is known, and can be set: to come back to a batch runs no other."""
+
+    def finite(self: Any) -> Iterator[Any]:
+        order = self.__dict__.pop("detrain_left", None)
+        if order is None:
+            order = list(range(self.py_dataset.num_batches))
+            if self.shuffle:
+                random.shuffle(order)
+        self.detrain_order, self.detrain_given = order, 0
+        for number in order:
+            self.detrain_given += 1
+            yield self._standardize_batch(self.py_dataset[number])
+
+    adapter._finite_generator = finite
 
 
 def _fetch_in_turn(adapter: Any) -> None:

@@ -22,7 +22,7 @@ from detrain.frameworks.births import Births
 from detrain.frameworks.tensorflow_hold import Pulls, runs_python
 from detrain.frameworks.tensorflow_positions import NoPosition, can_be_drawn_again, read_position, refusal, set_position, stages
 from detrain.runtime.config import Mode
-from detrain.runtime.digest import Array
+from detrain.runtime.digest import Array, digest_value
 from detrain.runtime.pulls import Elements
 
 ITERATORS: Final = ("tensorflow.iterator", "tensorflow.numpy_iterator")
@@ -72,6 +72,7 @@ class Datasets:
             "caches": {key: start for key, cached, cache in self._alive_caches() if (start := cache.start_of(cached)) is not None},
             "seeds": {key: self._with_positions.get(key, seeds.given) for key, seeds in self._alive_seeds()},
             "iterators": {key: iterator.detrain_pulled for key, iterator in self._alive()},
+            "last": {key: _digest(last) for key, iterator in self._alive() if (last := iterator.detrain_last) is not None},
             "uncounted": [key for key, iterator in self._alive() if iterator.detrain_is_traced],
         }
 
@@ -120,6 +121,7 @@ class Datasets:
                 "draw its batches in the Python loop, or make it in the epoch that draws from it, and start anew with --fresh",
             )
         behind: dict[int, list[tuple[Any, int]]] = {}
+        drawn_again = []
         for key, pulled in state["iterators"].items():
             iterator = alive.get(key)
             if iterator is not None and key in positions and (mode != "forward" or key in state["uncounted"]):
@@ -128,9 +130,12 @@ class Datasets:
                 iterator.detrain_pulled = pulled
             elif iterator is not None:
                 behind.setdefault(id(getattr(iterator, "detrain_source", iterator)), []).append((iterator, pulled))
+                drawn_again.append((key, iterator))
         with self._elements.again() if self._elements is not None else contextlib.nullcontext():
             for together in behind.values():
                 _draw_again(together)
+        for key, iterator in drawn_again:
+            _require_same(key, iterator, state)
         for key, cached, cache in self._alive_caches():
             if key in state["caches"] and not cache.is_filled(cached):
                 self.set_seeds(state["caches"][key])
@@ -176,6 +181,7 @@ class Datasets:
                 iterator.detrain_pulled = state["iterators"][key]
             else:
                 _draw_again([(iterator, state["iterators"][key])])
+                _require_same(key, iterator, state)
             self._settle_seeds()
         if not self.is_counted(iterator):
             return None
@@ -335,7 +341,7 @@ class Datasets:
             if dataset is not None and context.executing_eagerly():
                 begin(iterator, dataset)
             original_iterator(iterator, dataset, *args, **kwargs)
-            iterator.detrain_pulled, iterator.detrain_is_traced = 0, False
+            iterator.detrain_pulled, iterator.detrain_is_traced, iterator.detrain_last = 0, False, None
             if not is_of_fit:  # whose batches are kept by their steps
                 iterators.add(iterator)
             if dataset is not None and context.executing_eagerly():
@@ -409,6 +415,8 @@ def _watch_elements(pulls: Pulls, elements: Elements | None, births: Births, fai
             iterator.detrain_is_traced = True
             return value
         iterator.detrain_pulled += 1
+        if getattr(iterator, "detrain_made_at", None) not in (None, births.moment()) and _is_drawn_again(iterator):
+            iterator.detrain_last = value
         if elements is not None and getattr(iterator, "detrain_made_at", None) not in (None, births.moment()):
             try:
                 elements.note(value)
@@ -450,7 +458,32 @@ def _draw_again(behind: Sequence[tuple[Any, int]]) -> None:
     """Draw from the iterators of one source until each has given so many, in turn: it waits until each device takes its part."""
     while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
         for iterator in waiting:
-            next(iterator)
+            iterator.detrain_last = next(iterator)
+
+
+def _is_drawn_again(iterator: Any) -> bool:
+    """Return whether a resumed run draws again what an iterator has given, as it has no position."""
+    if not hasattr(iterator, "detrain_is_drawn_again"):
+        iterator.detrain_is_drawn_again = refusal(iterator._dataset) is not None
+    return bool(iterator.detrain_is_drawn_again)
+
+
+def _digest(element: Any) -> str:
+    """Return the digest of the tensors in an element, but for those that have no numbers."""
+    parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in (tf.variant, tf.resource)]
+    return digest_value([part.numpy() for part in parts], lambda _value: None)
+
+
+def _require_same(key: str, iterator: Any, state: Mapping[str, Any]) -> None:
+    """Raise Diverged if an iterator that was drawn from again has not given, at last, what it had given."""
+    expected = state.get("last", {}).get(key)
+    found = expected if iterator.detrain_last is None else _digest(iterator.detrain_last)
+    if found != expected:
+        raise Diverged(
+            f"element {iterator.detrain_pulled - 1} of {key!r}, a tf.data iterator that lives on, has digest {found} as it is "
+            f"drawn again; the first run had {expected}",
+            "the data, or what its pipeline draws them with, is not what it was; restore it or use --fresh",
+        )
 
 
 def begin(iterator: Any, dataset: Any) -> None:

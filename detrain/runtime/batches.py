@@ -35,7 +35,11 @@ class Batches:
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._fetching: Address | None = None
         self._fetched: list[str] = []
+        self._is_again = False
+        """Whether the batch that is being fetched is fetched again, and not trained on."""
         self._recorded: Address | None = None
+        self._next: Address = (0, 0, 0)
+        """What comes behind the last batch that was taken, or taken again, if its epoch goes on."""
         self.suspects: Collection[str] = ()
         """What was not captured, in words."""
         self.has_sought = False
@@ -47,8 +51,26 @@ class Batches:
         """Objects of this kind cannot be changed by a body."""
         self._lasting.add(kind)
 
+    def be_at(self, address: Address) -> None:
+        """The run has come back to where this batch is about to be loaded."""
+        self._next = address
+
+    def behind(self, phase: int, epoch: int) -> Cursor:
+        """Return where an epoch has no batch yet."""
+        return Cursor(phase, epoch, self._next[2] if self._next[:2] == (phase, epoch) else 0)
+
+    def require_end(self, end: Cursor) -> None:
+        """Raise Diverged if an epoch, which has ended here, had a batch here in the first run."""
+        self.settle()
+        if (end.phase, end.epoch, end.batch) in self._journal.batches and not self.may_differ:
+            raise Diverged(
+                f"epoch {end.epoch} has ended before {end}; the first run had a batch there",
+                self._what_to_do("detrain could not bring the loader back to where it was, or the data are others"),
+            )
+
     def add(self, address: Address, loaded: object) -> None:
         """Take a batch as its body is about to run."""
+        self._next = (address[0], address[1], address[2] + 1)
         self._waiting.append((address, None, loaded))
         self._number, self._at_once = 0, max(self._at_once - 1, 0)
         if len(self._waiting) >= self._most or not self._is_lasting(loaded):
@@ -61,26 +83,32 @@ class Batches:
         if len(self._waiting) >= self._most or not self._is_lasting(element):
             self.settle()
 
-    def begin_fetch(self, address: Address) -> None:
-        """The body of a batch begins that loads by itself."""
-        self._fetching = address
+    def begin_fetch(self, address: Address, *, is_again: bool = False) -> None:
+        """The body of a batch begins that loads by itself. `is_again`: nothing but the load is done, on the way to a checkpoint."""
+        self._fetching, self._is_again = address, is_again
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
         """Take what such a body has loaded, a part of its batch or the whole one. Returns whether one is running."""
         if self._fetching is not None:
             self._fetched.append(digest_value(parts, self._to_array))
             # The body goes on to train, and may not live to its end. Another thread than its own must raise nothing here.
-            if is_whole and self._most == 1 and self.is_recording and self._fetching not in self._journal.batches:
+            is_new = self.is_recording and not self._is_again and self._fetching not in self._journal.batches
+            if is_whole and self._most == 1 and is_new:
                 self._journal.add_batch(self._fetching, raw_digest(self._fetched[0], self._to_array))
                 self._recorded = self._fetching
-        return self._fetching is not None
+        return self._fetching is not None and not self._is_again
 
     def end_fetch(self) -> None:
         """The body, if there was one, is over."""
         fetched, self._fetched = self._fetched, []
         address, self._fetching = self._fetching, None
         if address is not None and fetched:
-            self._waiting.append((address, None, fetched[0] if len(fetched) == 1 else tuple(fetched)))
+            self._next = (address[0], address[1], address[2] + 1)
+            loaded = fetched[0] if len(fetched) == 1 else tuple(fetched)
+            if self._is_again:
+                self.compare(address, loaded)
+                return
+            self._waiting.append((address, None, loaded))
             self._at_once = max(self._at_once - 1, 0)
             if len(self._waiting) >= self._most:
                 self.settle()
@@ -94,9 +122,10 @@ class Batches:
         waiting, self._waiting = self._waiting, []
         for address, number, loaded in waiting:
             digest, journal = raw_digest(loaded, self._to_array), self._journal
-            expected = journal.batches.get(address) if number is None else journal.fetched.get((*address, number))
-            if expected is not None and expected != digest and loaded is not None and not self.may_differ:
-                raise self._diverged(address, digest, expected)
+            if number is None:
+                self._check(address, loaded, digest, journal.batches.get(address))
+            elif (*address, number) in journal.fetched:
+                self._check(address, loaded, digest, journal.fetched[*address, number])
             if self.is_recording and number is not None:
                 journal.add_fetched((*address, number), digest)
             elif self.is_recording and address != self._recorded:
@@ -108,13 +137,30 @@ class Batches:
         most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
         self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches and not self._at_once else 1
 
-    def _diverged(self, address: Address, digest: bytes, expected: bytes) -> Diverged:
+    def compare(self, address: Address, loaded: object) -> None:
+        """Raise Diverged if a batch that is loaded again is not the one that was loaded here before."""
+        self._next = (address[0], address[1], address[2] + 1)
+        if address in self._journal.batches:
+            self._check(address, loaded, raw_digest(loaded, self._to_array), self._journal.batches[address])
+
+    def _check(self, address: Address, loaded: object, digest: bytes, expected: bytes | None) -> None:
+        if self.may_differ or expected == digest or (expected is not None and loaded is None):
+            return
+        if expected is not None:
+            raise Diverged(
+                f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
+                self._what_to_do("the data, or what the program draws it with, is not what it was"),
+            )
+        if address < self._journal.last:
+            raise Diverged(
+                f"epoch {address[1]} goes on with batch {Cursor(*address)}; in the first run it had ended before it",
+                self._what_to_do("detrain could not bring the loader back to where it was, or the data are others"),
+            )
+
+    def _what_to_do(self, cause: str) -> str:
         named = f" (not captured: {', '.join(sorted(self.suspects)[:2])})" if self.suspects else ""
         instead = ", load the batches again with --loader forward," if self.has_sought else ""
-        return Diverged(
-            f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
-            f"the data, or what the program draws it with, is not what it was{named}; restore it{instead} or use --fresh",
-        )
+        return f"{cause}{named}; restore it{instead} or use --fresh"
 
     def _is_lasting(self, value: object) -> bool:
         """Return whether a batch cannot be changed by the body, so that its digest may be taken later."""

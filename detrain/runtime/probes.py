@@ -355,10 +355,15 @@ def is_resuming() -> bool:
     return _session is not None and _session.is_resuming
 
 
-def set_streams(epoch: int, batch: int) -> None:
-    """Set the random streams to where they were at the head of a batch of this phase, if they are on record."""
+def epoch() -> int:
+    """Return the epoch that is running, -1 before the first."""
+    return _session.epoch if _session is not None else -1
+
+
+def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
+    """Have a batch of this phase loaded by the random streams that it was loaded by, if these are on record; compare its digest."""
     if _session is not None:
-        _session.set_streams(epoch, batch)
+        _session.load_again((_session.phase, epoch, batch), load)
 
 
 def note_yield(value: T) -> T:
@@ -388,17 +393,14 @@ def record_batch(batch: object = None) -> bool:
     session = _session
     if session is None:
         return True
-    if session.is_passing and _loops.loaded_batch is not None:
-        _loops.loaded_batch = None
-        return False
-    frame = sys._getframe(1)
-    return _guarded(_record_batch, session, frame)
+    return _guarded(_record_batch, session, sys._getframe(1))
 
 
 def _record_batch(session: Session, frame: FrameType) -> bool:
     number, _loops.loaded_batch = _loops.loaded_batch, None
     names = _loops.names
     is_first_cut = number is None
+    is_passing = number is not None and session.is_passing
     if number is None:
         from detrain.structure import names_loaded_before
 
@@ -409,6 +411,9 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
         values = names_of(frame)
         loaded = tuple(values.get(name) for name in names)
     _loops.loaded = None
+    if number is not None and is_passing:
+        session.pass_batch(number, loaded)
+        return False
     if not is_first_cut and session.take_quietly(number, loaded):
         return True
     return session.at_batch(number, loaded, frame, is_first_cut=is_first_cut)

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -143,7 +144,7 @@ class Session:
         self._epoch_at = time.monotonic()
         self._has_said_behind = False
         self._lacks: Cursor | None = None
-        """Where a batch loop has ended too early, unless another run of one goes on there."""
+        """Where a batch loop has ended: too early, if the first run had a batch there, unless another run of one goes on there."""
         self._is_in_body = self._is_confirmed = self._has_updates = False
         self._is_loading = True
         """Whether no body is running whose fetching counts: a batch is being loaded, or a loop was left."""
@@ -301,7 +302,7 @@ class Session:
     def at_epoch(self, epoch: int, frame: FrameType, item: object = None) -> None:
         """Cut: an epoch starts. `item` is what its loop goes over: the program's own number of it, mostly."""
         self._check_thread()
-        self._check_whole()
+        self._check_whole(is_over=self._is_in_phase)
         self._item = repr(item) if type(item) in (int, float, str) else ""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
@@ -336,7 +337,7 @@ class Session:
 
     def at_end(self, epochs: int, frame: FrameType) -> None:
         """Cut: the epoch loop has run out after so many epochs."""
-        self._check_whole()
+        self._check_whole(is_over=True)
         self._note_alarm("end")
         self._look("end")
         if self.experiment is not None and epochs > 0 and not self._stations:
@@ -468,9 +469,20 @@ class Session:
         if states is not None:
             self.streams.write(states)
 
-    def set_streams(self, epoch: int, batch: int) -> None:
-        """Set the random streams to where they were at the head of a batch of this phase, if they are on record."""
-        self._pulls.be_at((self._phase, epoch, batch))
+    def load_again(self, address: Address, load: Callable[[], None]) -> None:
+        """Have a batch loaded by the random streams that were there at its head, if they are on record; compare its digest."""
+        self._pulls.be_at(address)
+        self._batches.begin_fetch(address, is_again=True)
+        load()
+        self._batches.end_fetch()
+
+    def pass_batch(self, batch: int, loaded: object) -> None:
+        """A batch before the next station has been loaded, or is about to be: its body is skipped, its digest compared."""
+        address = (self._phase, self._epoch, batch)
+        if loaded is FETCHED_IN_BODY:
+            self._batches.begin_fetch(address, is_again=True)
+        else:
+            self._batches.compare(address, loaded)
 
     def _repeat_streams(self, after: tuple[int, int, int] | None, address: tuple[int, int, int]) -> None:
         """Set the random streams to where they were at the head of a batch, with all that is on record since another one."""
@@ -511,18 +523,18 @@ class Session:
         if self.recovery is not None:
             self.recovery.end_load()
         self._batch -= 1
-        if self._batches.has_sought and (self._phase, self._epoch, self._batch) in self._journal.batches:
-            self._lacks = Cursor(self._phase, self._epoch, self._batch)
+        self._lacks = Cursor(self._phase, self._epoch, self._batch)
         if self._is_implicit:
             self.at_end(1, frame)
 
-    def _check_whole(self) -> None:
-        """An epoch is over. Its last loop must not have ended where the first run had a batch: of a later loop one is compared."""
-        if self._lacks is not None:
-            raise Diverged(
-                f"the batch loop ended at {self._lacks}; the first run had a batch there",
-                "load the batches again with --loader forward, or start anew with --fresh",
-            )
+    def _check_whole(self, *, is_over: bool = False) -> None:
+        """The last loop of an epoch must not have ended where the first run had a batch: of a later loop one is compared.
+
+        `is_over`: the loop over epochs goes on, so the epoch has ended as it should, however its last loop was left.
+        """
+        if self._journal.batches and (self._lacks is not None or (is_over and self._epoch >= 0)):
+            self._batches.end_fetch()
+            self._batches.require_end(self._lacks or self._batches.behind(self._phase, self._epoch))
 
     def next_batch(self, frame: FrameType) -> int:
         """Count a batch of a loop that no wrapper announces; return its number in the epoch."""
@@ -721,6 +733,7 @@ class Session:
                 )
             self._batches.has_sought = cursor in self._sought and (cut == "load" or bool(snapshot.meta.loaders))
             self._restore(snapshot, frame, loop if cursor in self._sought else None)
+        self._batches.be_at((cursor.phase, cursor.epoch, cursor.batch))
         self._stations.pop(0)
         if not self._stations:
             self._files.resume(path)

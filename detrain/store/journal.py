@@ -84,6 +84,8 @@ class Journal:
         states than the first run's.
         """
         self.batches: dict[Address, bytes] = {}
+        self.last: Address = (-1, -1, -1)
+        """The last batch that an earlier run has recorded."""
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
         self.fetched: dict[tuple[int, int, int, int], bytes] = {}
@@ -97,6 +99,7 @@ class Journal:
             ends.add(end)
             if kind == "b":
                 self.batches[_address(address)] = value
+                self.last = max(self.last, _address(address))
             elif kind == "r":
                 self.streams[_address(address)] = value
                 self._newest |= value if end <= keep_bytes else {}

@@ -392,7 +392,7 @@ def test_a_loader_of_a_library_that_offers_none_is_loaded_from_again(tmp_path: P
     assert resumed.out == run(text, tmp_path, "--bare", **path).out
 
 
-@pytest.mark.parametrize(("off", "what"), [("1", "batch 1:6 has digest"), ("9", "the batch loop ended at 1:6; the first run had")])
+@pytest.mark.parametrize(("off", "what"), [("1", "batch 1:6 has digest"), ("9", "epoch 1 has ended before 1:6; the first run had")])
 def test_a_wrong_seek_is_caught(off: str, what: str, tmp_path: Path, run: Run) -> None:
     text, path = with_library("somelib.Seekable()", tmp_path)
     run(text, tmp_path, die_at="1:8", **path)

@@ -87,3 +87,50 @@ def test_large_batches_do_not_wait_because_what_their_bodies_fetch_is_small(jour
         most = max(most, len(batches._waiting))
 
     assert most <= 2
+
+
+def _recorded(tmp_path: Path, journal: Journal, *addresses: tuple[int, int, int]) -> Journal:
+    """Return the journal as a resumed run reads it, with batches of one number at these addresses."""
+    batches = _batches(journal)
+    for address in addresses:
+        batches.add(address, 1.0)
+    batches.settle()
+    journal.flush()
+    return Journal(tmp_path / "journal", journal.size)
+
+
+def test_a_batch_that_is_loaded_again_on_the_way_to_a_checkpoint_is_compared(tmp_path: Path, journal: Journal) -> None:
+    known = _recorded(tmp_path, journal, (0, 0, 0), (0, 0, 1))
+    again = _batches(known)
+    again.compare((0, 0, 0), 1.0)
+    with pytest.raises(Diverged, match="batch 0:1 has digest"):
+        again.compare((0, 0, 1), 2.0)
+    again.begin_fetch((0, 0, 1), is_again=True)
+    assert not again.note_fetched([np.ones(2)], is_whole=True)
+    with pytest.raises(Diverged, match="batch 0:1 has digest"):
+        again.end_fetch()
+    assert known.size == journal.size  # nothing was recorded anew
+
+
+def test_an_epoch_that_trains_less_or_more_than_it_did_is_an_error(tmp_path: Path, journal: Journal) -> None:
+    known = _recorded(tmp_path, journal, (0, 0, 0), (0, 0, 1), (0, 1, 0))
+    empty = _batches(known)
+    with pytest.raises(Diverged, match="epoch 0 has ended before 0:0; the first run had a batch there"):
+        empty.require_end(empty.behind(0, 0))
+
+    shorter = _batches(known)
+    shorter.add((0, 0, 0), 1.0)
+    with pytest.raises(Diverged, match="epoch 0 has ended before 0:1"):
+        shorter.require_end(shorter.behind(0, 0))
+
+    longer = _batches(known)
+    for batch in range(2):
+        longer.add((0, 0, batch), 1.0)
+    longer.require_end(longer.behind(0, 0))
+    with pytest.raises(Diverged, match="epoch 0 goes on with batch 0:2; in the first run it had ended before it"):
+        longer.add((0, 0, 2), 1.0)
+
+    sought = _batches(known)  # the last epoch on record may go on: the first run was killed in it
+    sought.be_at((0, 1, 1))
+    sought.require_end(sought.behind(0, 1))
+    sought.add((0, 1, 1), 1.0)

@@ -1,0 +1,111 @@
+"""Ordinary programs, killed at the starts of epochs, inside them, and in later passes over the data, end as if nothing had been.
+
+The proof of `fit`, `train_on_batch` and plain loops rests on these tables. A process is what is killed, so each row takes some.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.forkserver import Server
+from tests.e2e.ordinary import ENDLESS, FIT, PRELUDE, fits, loops, name_of, text
+
+LENGTHS = [
+    {name: values[0] for name, values in FIT.items()} | {"data": data, "steps_per_epoch": steps, "every": every}
+    for data in FIT["data"]
+    for steps in FIT["steps_per_epoch"]
+    for every in FIT["every"]
+    if steps or data not in ENDLESS
+]
+"""`steps_per_epoch` absent, below, equal to, above and no divisor of the length of all kinds of data: whole, not in pairs."""
+SAMPLE = 16
+"""One in so many rows is tried in the fast lane."""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=name_of(row), marks=[pytest.mark.slow] if number % SAMPLE else [])
+        for table in (LENGTHS, fits(), loops())
+        for number, row in enumerate(table, 5)
+    ],
+)
+def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
+    row: dict[str, object], server: Server, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(text(row))
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = server.detrain("run", "--bare", program, cwd=tmp_path / "whole")
+    assert whole.status == 0, whole.err
+    [_, second, third, *fourth] = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
+    deaths = sorted({second, second + 2, third, third + 1, *fourth[:1]})
+
+    for death in (*deaths, ""):
+        last = server.detrain("run", "--every", row["every"], program, cwd=tmp_path / "killed", DIE_AT=str(death))
+        assert last.status in (0, -9), last.err
+        if last.status == 0:
+            break
+    assert last.last_line() == whole.last_line()
+    assert last.out == whole.out[-len(last.out) :]
+    assert "not captured" not in last.err
+
+
+CHANGED = """
+if os.environ.get("CHANGED"):
+    x[:20] += 1  # the first two batches: those behind the cut are what they were
+"""
+OF_FIT = """
+def some_rows():
+    for number in range(46):
+        yield x[number], y[number]
+
+model.compile("adam", loss_of)
+data = tf.data.Dataset.from_generator(some_rows, output_signature=spec).batch(10)
+model.fit(data, steps_per_epoch=3, epochs=3, verbose=0, callbacks=[Die()])
+"""
+OF_A_LOOP = """
+model.compile("adam", loss_of)
+for epoch in range(2):
+    for start in range(0, 46, 10):
+        a, b = x[start : start + 10], y[start : start + 10]
+        die()
+        model.train_on_batch(a, b)
+"""
+OF_AN_ITERATOR = """
+model.compile("adam", loss_of)
+data = iter(rows.map(lambda a, b: (a + tf.random.normal([6]), b)).repeat().batch(10))
+for epoch in range(3):
+    for step in range(2):
+        a, b = next(data)
+        die()
+        model.train_on_batch(a, b)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "death", "said"),
+    [
+        (OF_FIT, ("--every", "1"), "4", "batch 0:0 has digest"),
+        (OF_A_LOOP, ("--every", "2b", "--loader", "forward"), "3", "batch 0:0 has digest"),
+        (OF_AN_ITERATOR, ("--every", "1"), "3", "element 1 of"),
+    ],
+    ids=["fit", "a loop", "an iterator that lives on"],
+)
+def test_batches_that_are_only_loaded_again_are_compared(
+    program: str, options: tuple[str, ...], death: str, said: str, server: Server, tmp_path: Path
+) -> None:
+    """Killed before the batch behind the cut is on record: only those before it can tell. What is killed is a process."""
+    path = tmp_path / "program.py"
+    head, _, tail = PRELUDE.partition("rows = ")
+    path.write_text(f"{head}{CHANGED}rows = {tail}{program}")
+    died = server.detrain("run", *options, path, cwd=tmp_path, DIE_AT=death)
+    run = server.detrain("run", *options, path, cwd=tmp_path, CHANGED="1")
+
+    assert died.status == -9
+    assert run.status == 78, run.err
+    assert said in run.err
