@@ -1,8 +1,9 @@
-"""Settings of all tests."""
+"""Settings of all tests, and their two lanes: the fast one, and the long suites, which can be run in parts."""
 
 from __future__ import annotations
 
 import pytest
+import xxhash
 from hypothesis import settings
 
 settings.register_profile("detrain", deadline=None)  # machines are busy: no test is timed
@@ -11,10 +12,41 @@ settings.load_profile("detrain")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long suites, too")
+    parser.addoption("--slice", metavar="K/N", help="with --slow: run the K-th of N parts of the long suites, and nothing else")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _part(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = _part(config)
+    if config.getoption("--slow") and part is None:
+        return
+    chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        chosen[_is_chosen(item, part)].append(item)
+    config.hook.pytest_deselected(items=chosen[False])
+    items[:] = chosen[True]
+
+
+def _is_chosen(item: pytest.Item, part: tuple[int, int] | None) -> bool:
+    """Return whether a test is in a part of the long suites; without one, whether it is in the fast lane."""
+    is_slow = item.get_closest_marker("slow") is not None
+    if part is None:
+        return not is_slow
+    number, count = part
+    return is_slow and xxhash.xxh32_intdigest(item.nodeid.encode()) % count == number - 1
+
+
+def _part(config: pytest.Config) -> tuple[int, int] | None:
+    """Return which part of the long suites is asked for, and of how many: a test is always in the same."""
+    text = config.getoption("--slice")
+    if text is None:
+        return None
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise pytest.UsageError(f"--slice {text}: expected K/N with 1 <= K <= N, as 3/60")
     if not config.getoption("--slow"):
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="a long suite: --slow runs it"))
+        raise pytest.UsageError("--slice is a part of the long suites: give --slow, too")
+    return int(number), int(count)

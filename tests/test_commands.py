@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from detrain.cli import trials
+from detrain.cli import COMMANDS, main, trials
 from detrain.cli.inject import command as inject
 from detrain.cli.programs import Program
 from detrain.cli.replay import command as replay
 from tests.e2e.runs import detrain
 
+CLI = Path(trials.__file__).parent
 BEHIND = ["train.py", "--model", "resnet18", "--at", "9"]
+
+
+def test_the_help_lists_each_file_that_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    modules = {path.stem for path in CLI.glob("*.py") if "\ndef command(" in path.read_text()}
+
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert modules - {"export"} == set(COMMANDS)  # it is one of `ckpt`
+
+
+def test_the_help_imports_no_command() -> None:
+    """A process, as this one has imported them all: each costs its imports, a second together."""
+    loaded = "import sys; from detrain.cli import main; main(['--help']); print([n for n in sys.modules if 'detrain.cli.' in n])"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

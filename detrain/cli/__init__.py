@@ -4,43 +4,50 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from detrain.errors import DetrainError, StoreError, UsageError
 
+COMMANDS: Final = {
+    "run": "Train, with checkpoints; run again, it resumes to the bit.",
+    "verify": "Kill a program, resume it, and compare bit for bit.",
+    "diff": "Show where two runs part.",
+    "doctor": "Measure what this machine repeats to the bit.",
+    "sites": "List where a fault can be put into a program's step.",
+    "inject": "Put one fault there, and see what comes of it.",
+    "replay": "Do a recorded fault again, bit for bit.",
+    "random": "Put many faults in, drawn by chance.",
+    "trace": "Find a program's loops by watching it run.",
+    "show": "Show the loops that an inst.info names.",
+    "instrument": "Print the probes as a diff, or write them.",
+    "info": "Show what detrain sees in a program.",
+    "ckpt": "List, show, verify, compare and export checkpoints.",
+}
+"""The commands, in the order in which the help lists them, and what it says of each."""
+
 
 class _Lazy(click.Group):
-    """Loads a command's module when the command is asked for, so that `detrain run` starts fast."""
-
-    _COMMANDS = (
-        "run",
-        "verify",
-        "diff",
-        "doctor",
-        "sites",
-        "inject",
-        "replay",
-        "random",
-        "trace",
-        "show",
-        "instrument",
-        "info",
-        "ckpt",
-    )
+    """Loads a command's module when the command is called: the list of them needs none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
-        return list(self._COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
-        if cmd_name not in self._COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         from importlib import import_module
 
         command: click.Command = import_module(f"detrain.cli.{cmd_name}").command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DETRAIN"})
@@ -49,15 +56,10 @@ def detrain() -> None:
     """Make any training program replayable to the bit, without editing it.
 
     \b
-    detrain run train.py        train, with checkpoints; run it again to resume
-    detrain verify train.py     kill it, resume it, and compare bit for bit
-    detrain diff ckpt_a ckpt_b  where two runs part
-    detrain trace train.py      find its loops by watching it run
-    detrain info train.py       what detrain sees in a program
-    detrain ckpt ls             the checkpoints that there are
-    detrain sites train.py      where a fault can be put into its step
-    detrain inject … train.py   put one there, and see what comes of it
-    detrain random … train.py   many, drawn by chance
+    Examples:
+      detrain run train.py
+      detrain verify train.py
+      detrain ckpt ls
     """
 
 
