@@ -18,6 +18,7 @@ from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, Usage
 from detrain.instrument.edits import Edit
 from detrain.runtime import report
 from detrain.runtime.config import RESTARTED, VARIABLE, Config, Every, Mode
+from detrain.runtime.digest import digest_bytes
 from detrain.runtime.environment import base_environment, compare, options_of_python, variables
 from detrain.runtime.loaders import cannot_seek
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
@@ -175,6 +176,7 @@ def command(
     config = new_config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
     info = catalogue.folder / INFO_NAME
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
+    edits = _merged(target.edits(structure, "detrain"), target.edits_for_yields())
     config = msgspec.structs.replace(
         config,
         keep_every=keep_every or 0,
@@ -190,7 +192,8 @@ def command(
         saves_on_sigterm=on_sigterm == "checkpoint",
         allows_environment=allow_environment,
         loader=loader,
-        edits=_merged(target.edits(structure, "detrain"), target.edits_for_yields()),
+        edits=edits,
+        edited={file: digest_bytes(Path(file).read_bytes()) for file in edits},
         structure=structure,
         info=str(info) if is_own else "",
         command=tuple(sys.argv[1:]),

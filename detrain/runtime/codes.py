@@ -12,12 +12,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Final
 
 import xxhash
 
+from detrain.runtime.executed import source_of
 from detrain.runtime.naming import is_user_module
 
 _SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -87,7 +87,7 @@ def _index(module_name: str, file: str) -> _Index:
     whole = _compiled.get(file)
     if whole is None:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
-            whole = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
+            whole = compile(source_of(file), file, "exec", dont_inherit=True)
     found: _Index = {}
     waiting: list[tuple[CodeType, ...]] = [] if whole is None else [(whole,)]
     while waiting:

@@ -78,6 +78,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""
     edits: dict[str, list[tuple[int, int, str]]] = {}
     """Probes to insert, by source file: (first byte, last byte, text) of the file as UTF-8."""
+    edited: dict[str, str] = {}
+    """The digests of these files' bytes, as they were when the probes were placed."""
     environment: dict[str, str] = {}
     is_bare: bool = False
     """Only the deterministic settings: no probes, no checkpoints."""

@@ -11,11 +11,11 @@ import dis
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from functools import cache, cached_property, lru_cache
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final, NamedTuple
 
 from detrain.parsing import parse
+from detrain.runtime.executed import source_of
 from detrain.runtime.naming import is_own_class, module_of
 
 _FRAMEWORKS: Final = frozenset({"keras", "tensorflow", "tf_keras"})
@@ -58,7 +58,7 @@ class Stores(NamedTuple):
 def stores(file: str) -> Stores:
     """Return what a source file stores attributes on; nothing for one that cannot be read."""
     try:
-        nodes = list(ast.walk(parse(Path(file).read_bytes())))
+        nodes = list(ast.walk(parse(source_of(file))))
     except (OSError, SyntaxError, ValueError):
         return Stores()
     in_classes = {id(node) for cls in nodes if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}

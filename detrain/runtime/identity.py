@@ -6,35 +6,50 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 from detrain.errors import Diverged, EnvironmentChanged
 from detrain.frameworks import Framework
 from detrain.parsing import parse
 from detrain.runtime.capture import user_modules
 from detrain.runtime.digest import digest_source
+from detrain.runtime.executed import is_executed, source_of
 from detrain.store import Meta
 
 
 class Identity:
     """Program and environment of this process."""
 
-    def __init__(self, environment: Mapping[str, str], frameworks: Sequence[Framework], *, may_differ: bool) -> None:
-        """`may_differ`: another environment than the checkpoint's is no error."""
+    def __init__(
+        self, environment: Mapping[str, str], frameworks: Sequence[Framework], probed: Iterable[str] = (), *, may_differ: bool
+    ) -> None:
+        """`probed` are the files with probes, a library's too; `may_differ`: of the environment, which is then no error."""
         self._environment, self._frameworks, self._may_differ = environment, frameworks, may_differ
-        self._digests: dict[str, tuple[str, str] | None] = {}
+        self._probed = tuple(probed)
+        self._digests: dict[str, tuple[bytes, str]] = {}
 
     def sources(self) -> dict[str, str]:
-        """Return the digest of each of the user's source files, by its path relative to the entry's folder.
+        """Return the digest of each file of the program, as it was executed, by its path relative to the entry's folder."""
+        files = [module.__file__ or "" for module in user_modules().values()]
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
+        found = {}
+        for file in dict.fromkeys([*files, *filter(is_executed, self._probed)]):
+            path = os.path.realpath(file)
+            digest = self._digest(file) if path.endswith(".py") else None
+            if digest is not None:
+                found[os.path.relpath(path, base)] = digest
+        return found
 
-        Each is read once: what runs is what was there when it was imported.
-        """
-        for module in user_modules().values():
-            file = module.__file__ or ""
-            if file not in self._digests:
-                self._digests[file] = _name_and_digest(file)
-        return dict(found for found in self._digests.values() if found is not None)
+    def _digest(self, file: str) -> str | None:
+        """Return the digest of a source file, None if there is none."""
+        try:
+            data = source_of(file)
+        except OSError:
+            return None
+        if file not in self._digests or self._digests[file][0] is not data:  # imported anew
+            self._digests[file] = data, digest_source(data)
+        return self._digests[file][1]
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits outside of the program."""
@@ -70,21 +85,11 @@ def changed_source(names: list[str]) -> Diverged:
     )
 
 
-def _name_and_digest(file: str) -> tuple[str, str] | None:
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
-    path = os.path.realpath(file)
-    try:
-        return (os.path.relpath(path, base), digest_source(Path(path).read_bytes())) if path.endswith(".py") else None
-    except OSError:
-        return None
-
-
 @functools.cache
 def statements_before(file: str, line: int) -> int:
     """Return how many statements of a file begin before a line: unlike the line, comments do not change that."""
     try:
-        tree = parse(Path(file).read_bytes())
+        tree = parse(source_of(file))
     except (OSError, SyntaxError, ValueError):
         return 0
     return sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))

@@ -17,18 +17,20 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from detrain.errors import DetrainError
+from detrain.errors import AnotherProgram, DetrainError
 from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings, foreign
 from detrain.instrument.edits import compile_edited
 from detrain.instrument.marks import MARK
 from detrain.instrument.yields import PROBE
-from detrain.runtime import codes, library_streams, probes, report
+from detrain.runtime import codes, executed, library_streams, probes, report
 from detrain.runtime.config import VARIABLE, Config
-from detrain.runtime.frames import set_program
+from detrain.runtime.digest import digest_bytes
+from detrain.runtime.frames import is_user_file, set_program
 from detrain.runtime.library_streams import LibraryStreams
 from detrain.runtime.outside import fix_listings
 from detrain.runtime.rng import Streams
@@ -58,6 +60,8 @@ def main() -> None:
         except DetrainError as error:
             probes.fail(error)
         probes.set_session(session)
+    if not config.is_bare:
+        _watch_sources(config)
     sys.meta_path.insert(0, _Finder(config, session, traced))
     sys.argv = [config.shown, *config.arguments]
     if not sys.flags.safe_path:
@@ -107,9 +111,40 @@ def _run_file(config: Config) -> None:
         __loader__=importlib.machinery.SourceFileLoader("__main__", path),
     )
     sys.modules["__main__"] = main_module
-    code = compile_edited(Path(path).read_bytes(), config.edits.get(path, ()), path)
+    exec(_compile(config, path, Path(path).read_bytes()), vars(main_module))
+
+
+def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
+    """Compile a source file of the program, with its probes, and note what is executed."""
+    made_for = config.edited.get(path)
+    if made_for is not None and made_for != digest_bytes(data):
+        probes.fail(AnotherProgram(f"{path} was edited while the program was starting", "run it again"))
+    executed.keep(path, data)
+    code = compile_edited(data, config.edits.get(path, ()), path)
     codes.remember(code)
-    exec(code, vars(main_module))
+    return code
+
+
+def _watch_sources(config: Config) -> None:
+    """Have the user's modules, and those with probes, compiled from sources that are noted, whoever finds and loads them."""
+    owner: Any = next(cls for cls in importlib.machinery.SourceFileLoader.__mro__ if "get_code" in vars(cls))
+    original = owner.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> types.CodeType | None:
+        path = self.get_filename(fullname)
+        has_edits = os.path.abspath(path) in config.edits
+        if not has_edits and not is_user_file(path):
+            return original(self, fullname)  # type: ignore[no-any-return]
+        try:
+            data = self.get_data(path)
+        except OSError:  # there may be bytecode
+            return original(self, fullname)  # type: ignore[no-any-return]
+        if has_edits:
+            return _compile(config, os.path.abspath(path), data)
+        executed.keep(path, data)
+        return self.source_to_code(data, path)
+
+    owner.get_code = get_code
 
 
 def hook_tracebacks() -> None:
@@ -147,7 +182,7 @@ def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> type
 
 
 class _Finder:
-    """Instruments the user's modules as they are imported, and tells when a framework has been imported."""
+    """Tells when a framework, or what belongs to one, has been imported."""
 
     def __init__(self, config: Config, session: Session | None, traced: TracedRun | None) -> None:
         self._config = config
@@ -164,20 +199,12 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find a module as Python does, and wrap its loader where it is one of ours to watch."""
-        is_followed = name in ADAPTERS or name in FOLLOWED or name in library_streams.FOLLOWED
-        if not is_followed and not self._config.edits:
+        """Find a module as Python does, and wrap its loader where it is one to follow."""
+        if name not in ADAPTERS and name not in FOLLOWED and name not in library_streams.FOLLOWED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        if is_followed:
+        if spec is not None and spec.loader is not None:
             _after(spec.loader, lambda: self._imported(name))
-            return spec
-        edits = self._config.edits.get(os.path.abspath(spec.origin or ""))
-        if not edits or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-            return None
-        spec.loader = _EditedLoader(spec.loader.name, spec.loader.path, edits)
         return spec
 
     def _imported(self, name: str) -> None:
@@ -228,18 +255,3 @@ def _after(loader: object, act: Callable[[], None]) -> None:
         act()
 
     loader.exec_module = exec_module  # type: ignore[attr-defined]
-
-
-class _EditedLoader(importlib.machinery.SourceFileLoader):
-    """Loads a module with probes; never reads or writes a bytecode file, which plain Python would then take."""
-
-    def __init__(self, name: str, path: str, edits: Sequence[tuple[int, int, str]]) -> None:
-        super().__init__(name, path)
-        self._edits = edits
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        """Return the instrumented code."""
-        path = self.get_filename(fullname)
-        code = compile_edited(self.get_data(path), self._edits, path)
-        codes.remember(code)
-        return code

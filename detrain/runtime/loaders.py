@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import ast
 import io
-import linecache
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -24,6 +22,7 @@ from detrain.errors import CannotSeek
 from detrain.parsing import parse
 from detrain.runtime.config import Mode
 from detrain.runtime.derived import is_of_framework
+from detrain.runtime.executed import source_of
 from detrain.runtime.graph import Encoded
 from detrain.runtime.naming import is_own_class, is_user_module, module_of
 from detrain.runtime.stdlib_state import parts
@@ -228,8 +227,8 @@ def _flat(value: object) -> Iterator[object]:
 def _loops_around(file: str, line: int) -> int:
     """Return how many loops are around a line of a source file."""
     try:
-        nodes = loop_nodes(parse("".join(linecache.getlines(file)))).values()
-    except (SyntaxError, ValueError):
+        nodes = loop_nodes(parse(source_of(file))).values()
+    except (OSError, SyntaxError, ValueError):
         return -1
     return sum(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes)
 
@@ -238,7 +237,7 @@ def _loops_around(file: str, line: int) -> int:
 def _foreign_modules(file: str) -> frozenset[str]:
     """Return the libraries that a source file imports, but for those that are known."""
     try:
-        nodes = list(ast.walk(parse(Path(file).read_bytes())))
+        nodes = list(ast.walk(parse(source_of(file))))
     except (OSError, SyntaxError, ValueError):
         return frozenset()
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}

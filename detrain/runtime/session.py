@@ -126,7 +126,7 @@ class Session:
         self.answers.watch()
         later.watch()
         self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
-        self._identity = Identity(config.environment, self.frameworks, may_differ=config.allows_environment)
+        self._identity = Identity(config.environment, self.frameworks, config.edits, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
         self._batches_done = 0
         self._entered = Entered()
@@ -200,6 +200,8 @@ class Session:
         self._begin()
         path, line = frame.f_code.co_filename, frame.f_lineno
         self._loop_at = f"{Path(path).name} {frame.f_code.co_qualname} {statements_before(path, line)}"
+        if self._phase == 0:
+            self._identity.sources()  # of modules that came in by ways of their own: what they hold now, not at the first save
         was = self._loops_were.get(self._phase, self._loop_at)
         if was != self._loop_at:
             raise Diverged(

@@ -6,10 +6,10 @@ import ast
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import FrameType
 
 from detrain.parsing import parse
+from detrain.runtime.executed import source_of
 from detrain.structure import AnyLoop
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -53,7 +53,7 @@ class Source:
 def read_source(file: str) -> Source | None:
     """Return a source file, or None if it cannot be parsed."""
     try:
-        return Source(file, parse(Path(file).read_bytes()))
+        return Source(file, parse(source_of(file)))
     except (OSError, SyntaxError, ValueError):
         return None
 

@@ -1,0 +1,38 @@
+"""The source that is executed: what a file held when Python compiled it, whatever is written into it while the program runs.
+
+All that detrain asks of a source (its digest, where its loops are, which code a function has) it asks of these bytes, and so do
+`inspect` and AutoGraph, through `linecache`. Bytecode files are not taken for the user's modules: by the time and size of a
+source they may be of an earlier one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+from pathlib import Path
+from typing import Final
+
+_sources: Final[dict[str, bytes]] = {}
+
+
+def keep(file: str, data: bytes) -> None:
+    """Note what a file holds that is about to be executed."""
+    _sources[file] = data
+    try:
+        lines = importlib.util.decode_source(data).splitlines(keepends=True)
+    except (SyntaxError, UnicodeDecodeError):
+        return
+    linecache.cache[file] = (len(data), None, lines, file)  # without a time, `checkcache` leaves it as it is
+
+
+def is_executed(file: str) -> bool:
+    """Return whether the source of a file is known."""
+    return file in _sources
+
+
+def source_of(file: str) -> bytes:
+    """Return the source of a file as it was executed; what is there now, where that was not seen. Raises OSError."""
+    data = _sources.get(file)
+    if data is None:
+        data = _sources[file] = Path(file).read_bytes()
+    return data
