@@ -35,6 +35,7 @@ _PROGRAM: Final = "__main__"
 _OWN: Final = (__name__, "detrain.runtime.answers", "detrain.runtime.files")
 _LOOP: Final = "in a loop: "
 _ENTERED: Final = "entered"
+_FORK: Final = "os.fork"
 CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
 """Kinds of readings that have nothing to do with files."""
 
@@ -58,6 +59,10 @@ class Outside:
         self._drawn_at: Cursor | None = None
         self._drawn: dict[str, int] = {}
         """How often who has drawn, in a loop at `_drawn_at`."""
+        self._fork: tuple[Cursor | None, int] = None, 0
+        """Where the program forks, and how manieth time there."""
+        self._lineage = ""
+        """Of a child, the forks that have led to it: each draws its own, and the same in each run."""
         self._thread = threading.get_ident()
 
     def watch(self) -> None:
@@ -72,6 +77,7 @@ class Outside:
         time.strftime = _of_now(time.strftime, time.localtime, given=1)
         _watch_datetime()
         _watch_seeds(urandom)
+        os.register_at_fork(before=self._before_fork, after_in_child=self._begin_child)
 
     def enter(self, at: float | None = None) -> None:
         """The program enters a training loop, or has done so (`at`, seconds since 1970) where there were no probes."""
@@ -130,17 +136,36 @@ class Outside:
             if asker is None:
                 return real(count)
             place = self._place()
-            return replayed(count) if place is None and asker == _PROGRAM else self._draw(count, asker, place)
+            is_replayed = place is None and asker == _PROGRAM and not self._lineage
+            return replayed(count) if is_replayed else self._draw(count, asker, place)
 
         return urandom
 
     def _draw(self, count: int, asker: str, place: Cursor | None) -> bytes:
+        turn = self._turn(asker, place)
+        who = asker if place is None else f"{_LOOP}{asker}"
+        return hashlib.shake_128(f"{self.readings['entropy'][0]} {self._lineage}{place} {who} {turn}".encode()).digest(count)
+
+    def _turn(self, asker: str, place: Cursor | None) -> int:
+        """Count how often somebody has drawn: in a loop at a place of it, else in all the code that each run runs."""
         if place is not None and place != self._drawn_at:
             self._drawn_at = place
             self._drawn = {who: turn for who, turn in self._drawn.items() if not who.startswith(_LOOP)}
         who = asker if place is None else f"{_LOOP}{asker}"
         turn = self._drawn[who] = self._drawn.get(who, 0) + 1
-        return hashlib.shake_128(f"{self.readings['entropy'][0]} {place} {who} {turn}".encode()).digest(count)
+        return turn
+
+    def _before_fork(self) -> None:
+        if threading.get_ident() == self._thread:
+            place = self._place()
+            self._fork = place, self._turn(_FORK, place)
+
+    def _begin_child(self) -> None:
+        if threading.get_ident() == self._thread:
+            place, turn = self._fork
+            self._lineage += f"child {turn} of {place}, "
+            self._drawn.clear()
+            random.seed(int.from_bytes(self._draw(32, _FORK, self._place()), "big"))  # Python has just seeded it from the system
 
 
 def now() -> float:
