@@ -30,7 +30,8 @@ from detrain.runtime.cursor import Cursor
 _KINDS: Final = {"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1}
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
-"""Names of kept files: a log that somebody made leads to no other file."""
+"""Names of kept files; what `_TAKEN` is added to is empty, and says that a name is taken. A log that somebody made leads to no other file."""
+_TAKEN: Final = ".taken"
 
 
 class Changes:
@@ -97,10 +98,10 @@ class Changes:
     def put_aside(self, path: str) -> None:
         """Code before the loop is about to write a file again that the loop has written since."""
         if path in self._rewritten and path not in self._aside and os.path.isfile(path):
-            name = self._next_name()
-            self._aside[path] = name
-            self._add("aside", path, name)
             with contextlib.suppress(OSError):
+                name = self._new_name()
+                self._aside[path] = name
+                self._add("aside", path, name)
                 _move(path, self._kept_in / name)
 
     def return_aside(self) -> None:
@@ -111,10 +112,16 @@ class Changes:
                     _move(self._kept_in / name, path)
         self._aside.clear()
 
-    def _next_name(self) -> str:
+    def _new_name(self) -> str:
+        """Return a name for a kept file, once and for all: a child that the program forks counts on from here, too."""
         self._kept_in.mkdir(exist_ok=True)
-        self._names += 1
-        return f"{self._names - 1:06d}"
+        while True:
+            name = f"{self._names:06d}"
+            self._names += 1
+            with contextlib.suppress(FileExistsError):
+                io.FileIO(self._kept_in / f"{name}{_TAKEN}", "x").close()
+                if not os.path.lexists(self._kept_in / name):
+                    return name
 
     def arrive(self) -> None:
         """The run is at its cut: what had been cleared away there is cleared away."""
@@ -151,7 +158,7 @@ class Changes:
         """Keep a file that is about to be cleared away, if it is older than a moment (seconds since 1970)."""
         with contextlib.suppress(OSError):
             if path not in self._kept and os.path.isfile(path) and os.stat(path).st_mtime < before:
-                name = self._next_name()
+                name = self._new_name()
                 _link(path, self._kept_in / name)
                 self._kept[path] = name
                 self._add("kept", path, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,28 @@ def test_a_log_that_somebody_made_puts_back_no_file_but_those_that_are_kept(tmp_
     Changes(home / "run.changes", None).put_back()
 
     assert target.exists() == is_put_back
+
+
+def test_a_child_keeps_its_files_beside_those_of_its_parent(tmp_path: Path) -> None:
+    """A child is forked: what it shares with its parent is what this is about."""
+    log = tmp_path / "run.changes"
+    changes = Changes(log, None)
+    files = [tmp_path / name for name in ("of_child", "of_parent", "again_of_child")]
+    for file in files:
+        file.write_text(file.name)
+    child = os.fork()
+    if child == 0:
+        for file in (files[0], files[2]):
+            changes.keep(str(file), float("inf"))
+            file.unlink()
+        os._exit(0)
+    os.waitpid(child, 0)
+    changes.keep(str(files[1]), float("inf"))
+    files[1].unlink()
+
+    Changes(log, None).put_back()
+
+    assert [file.read_text() for file in files] == [file.name for file in files]
 
 
 @pytest.mark.parametrize("is_counted_the_same", [False, True])
