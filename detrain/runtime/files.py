@@ -15,6 +15,7 @@ import contextlib
 import errno
 import functools
 import io
+import itertools
 import os
 import re
 import time
@@ -26,9 +27,12 @@ from typing import Any, Final
 from detrain.runtime import report
 from detrain.runtime.changes import Changes
 from detrain.runtime.cursor import FileState
+from detrain.runtime.digest import digest_bytes
 from detrain.runtime.frames import is_user_file
 
 _WRITING: Final = frozenset("wxa+")
+_LONGEST_STEM: Final = 200
+"""Of a name, in bytes; file systems take 255."""
 _PLACE_OF_OPENER: Final = 5
 """Of `open`'s parameters after the mode."""
 
@@ -268,15 +272,35 @@ def _tell(file: Any) -> int | None:
         return None
 
 
+def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
+    """Write what is cut off a file beside the checkpoints, under a name that tells the file and that no other tail has."""
+    relative = os.path.relpath(path, kept_in.parent)
+    shown = path if relative.startswith(os.pardir) else relative
+    stem = shown.strip(os.sep).replace(os.sep, "-")
+    if len(os.fsencode(stem)) > _LONGEST_STEM:
+        stem = f"tail-{digest_bytes(os.fsencode(shown))}"
+    for number in itertools.count(1):
+        kept = kept_in / (f"{stem}.tail" if number == 1 else f"{stem}.{number}.tail")
+        try:
+            file = io.FileIO(kept, "x")
+        except FileExistsError:
+            if kept.read_bytes() == data:
+                break
+            continue
+        with file, io.BufferedWriter(file) as whole:
+            whole.write(data)
+        break
+    return kept
+
+
 def _set_back(path: str, size: int, kept_in: Path, when: str) -> None:
     """Cut a file to the length it had; keep what is cut off."""
     try:
         now = os.path.getsize(path)
         if now > size:
-            kept = kept_in / f"{os.path.basename(path)}.tail"
             with io.FileIO(path) as file:
                 file.seek(size)
-                kept.write_bytes(file.read())
+                kept = _keep_tail(path, file.read(), kept_in)
             os.truncate(path, size)
             report.say(f"{path}: set back from {now} to {size} bytes, as {when}; the rest is in {kept}")
         elif now < size:
