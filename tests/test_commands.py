@@ -93,3 +93,20 @@ def test_options_without_effect_or_sense_are_refused(arguments: tuple[str, ...],
     run = detrain(*arguments, "train.py", cwd=tmp_path)
 
     assert (run.status, words in run.err, run.out) == (code, True, ""), run.err
+
+
+@pytest.mark.parametrize("edited", ["model", "data"])
+def test_a_golden_run_is_that_of_each_file_by_its_path(tmp_path: Path, edited: str) -> None:
+    for package in ("model", "data"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / package / "utils.py").write_text("X = 1\n")
+    (tmp_path / "train.py").write_text("import model.utils, data.utils\n")
+    program = Program.find(str(tmp_path / "train.py"), is_module=False)
+    before = trials.Subject(program, (), tmp_path / "ckpt")
+
+    (tmp_path / edited / "utils.py").write_text("X = 2\n")
+    now = trials.Subject(program, (), tmp_path / "ckpt")
+
+    assert now.key != before.key
+    assert [name for name, digest in now.sources().items() if before.sources()[name] != digest] == [f"{edited}/utils.py"]

@@ -105,7 +105,7 @@ class Subject:
         """Digest of what the golden run depends on: sources, those of detrain, too, arguments, environment."""
         digest = xxhash.xxh3_128()
         for file in sorted(Path(__file__).parents[1].rglob("*.py")):
-            digest.update(file.read_bytes())
+            digest.update(xxhash.xxh3_128(file.read_bytes()).digest())
         for name, value in (*sorted(self.sources().items()), *sorted(self.environment().items())):
             digest.update(f"{name}={value}\n".encode())
         digest.update(msgspec.json.encode(self.arguments))
@@ -115,12 +115,14 @@ class Subject:
         return digest.hexdigest()
 
     def sources(self) -> dict[str, str]:
-        """Return the digests of the program's source files, by name."""
+        """Return the digests of the program's source files, by their paths relative to the entry's folder."""
         from detrain.instrument.sources import sources
 
         if not self._sources:  # they are asked for with each record
-            found = sources(self.program.path)
-            self._sources = {Path(file).name: xxhash.xxh3_128(Path(file).read_bytes()).hexdigest() for file, _tree in found}
+            entry = self.program.path.resolve()
+            for file, _tree in sources(entry):
+                name = Path(os.path.relpath(file, entry.parent)).as_posix()
+                self._sources[name] = xxhash.xxh3_128(Path(file).read_bytes()).hexdigest()
         return self._sources
 
     def environment(self) -> dict[str, str]:

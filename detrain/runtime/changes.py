@@ -30,8 +30,9 @@ from detrain.runtime.cursor import Cursor
 _KINDS: Final = {"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1}
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
-"""Names of kept files; what `_TAKEN` is added to is empty, and says that a name is taken. A log that somebody made leads to no other file."""
+"""Names of kept files: a log that somebody made leads to no other file."""
 _TAKEN: Final = ".taken"
+"""Added to such a name, that of an empty file which says that the name is taken."""
 
 
 class Changes:
