@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from detrain.cli.export import command as export_command
 from detrain.cli.printing import console
 from detrain.errors import CheckpointDamaged, DetrainError, StoreError
 from detrain.runtime.digest import digest_array
+from detrain.runtime.rng import RngState
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
 from detrain.store.compare import compare
@@ -218,9 +218,10 @@ def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _position(packed: bytes) -> int:
-    """Return the position in the Mersenne Twister's block, the last word of a packed state."""
-    return int(struct.unpack("<I", packed[-4:])[0])
+def _position(packed: bytes) -> int | str:
+    """Return the position in the Mersenne Twister's block; of another bit generator its name."""
+    state = RngState.unpack(packed)
+    return str(json.loads(state.other)["bit_generator"]) if state.other else int(state.words[-1])
 
 
 def _brief(item: Any, nodes: list[list[Any]], snapshot: Snapshot) -> str:

@@ -19,27 +19,35 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from detrain.errors import Diverged, NotCapturable
+
 _HEADER: Final = struct.Struct("<HBd")  # number of words, has a spare Gaussian, the spare Gaussian
+_TWISTER: Final = "MT19937"
+_KINDS: Final = (_TWISTER, "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RngState:
-    """State of a Mersenne Twister: `words` [625] uint32 (624 of state, then the position), and a spare Gaussian or None."""
+    """State of a Mersenne Twister: `words` [625] uint32 (624 of state, then the position), and a spare Gaussian or None.
+
+    Of another bit generator of NumPy's `words` is empty, and `other` its state with the Gaussian in it, as JSON.
+    """
 
     words: npt.NDArray[np.uint32]
     gauss: float | None
+    other: bytes = b""
 
     def pack(self) -> bytes:
         """Return the state as bytes, bit for bit."""
         spare = 0.0 if self.gauss is None else self.gauss
-        return _HEADER.pack(len(self.words), self.gauss is not None, spare) + self.words.astype("<u4").tobytes()
+        return _HEADER.pack(len(self.words), self.gauss is not None, spare) + self.words.astype("<u4").tobytes() + self.other
 
     @classmethod
     def unpack(cls, data: bytes) -> RngState:
         """Inverse of `pack`."""
         count, has_gauss, spare = _HEADER.unpack_from(data)
         words = np.frombuffer(data, "<u4", count, _HEADER.size).astype(np.uint32)
-        return cls(words, spare if has_gauss else None)
+        return cls(words, spare if has_gauss else None, data[_HEADER.size + words.nbytes :])
 
 
 class Stream(Protocol):
@@ -73,23 +81,41 @@ class PythonStream:
 
 
 class NumpyStream:
-    """The legacy global generator of `numpy.random`, or any `RandomState` over MT19937."""
+    """The legacy global generator of `numpy.random`, or any `RandomState`, over any of NumPy's bit generators."""
 
     def __init__(self, source: Any = np.random) -> None:
         self._source = source
 
     def get(self) -> RngState:
         """Return the state (`numpy.random.get_state`)."""
-        _name, key, position, has_gauss, gauss = self._source.get_state()
+        state = self._source.get_state(legacy=False)
+        kind = state["bit_generator"]
+        if kind != _TWISTER:
+            if kind not in _KINDS:
+                raise NotCapturable(
+                    f"numpy.random draws from a {kind}, which detrain does not know",
+                    f"give `np.random.set_bit_generator` one of NumPy's own: {', '.join(_KINDS)}",
+                )
+            return RngState(np.empty(0, np.uint32), None, _to_json(state))
         words = np.empty(625, np.uint32)
-        words[:624] = key
-        words[624] = position
-        return RngState(words, float(gauss) if has_gauss else None)
+        words[:624] = state["state"]["key"]
+        words[624] = state["state"]["pos"]
+        return RngState(words, float(state["gauss"]) if state["has_gauss"] else None)
 
     def set(self, state: RngState) -> None:
-        """Set the state."""
+        """Set the state. Raises Diverged if it is of another bit generator: others may hold the one that is there."""
+        other = json.loads(state.other) if state.other else {"bit_generator": _TWISTER}
+        now, was = self._source.get_state(legacy=False)["bit_generator"], other["bit_generator"]
+        if now != was:
+            raise Diverged(
+                f"numpy.random draws from {now}; it drew from {was} in the first run",
+                "call `np.random.set_bit_generator` before the training loop, and start anew with --fresh",
+            )
+        if state.other:
+            self._source.set_state(other)
+            return
         spare = 0.0 if state.gauss is None else state.gauss
-        self._source.set_state(("MT19937", state.words[:624], int(state.words[624]), int(state.gauss is not None), spare))
+        self._source.set_state((_TWISTER, state.words[:624], int(state.words[624]), int(state.gauss is not None), spare))
 
 
 class Held(Protocol):
@@ -117,7 +143,7 @@ class HeldGenerator:
                 state = legacy.get_state(legacy=False)
             case generator:
                 state = generator.bit_generator.state
-        return json.dumps(state, default=lambda array: array.tolist()).encode()
+        return _to_json(state)
 
     def unpack(self, packed: bytes) -> None:
         """Set its state."""
@@ -130,6 +156,10 @@ class HeldGenerator:
                 legacy.set_state(state)
             case generator:
                 generator.bit_generator.state = state
+
+
+def _to_json(state: object) -> bytes:
+    return json.dumps(state, default=lambda array: array.tolist()).encode()
 
 
 def held_generator(value: object) -> Held | None:

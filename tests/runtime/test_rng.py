@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from detrain.errors import Diverged, NotCapturable
 from detrain.runtime.rng import NumpyStream, PythonStream, RngState, Streams
 
 
@@ -88,6 +89,36 @@ def test_a_numpy_stream_that_is_set_back_draws_the_same(seed, before, between, a
     draw_numpy(source, between)
     stream.set(state)
     assert draw_numpy(source, after) == expected
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64])
+@given(seed=st.integers(0, 2**32 - 1), before=numpy_draws, between=numpy_draws, after=numpy_draws)
+def test_a_stream_over_another_bit_generator_draws_the_same(kind, seed, before, between, after):
+    source = np.random.RandomState(kind(seed))
+    stream = NumpyStream(source)
+    draw_numpy(source, before)
+    state = RngState.unpack(stream.get().pack())
+    expected = draw_numpy(source, after)
+    draw_numpy(source, between)
+    stream.set(state)
+    assert draw_numpy(source, after) == expected
+
+
+def test_a_stream_over_another_bit_generator_than_it_was_is_refused():
+    twister, other = NumpyStream(np.random.RandomState(1)), NumpyStream(np.random.RandomState(np.random.PCG64(1)))
+    with pytest.raises(Diverged, match="draws from PCG64; it drew from MT19937"):
+        other.set(twister.get())
+    with pytest.raises(Diverged, match="draws from MT19937; it drew from PCG64"):
+        twister.set(other.get())
+
+
+def test_a_bit_generator_of_others_is_refused():
+    class Own:
+        def get_state(self, *, legacy):
+            return {"bit_generator": "Xoroshiro128", "state": {}}
+
+    with pytest.raises(NotCapturable, match="Xoroshiro128, which detrain does not know"):
+        NumpyStream(Own()).get()
 
 
 @pytest.mark.parametrize("gausses_before", [0, 1, 2, 3])
