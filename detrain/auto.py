@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 
+from detrain.runtime import report
 from detrain.runtime.probes import (
     batch_loop,
     epoch_loop,
@@ -35,8 +36,7 @@ def _replace_process() -> None:
         return
     spec = getattr(main, "__spec__", None)
     target = ["-m", spec.name.removesuffix(".__main__")] if spec is not None else [sys.argv[0]]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    report.flush_output()
     os.environ[_GUARD] = "1"
     from detrain.runtime.environment import options_of_python
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
 from detrain.errors import DetrainError, StoreError, UsageError
+from detrain.runtime import report
 
 COMMANDS: Final = {
     "run": "Train, with checkpoints; run again, it resumes to the bit.",
@@ -65,27 +65,28 @@ def detrain() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    report.fill_standard_files()
     try:
         result = detrain.main(args=None if argv is None else list(argv), prog_name="detrain", standalone_mode=False)
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
     except click.exceptions.NoArgsIsHelpError as no_command:
-        print(f"{no_command.format_message()}\n\ndetrain: error: no command\n  give one of these", file=sys.stderr, flush=True)
+        click.echo(f"{no_command.format_message()}\n\ndetrain: error: no command\n  give one of these", err=True)
         return UsageError.exit_code
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "detrain"
-        print(f"detrain: error: {error.format_message()}\n  `{path} --help` shows what there is", file=sys.stderr, flush=True)
+        click.echo(f"detrain: error: {error.format_message()}\n  `{path} --help` shows what there is", err=True)
         return UsageError.exit_code
     except click.ClickException as error:
-        print(f"detrain: error: {error.format_message()}", file=sys.stderr, flush=True)
+        click.echo(f"detrain: error: {error.format_message()}", err=True)
         return error.exit_code
     except click.Abort:
         return 130
     except DetrainError as error:
-        print(f"detrain: error: {error}", file=sys.stderr, flush=True)
+        click.echo(f"detrain: error: {error}", err=True)
         return error.exit_code
     except OSError as error:  # of a file that may not be looked at, or of the output; a command that knows better says so itself
         where = f": {error.filename!r}" if error.filename is not None else ""
-        print(f"detrain: error: {error.strerror or error}{where}", file=sys.stderr, flush=True)
+        click.echo(f"detrain: error: {error.strerror or error}{where}", err=True)
         return StoreError.exit_code
     return result if isinstance(result, int) else 0

@@ -307,7 +307,7 @@ def become(config: Config, meta: Meta | None) -> int:
     settings = variables(config.threads, meta.environment if meta else None)
     inherited = {name: value for name, value in os.environ.items() if not (sys.flags.ignore_environment and name[:6] == "PYTHON")}
     try:
-        environment = {**inherited, **settings, VARIABLE: msgspec.json.encode(config).decode()}
+        environment = {**inherited, **settings, VARIABLE: config.hand_over()}
     except UnicodeEncodeError as error:
         raise UsageError(f"{error.object!r} is not text in UTF-8", "rename the file or folder, or give another argument") from error
     package = Path(__file__).resolve().parent.parent
@@ -315,14 +315,13 @@ def become(config: Config, meta: Meta | None) -> int:
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if folder not in sys.path[1:] and folder not in known:  # run from a source tree that is not installed
         environment["PYTHONPATH"] = os.pathsep.join([folder, *known])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    report.flush_output()
     # The hash seed comes from the environment, so what -I and -E do is done without them: above, and by -s and -P.
     options = [again for option in options_of_python() for again in _INSTEAD.get(option, (option,))]
     try:
         os.execve(sys.executable, [sys.executable, *options, str(package / "runtime" / "start.py")], environment)
     except OSError as error:
-        raise StoreError(f"cannot start {sys.executable!r}: {error}", "the list of probes or arguments may be too long") from error
+        raise StoreError(f"cannot start {sys.executable!r}: {error}", "the arguments may be too long") from error
 
 
 def _age(path: Path) -> str:

@@ -28,7 +28,7 @@ from detrain.errors import DetrainError, Diverged
 from detrain.runtime import report
 from detrain.runtime.cursor import Cursor
 from detrain.runtime.outside import CLOCK_AND_RANDOMNESS
-from detrain.runtime.trial import VARIABLE, Trial
+from detrain.runtime.trial import Trial
 from detrain.store import Catalogue, read_meta
 
 _KEEP = 3
@@ -235,7 +235,7 @@ def _run(name: str, place: Place, command: Sequence[str], kills: Mapping[int, st
         output, errors = (place.folder / f"{name}.{len(left)}.{kind}" for kind in ("output", "errors"))
         with report.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
             trial = Trial(str(states), outside, left[0] if left else None)
-            environment = {**os.environ, VARIABLE: msgspec.json.encode(trial).decode()}
+            environment = {**os.environ, **trial.hand_over(place.folder / f"{name}.trial")}
             whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
             # Into files: the program's own workers may outlive it when it is killed, and would hold a pipe open.
             with output.open("wb") as stdout, errors.open("wb") as stderr:
@@ -248,7 +248,7 @@ def _run(name: str, place: Place, command: Sequence[str], kills: Mapping[int, st
         done.kills.append(kills[left.pop(0)])
     done.status, done.seconds = process.returncode, time.monotonic() - began
     if done.status:
-        sys.stderr.write(said[-4000:])
+        report.put(said[-4000:].rstrip("\n"))
     done.output = output.read_text(errors="replace")
     done.files = written(place.work, before) if place.is_copied else None
     for key, what in notes.items():

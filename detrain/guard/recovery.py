@@ -123,8 +123,6 @@ class Recovery:
                 f"no exact way back in memory: {why}", "run it again: it resumes from a checkpoint before the fault"
             )
         self.guard.note_restart(self._cursor, self._batches_done, why)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
+        report.flush_output()
         os.environ[RESTARTED] = str(self._config.run)
         os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])

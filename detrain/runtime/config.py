@@ -1,7 +1,9 @@
-"""What the command hands to the training process, as JSON in one environment variable."""
+"""What the command hands to the training process, as JSON in an open file: the probes of a large program fit into no variable."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from typing import Final, Literal
 
 import msgspec
@@ -101,3 +103,23 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The guard has started this process: the one before it met an alarm."""
     command: tuple[str, ...] = ()
     """The arguments of the `detrain` command, to start it again."""
+
+    def hand_over(self) -> str:
+        """Write it into a nameless file that the program which replaces this process inherits; return what leads there."""
+        made = os.memfd_create("detrain") if hasattr(os, "memfd_create") else _nameless()
+        with os.fdopen(made, "wb", closefd=False) as file:
+            file.write(msgspec.json.encode(self))
+        os.set_inheritable(made, True)
+        return str(made)
+
+    @classmethod
+    def handed_over(cls, where: str) -> Config:
+        """Return what `hand_over` has written, and close the file."""
+        with os.fdopen(int(where), "rb") as file:
+            file.seek(0)
+            return msgspec.json.decode(file.read(), type=cls)
+
+
+def _nameless() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,6 +1,6 @@
 """The start of the training process: settle what decides about bits, then become the program.
 
-`main` (from `start.py`) reads its `Config` from the environment. The program sees `sys.argv`, `sys.path`, `__main__` and
+`main` (from `start.py`) is handed its `Config` by the command. The program sees `sys.argv`, `sys.path`, `__main__` and
 its own file as under plain `python`; frames of detrain are cut from tracebacks.
 """
 
@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from detrain.errors import AnotherProgram, DetrainError
@@ -39,8 +38,9 @@ from detrain.tracer.traced import TracedRun
 
 
 def main() -> None:
-    """Run the program of the configuration in `$DETRAIN_SESSION`."""
-    config = msgspec.json.decode(os.environ.pop(VARIABLE), type=Config)
+    """Run the program of the configuration that `$DETRAIN_SESSION` leads to."""
+    report.fill_standard_files()
+    config = Config.handed_over(os.environ.pop(VARIABLE))
     os.environ.pop("DETRAIN_REPLACED", None)
     set_program(config.entry)
     probes.set_run()
@@ -249,7 +249,10 @@ def _after(loader: object, act: Callable[[], None]) -> None:
 
     def exec_module(module: types.ModuleType) -> None:
         streams = Streams()
-        before = streams.read()
+        try:
+            before = streams.read()
+        except DetrainError as error:
+            probes.fail(error)
         original(module)
         streams.write(before)  # an import that draws numbers must not shift what the program draws
         act()

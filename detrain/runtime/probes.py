@@ -101,14 +101,14 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
     except DetrainError as error:
         fail(error)
     except Exception:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
-        traceback.print_exc(file=sys.__stderr__)
+        report.put(traceback.format_exc().rstrip("\n"))
         fail(DetrainError("detrain itself failed; this is a defect of detrain", "please report it with the traceback above"))
 
 
 def fail(error: DetrainError) -> NoReturn:
     """Print an error and end the process at once; `finally` blocks of the program do not run on a state that is wrong."""
     report.flush_output()
-    print(f"detrain: error: {error}", file=sys.__stderr__, flush=True)
+    report.put(f"detrain: error: {error}")
     os._exit(error.exit_code)
 
 

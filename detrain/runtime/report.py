@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +13,24 @@ from typing import Any, Final
 def say(text: str) -> None:
     """Print one line of information."""
     with _above_bars(sys.__stderr__):
-        print(f"detrain: {text}", file=sys.__stderr__, flush=True)
+        put(f"detrain: {text}")
+
+
+def put(text: str) -> None:
+    """Print to stderr; nowhere, if the process was started without: `print` would take stdout in its place."""
+    if sys.__stderr__ is not None:
+        print(text, file=sys.__stderr__, flush=True)
+
+
+def fill_standard_files() -> None:
+    """Have the numbers of stdin, stdout and stderr taken where they are closed: or the next file that is opened, a checkpoint, is
+    what C code takes for stderr. Python's own streams stay as they are, and so what a process finds that is started from here.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What `detrain verify` asks of the runs that it starts, in one environment variable: where to die, and to leave digests behind."""
+"""What `detrain verify` asks of the runs that it starts: where to die, and to leave digests behind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ from detrain.runtime import report
 from detrain.runtime.digest import Array, digest_array
 
 VARIABLE: Final = "DETRAIN_TRIAL"
+"""Holds a trial as JSON, or the path of a file that does: readings of a clock outgrow a variable."""
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -30,8 +32,16 @@ class Trial(msgspec.Struct, frozen=True):
     @classmethod
     def of_environment(cls) -> Trial | None:
         """Return the trial of this process, if it is one. The variable stays: the run may start itself again."""
-        text = os.environ.get(VARIABLE, "")
+        text = os.environ.get(VARIABLE, "").encode()
+        if text and not text.startswith(b"{"):
+            with io.FileIO(text) as file:
+                text = file.readall()
         return msgspec.json.decode(text, type=cls) if text else None
+
+    def hand_over(self, path: Path) -> dict[str, str]:
+        """Write it into a file; return the environment variable that leads a run there."""
+        path.write_bytes(msgspec.json.encode(self))
+        return {VARIABLE: str(path.absolute())}
 
     def at_batch(self, batches_done: int) -> None:
         """The body of a batch is about to run."""

@@ -83,9 +83,7 @@ class Confirmation:
         self._write(seen, Path(self._config.info or Path(self._config.home) / "inst.info"))
         report.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
         self._begin(self._began_at)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        report.flush_output()
         os.environ[_RESTARTED] = "1"
         os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])
 
