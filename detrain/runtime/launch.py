@@ -194,18 +194,37 @@ class _Finder:
         elif session is not None:
             self._on_update = probes.note_update
         self._made: list[Framework] = []
+        self._asked: set[str] = set()
         self._libraries = LibraryStreams(config.seed, session.streams if session is not None else Streams())
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find a module as Python does, and wrap its loader where it is one to follow."""
+        """Find a module as the finders behind this one do, and wrap its loader where it is one to follow."""
         if name not in ADAPTERS and name not in FOLLOWED and name not in library_streams.FOLLOWED:
             return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if name in self._asked:  # by a finder behind this one, which wraps what it finds itself
+            return self._behind(name, path, target)
+        self._asked.add(name)
+        try:
+            spec = self._behind(name, path, target)
+        finally:
+            self._asked.discard(name)
         if spec is not None and spec.loader is not None:
-            _after(spec.loader, lambda: self._imported(name))
+            _after(spec.loader, name, lambda: self._imported(name))
         return spec
+
+    def _behind(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return what the finders behind this one find: hooks of the program's environment are among them."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
+            find: Any = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                return spec
+        return None
 
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
@@ -243,11 +262,14 @@ class _Finder:
             framework.on_import(name)
 
 
-def _after(loader: object, act: Callable[[], None]) -> None:
-    """Have `act` called when a loader has executed its module."""
+def _after(loader: object, name: str, act: Callable[[], None]) -> None:
+    """Have `act` called when a loader has executed a module; it may be the loader of others, too."""
     original = loader.exec_module  # type: ignore[attr-defined]
 
     def exec_module(module: types.ModuleType) -> None:
+        if module.__spec__ is None or module.__spec__.name != name:
+            original(module)
+            return
         streams = Streams()
         try:
             before = streams.read()
