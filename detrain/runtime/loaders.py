@@ -9,9 +9,10 @@ moved, batches are loaded again, which is always right. Either way the digest of
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -23,10 +24,11 @@ from detrain.parsing import parse
 from detrain.runtime.config import Mode
 from detrain.runtime.derived import is_of_framework
 from detrain.runtime.executed import source_of
+from detrain.runtime.frames import names_of
 from detrain.runtime.graph import Encoded
 from detrain.runtime.naming import is_own_class, is_user_module, module_of
 from detrain.runtime.stdlib_state import parts
-from detrain.structure import loop_nodes
+from detrain.structure import bound_names, loop_nodes
 
 _PROTOCOLS: Final = (("get_state", "set_state"), ("state_dict", "load_state_dict"), ("tell", "seek"))
 """How an object offers its position. The last is that of files that are only read: others are set back with their length."""
@@ -114,10 +116,12 @@ class Entered:
         return frame.f_code.co_name == "<module>" and around == 1
 
 
-def reasons_to_load(loop: Loop | None, encoded: Encoded, files: Iterable[str], *, is_first: bool) -> list[str]:
+def reasons_to_load(
+    loop: Loop | None, encoded: Encoded, files: Iterable[str], frame: FrameType | None = None, *, is_first: bool
+) -> list[str]:
     """Return why the batches before a cut must be loaded again when a run resumes there; nothing where a seek is exact.
 
-    `is_first`: the loop is the only one that its epoch has entered so far.
+    `is_first`: the loop is the only one that its epoch has entered so far; `frame` is the one that it stands in.
     """
     if loop is None:
         return ["the loop has no loop wrapper around what it goes over (probes by hand)"]
@@ -127,7 +131,7 @@ def reasons_to_load(loop: Loop | None, encoded: Encoded, files: Iterable[str], *
             "weights without these batches)"
         ]
     reasons = [*encoded.not_captured, *encoded.moved]
-    if _runs_code(loop):
+    if _runs_code(loop, frame):
         reasons += [f"{loss}: whether loading moves it is unknown" for loss in encoded.unknown]
         foreign = sorted({name for file in files for name in _foreign_modules(file)})
         if foreign:
@@ -196,9 +200,82 @@ def _has(cls: type, pair: tuple[str, str]) -> bool:
     return all(callable(getattr(cls, name, None)) for name in pair)
 
 
-def _runs_code(loop: Loop) -> bool:
+def _runs_code(loop: Loop, frame: FrameType | None) -> bool:
     """Return whether loading runs code of the program, so that it may move things that a codec cannot see."""
-    return not loop.is_fetched_in_body and (bool(loop.names) or not (_is_plain(loop.iterator) or is_made_anew(loop)))
+    if loop.is_fetched_in_body:
+        return False
+    is_header_plain = _is_plain(loop.iterator) or is_made_anew(loop)
+    return not is_header_plain or (bool(loop.names) and not _only_draws(loop.names, frame))
+
+
+def _only_draws(names: tuple[str, ...], frame: FrameType | None) -> bool:
+    """Return whether a loop's body does nothing before its probe but draw from iterators: `x, y = next(iterator)`."""
+    if frame is None:
+        return False
+    statements = _statements_of_loop(frame.f_code.co_filename, frame.f_lineno)
+    last = max((place for place, each in enumerate(statements) if bound_names([each]) == names), default=-1)
+    if last < 0:
+        return False
+    space = {**vars(builtins), **frame.f_globals, **names_of(frame)}
+    return all(_is_plain_code(part, space) for statement in statements[: last + 1] for part in _parts_of(statement))
+
+
+def _parts_of(statement: ast.stmt) -> Iterator[ast.AST | None]:
+    """Yield the expressions of a statement; None for one of a kind that may do anything."""
+    match statement:
+        case ast.Assign(targets, value):
+            yield from (*targets, value)
+        case ast.AugAssign(target, _operator, value):
+            yield from (ast.Name(target.id, ast.Load()) if isinstance(target, ast.Name) else None, value)
+        case ast.Expr(value):
+            yield value
+        case ast.If(test, body, orelse):
+            yield test
+            for inner in (*body, *orelse):
+                yield from _parts_of(inner)
+        case ast.Pass() | ast.Break() | ast.Continue():
+            return
+        case _:
+            yield None
+
+
+def _is_plain_code(node: ast.AST | None, space: Mapping[str, object]) -> bool:
+    """Return whether an expression computes with numbers, or takes what iterators give that run no code of the program."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name(name, ast.Store()):
+            return True
+        case ast.Name(name):
+            return type(space.get(name, node)) in _STORES
+        case ast.Tuple(parts, ast.Store()) | ast.List(parts, ast.Store()):
+            return all(_is_plain_code(part, space) for part in parts)
+        case ast.Compare(left, _operators, others):
+            return all(_is_plain_code(part, space) for part in (left, *others))
+        case ast.BinOp(left, _operator, right):
+            return _is_plain_code(left, space) and _is_plain_code(right, space)
+        case ast.BoolOp(_operator, parts):
+            return all(_is_plain_code(part, space) for part in parts)
+        case ast.UnaryOp(_operator, part):
+            return _is_plain_code(part, space)
+        case ast.Call(ast.Name("next"), [ast.Name(name), *default], []):
+            return (
+                space.get("next") is next and _is_plain(space.get(name)) and all(isinstance(each, ast.Constant) for each in default)
+            )
+        case ast.Call(ast.Attribute(ast.Name(name), "get_next" | "next"), [], []):
+            return _is_brought_back(type(space.get(name)))
+    return False
+
+
+@lru_cache(maxsize=64)
+def _statements_of_loop(file: str, line: int) -> list[ast.stmt]:
+    """Return the body of the innermost loop around a line of a source file."""
+    try:
+        nodes = loop_nodes(parse(source_of(file))).values()
+    except (OSError, SyntaxError, ValueError):
+        return []
+    around = [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    return max(around, key=lambda node: node.lineno).body if around else []
 
 
 def _is_plain(value: Any) -> bool:

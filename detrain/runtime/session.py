@@ -699,7 +699,7 @@ class Session:
         is_inside = cut in ("load", "batch")
         files = [module.__file__ or "" for module in user_modules().values()]
         is_first = loop is not None and self._entered.is_first(loop, frame)
-        reasons = reasons_to_load(loop, encoded, files, is_first=is_first) if is_inside else []
+        reasons = reasons_to_load(loop, encoded, files, frame, is_first=is_first) if is_inside else []
         wanted: Mode = "forward" if reasons else mode
         found = [framework.positions(wanted) for framework in self.frameworks]
         reasons += [reason for _positions, more in found for reason in more]

@@ -88,6 +88,58 @@ def test_code_that_loads_is_not_trusted_beside_libraries_or_with_what_would_not_
     assert "imports pytest, which may keep a state" in reasons[1]
 
 
+DRAWS = """
+def train(header, iterator, numbers, other, rows, turn=0):
+    for turn in header:
+        {draw}
+        {more}
+"""
+
+
+class Header:
+    """Asks at the head of the loop, as the probe does, and gives nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.reasons: list[str] = []
+
+    def __iter__(self) -> Header:
+        return self
+
+    def __next__(self) -> None:
+        loop = Loop(iter(range(2)), ("x", "y"))
+        self.reasons += reasons_to_load(loop, NOTHING_LOST, [str(self.path)], sys._getframe(1), is_first=True)
+        raise StopIteration
+
+
+@pytest.mark.parametrize(
+    ("draw", "more", "is_plain"),
+    [
+        ("x, y = next(iterator)", "pass", True),
+        ("x, y = next(numbers)", "pass", True),
+        ("x, y = next(numbers, None)", "pass", True),
+        ("if turn > 5: break", "x, y = next(iterator)", True),
+        ("turn += 1", "x, y = next(iterator)", True),
+        ("x, y = next(other)", "pass", False),
+        ("x, y = next(mapped := iterator)", "pass", False),
+        ("x, y = next(iterator), len(rows)", "pass", False),
+        ("x, y = next(iterator)", "x, y = y, rows.pop()", False),
+        ("rows.pop()", "x, y = next(iterator)", False),
+        ("rows + 1", "x, y = next(iterator)", False),
+    ],
+)
+def test_a_body_that_only_draws_from_iterators_runs_nothing_else(draw: str, more: str, is_plain: bool, tmp_path: Path) -> None:
+    path = tmp_path / "draws.py"
+    path.write_text("import pytest\n" + DRAWS.format(draw=draw, more=more))
+    space: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    header = Header(path)
+
+    space["train"](header, zip([1], [2], strict=True), iter([(1, 2)]), map(len, [""]), object())
+
+    assert (header.reasons == []) == is_plain
+
+
 @pytest.mark.parametrize(
     ("name", "is_trusted"), [("json", True), ("threading", False), ("multiprocessing", False), ("numpy", True)]
 )
