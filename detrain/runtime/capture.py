@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Final, cast
 
-from detrain.errors import Diverged
+from detrain.errors import Diverged, NotCapturable
 from detrain.frameworks import Framework
 from detrain.instrument.sources import sources
 from detrain.runtime import report
@@ -236,6 +236,12 @@ class Capture:
                 write_locals(frames[root], _decode_names(decoder, items, names_of(frames[root]), root))
             else:
                 decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
+        if decoder.astray_and_read:
+            raise NotCapturable(
+                f"{', '.join(decoder.astray_and_read[:4])} is not where the first run had it, and the program reads it: steps that "
+                "are passed over had moved it",
+                "keep what it knows in objects of the program, or start anew with --fresh",
+            )
         if decoder.astray:
             report.warn(f"not captured, and not where the first run had them: {', '.join(decoder.astray[:8])}")
         return decoder.missing
@@ -317,6 +323,7 @@ class Capture:
             remake,
             parts_of_new,
             lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
+            lambda: files,
         )
 
 

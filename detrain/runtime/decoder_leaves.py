@@ -60,6 +60,8 @@ class Leaves:
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
         self.astray: list[str] = []
         """What is not where it was, though a resumed run has loaded the same batches: bodies have moved it, which were skipped."""
+        self.astray_and_read: list[str] = []
+        """What of it is an object of a library that the program reads."""
 
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""

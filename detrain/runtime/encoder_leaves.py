@@ -21,6 +21,7 @@ from detrain.runtime.digest import Array, digest_array
 from detrain.runtime.dtypes import dtype_name
 from detrain.runtime.graph import (
     ABSENT,
+    AND_READ,
     BIT_GENERATORS,
     LARGE_BYTES,
     NANS,
@@ -33,6 +34,7 @@ from detrain.runtime.graph import (
 )
 from detrain.runtime.inside import Unreadable
 from detrain.runtime.kinds import TEXTS, Kinds, member_attributes
+from detrain.runtime.library_state import is_library_object
 from detrain.runtime.memory import address_of, axes_of, memory_of, owner_of
 from detrain.runtime.naming import (
     class_name,
@@ -41,6 +43,8 @@ from detrain.runtime.naming import (
     type_name,
 )
 from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still, takes_in
+from detrain.runtime.stdlib_state import is_job
+from detrain.runtime.uses import is_read
 
 _UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
@@ -214,6 +218,8 @@ class Leaves:
             if made is not None:
                 return made
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
+            if is_job(value):
+                why = ": its job goes on, or has failed" + (AND_READ if is_read(path, self._hooks.files()) else "")
             return self._lose(number, path, f"{type_name(value)}{why}")
         elif (loader := self._encode_offered(value, path)) is not None:
             return loader
@@ -260,7 +266,9 @@ class Leaves:
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
         elif isinstance(now, Unreadable) and not self._is_loader:
-            self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
+            self._lose(
+                number, path, f"{type_name(value)}: what an extension keeps in it cannot be read{self._if_read(value, path)}"
+            )
         elif not self._baseline.is_at(value, now):
             if self._are_loads_replayed and not takes_in(value):
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
@@ -268,8 +276,12 @@ class Leaves:
                 if place is None:  # no resumed run can see whether loading has brought it there
                     self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
                 return place
-            self._lose(number, path, f"{type_name(value)}: it has moved on")
+            self._lose(number, path, f"{type_name(value)}: it has moved on{self._if_read(value, path)}")
         return None
+
+    def _if_read(self, value: object, path: str) -> str:
+        """Return, for an object of a library that the program reads, words that say so."""
+        return AND_READ if is_library_object(value) and is_read(path, self._hooks.files()) else ""
 
     def _note_weak(self, value: object, path: str) -> None:
         """Name a dictionary that holds weakly and has changed: what a baseline holds lives longer than without detrain."""

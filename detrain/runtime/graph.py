@@ -7,7 +7,7 @@ import gc
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -110,10 +110,14 @@ class Hooks:
     """Like `parts`, of what stays as the process has it, unless the loop has made it: an iterator over a dataset."""
     is_constant: Callable[[object], bool] = lambda _: False
     """Says whether an object is a constant tensor, without reading it."""
+    files: Callable[[], Sequence[str]] = tuple
+    """Returns the source files of the program."""
 
 
 WITH_VARIABLES: Final = "with variables of its own"
 """Why an object is not captured, where a run that resumes without it would go on wrong."""
+AND_READ: Final = ", and the program reads it"
+"""Behind why an object of a library is not captured: a run that resumes would read something else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Final
 
 from detrain.errors import NotCapturable
 from detrain.frameworks import Framework, foreign
-from detrain.runtime import children, figures, later, report
+from detrain.runtime import children, figures, jobs, later, report
 from detrain.runtime.contents import Contents
-from detrain.runtime.draws import counted_draws
+from detrain.runtime.draws import COUNTED, counted_draws
+from detrain.runtime.graph import AND_READ
 from detrain.runtime.rng import Streams
 
 _MOST_SHOWN: Final = 8
@@ -39,6 +40,7 @@ class Losses:
             *not_captured,
             *foreign.check_training(has_updates=has_updates),
             *children.living(),
+            *jobs.living(),
             *counted_draws(frame),
             *self._contents.not_captured(),
             *(what for what, count in later.asked().items() if count > self._later.get(what, 0)),
@@ -50,10 +52,24 @@ class Losses:
         if not new:
             return
         self.named.update(new)
-        text = ", ".join(new[:_MOST_SHOWN]) + (f" and {len(new) - _MOST_SHOWN} more" if len(new) > _MOST_SHOWN else "")
         if self._is_strict:
             raise NotCapturable(
-                f"the loop makes objects that no checkpoint can hold: {text}",
+                f"the loop makes objects that no checkpoint can hold: {_listed(new)}",
                 "make them before the loop, or run without --strict to go on without them",
             )
-        report.warn(f"not captured, a resumed run will not have them as they are now: {text}")
+        refused = [loss for loss in new if is_refused(loss)]
+        others = [loss for loss in new if loss not in refused]
+        if refused:
+            report.warn(f"not captured, a resumed run will be REFUSED from here on: {_listed(refused)}")
+        if others:
+            report.warn(f"not captured, a resumed run will not have them as they are now: {_listed(others)}")
+
+
+def is_refused(loss: str) -> bool:
+    """Return whether a run does not resume from a checkpoint without what was lost: it would go on, and do other things."""
+    return loss.startswith(COUNTED) or loss.endswith(f"{AND_READ})")
+
+
+def _listed(losses: list[str]) -> str:
+    more = f" and {len(losses) - _MOST_SHOWN} more" if len(losses) > _MOST_SHOWN else ""
+    return ", ".join(losses[:_MOST_SHOWN]) + more

@@ -25,7 +25,7 @@ from detrain.faults.experiment import of_environment
 from detrain.frameworks import Framework
 from detrain.guard.recovery import Recovery
 from detrain.guard.watch import DEPTH, Guard
-from detrain.runtime import later, report
+from detrain.runtime import jobs, later, report
 from detrain.runtime.answers import Answers
 from detrain.runtime.batches import Batches
 from detrain.runtime.campaign import Campaign, Rewind
@@ -42,7 +42,7 @@ from detrain.runtime.files import Files
 from detrain.runtime.graph import WITH_VARIABLES
 from detrain.runtime.identity import Identity, statements_before
 from detrain.runtime.loaders import Entered, Loop, reasons_to_load, settle
-from detrain.runtime.losses import Losses
+from detrain.runtime.losses import Losses, is_refused
 from detrain.runtime.metric import accuracies
 from detrain.runtime.outside import Outside
 from detrain.runtime.pulls import Elements, Pulls
@@ -125,6 +125,7 @@ class Session:
         self.answers = Answers(self._outside, self._files, self._changes)
         self.answers.watch()
         later.watch()
+        jobs.watch()
         self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
         self._identity = Identity(config.environment, self.frameworks, config.edits, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
@@ -216,6 +217,7 @@ class Session:
         self._epoch_at, self._quiet = time.monotonic(), None
         for framework in self.frameworks:
             framework.begin_phase()
+        jobs.wait()
         self._at_phase, self._left = self._capture.begin_phase(frame), Baseline()
         self._hold_generators(frame)
         if self._pulls:
@@ -651,6 +653,7 @@ class Session:
     def _take(self, cut: Cut, frame: FrameType, loop: Loop | None) -> None:
         cursor = Cursor(self._phase, self._epoch, self._batch, cut)
         self._batches.settle()
+        jobs.wait()
         report.flush_output()
         for framework in self.frameworks:
             framework.flush()
@@ -746,6 +749,7 @@ class Session:
 
     def _restore(self, snapshot: Snapshot, frame: FrameType, loop: Loop | None) -> None:
         """Set the state; with `loop`, its loader is set to its position, too."""
+        jobs.wait()
         positions = {key: snapshot.arrays[f"loader{number:05d}"] for number, key in enumerate(snapshot.meta.loaders)}
         for framework in self.frameworks:
             counters = snapshot.meta.frameworks.get(framework.name)
@@ -790,6 +794,11 @@ class Session:
         for loss in named:
             if loss.startswith(COUNTED):
                 raise NotCapturable(f"{loss}, is lost", "draw by a plain `for x in ...` over it, and start anew with --fresh")
+            if is_refused(loss):
+                raise NotCapturable(
+                    f"no checkpoint holds {loss}: the run would go on with what it says without the steps that are passed over",
+                    "keep what it knows in objects of the program, make it anew in each run of a loop, or start anew with --fresh",
+                )
         for loss in missing:
             if any(_same_place(loss, _place_of(each)) and each.endswith(f"{WITH_VARIABLES})") for each in named):
                 raise NotCapturable(

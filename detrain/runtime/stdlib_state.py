@@ -1,6 +1,6 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
 in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown, events of threads,
-what a thread keeps to itself, queues.
+what a thread keeps to itself, queues, jobs of pools that have ended.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import builtins
+import concurrent.futures
 import contextvars
 import csv
 import gc
@@ -82,6 +83,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "contextvars.ContextVar", [bound]
     if cls in _QUEUES and _is_alone():
         return f"queue.{cls.__name__}", _queued(value)
+    if is_job(value):
+        return ("concurrent.futures.Future", [value._result]) if value.done() and _has_result(value) else None
     if cls is types.MappingProxyType:
         inside = gc.get_referents(value)
         is_of_class = type(inside[0]) is not dict or "__module__" in inside[0]
@@ -93,6 +96,15 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return _closed(value)
     is_iterator = module in ("builtins", "itertools") and (isinstance(value, Iterator) or cls is _TeeData)
     return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) and not _scans(value) else None
+
+
+def is_job(value: object) -> bool:
+    """Return whether an object stands for a job that was handed to a pool of threads or processes."""
+    return type(value) is concurrent.futures.Future
+
+
+def _has_result(job: Any) -> bool:
+    return not job.cancelled() and job.exception() is None
 
 
 def _scans(value: Any) -> bool:
@@ -159,6 +171,10 @@ def _make(kind: str, values: list[Any]) -> object | None:
         return weak  # type: ignore[no-any-return]
     if kind == "array.array":
         return array.array(*values)
+    if kind == "concurrent.futures.Future":
+        job: Any = concurrent.futures.Future()
+        job.set_result(*values)
+        return job  # type: ignore[no-any-return]
     if kind == "types.MappingProxyType":
         return types.MappingProxyType(*values)
     maker: Callable[..., Any] | None = _MAKERS.get(kind)

@@ -21,6 +21,8 @@ LENGTHS = [
     if steps or data not in ENDLESS
 ]
 """`steps_per_epoch` absent, below, equal to, above and no divisor of the length of all kinds of data: whole, not in pairs."""
+DEATHS = ((0, 2), (0, 1), (0,))
+"""At which batches of the second, the third and the fourth epoch a program is killed."""
 SAMPLE = 16
 """One in so many rows is tried in the fast lane."""
 
@@ -42,8 +44,8 @@ def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
         (tmp_path / name).mkdir()
     whole = server.detrain("run", "--bare", program, cwd=tmp_path / "whole")
     assert whole.status == 0, whole.err
-    [_, second, third, *fourth] = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
-    deaths = sorted({second, second + 2, third, third + 1, *fourth[:1]})
+    starts = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
+    deaths = sorted({start + more for start, turns in zip(starts[1:], DEATHS, strict=False) for more in turns})
 
     for death in (*deaths, ""):
         last = server.detrain("run", "--every", row["every"], program, cwd=tmp_path / "killed", DIE_AT=str(death))

@@ -1,0 +1,163 @@
+"""What goes on beside the loop: jobs of thread pools, threads that fill queues, libraries that keep books over trainings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detrain import errors
+from tests.e2e.programs import PRELUDE
+from tests.e2e.runs import Run, bare_python
+
+AHEAD = {
+    "one job ahead": """
+class Prefetcher:
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+        self.pool = ThreadPoolExecutor(1)
+        self.next = self.pool.submit(self.prepare)
+    def prepare(self):
+        time.sleep(0.002)
+        return self.rng.normal(size=3), int(self.rng.integers(9))
+    def get(self):
+        batch = self.next.result()
+        self.next = self.pool.submit(self.prepare)
+        return batch
+
+loader = Prefetcher()
+for step in range(20):
+    x, y = loader.get()
+    die(str(step))
+    optimizer.apply_gradients(x * y)
+""",
+    "in the line of the update": """
+def prepare(seed):
+    return np.random.default_rng(seed).normal(size=3)
+
+pool, seed = ThreadPoolExecutor(2), 0
+waiting = deque()
+for epoch in range(4):
+    for step in range(5):
+        while len(waiting) < 3:
+            waiting.append(pool.submit(prepare, seed))
+            seed += 1
+        die(str(5 * epoch + step))
+        optimizer.apply_gradients(waiting.popleft().result())
+""",
+    "a pool in each epoch": """
+rng = np.random.default_rng(2)
+for epoch in range(4):
+    with ThreadPoolExecutor(1) as pool:
+        for x in pool.map(lambda scale: scale * rng.normal(size=3), range(5)):
+            die(str(optimizer.steps))
+            optimizer.apply_gradients(x)
+""",
+}
+HEAD = f"{PRELUDE}import queue, threading, time\nfrom collections import deque\nfrom concurrent.futures import ThreadPoolExecutor\n"
+START = "optimizer = Optimizer(np.ones(3))\n"
+END = "show(optimizer.weights)\n"
+
+
+@pytest.mark.parametrize("name", AHEAD)
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_batches_that_a_pool_prepares_ahead_come_back(name: str, every: str, tmp_path: Path, detrain: Run) -> None:
+    """The job's result was lost, and the resumed run trained on another batch, in silence. What is killed is a process."""
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + START + AHEAD[name] + END)
+    for death in ("6", "13"):
+        died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
+        assert died.status == -9, died.err
+    run = detrain("run", "--every", every, program, cwd=tmp_path)
+
+    assert run.status == 0, run.err
+    assert run.out == bare_python(program).out
+    assert "not captured" not in run.err + died.err
+
+
+TUNER = '''
+import threading
+
+class Study:
+    """Stops trials that are worse than those before."""
+    def __init__(self):
+        self.lock, self.seen = threading.Lock(), [[]]
+    def report(self, value):
+        with self.lock:
+            self.seen[-1].append(value)
+    def is_worse(self):
+        *others, values = self.seen
+        return any(len(other) >= len(values) and other[len(values) - 1] < values[-1] for other in others)
+    def end(self):
+        self.seen.append([])
+'''
+BOOKS = """
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import tuner
+study = tuner.Study()
+for number in range(5):
+    optimizer = Optimizer(np.full(3, float(number % 3)))
+    for epoch in range(4):
+        for step in range(3):
+            optimizer.apply_gradients(np.full(3, 0.1 * number))
+        die(f"{number}:{epoch}")
+        study.report(float(optimizer.weights.sum()))
+        ASK
+    study.end()
+    print(number, epoch, optimizer.weights.tolist(), flush=True)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize(("asks", "is_read"), [("if study.is_worse(): break", True), ("pass", False)], ids=["read", "told"])
+def test_the_books_of_a_library_are_refused_where_the_program_reads_them(
+    asks: str, is_read: bool, tmp_path: Path, detrain: Run
+) -> None:
+    """Trials that were passed over had not reported, and others went on for longer, in silence. What is killed is a process."""
+    folder = tmp_path / "site-packages" / "tuner"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(TUNER)
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + BOOKS.replace("ASK", asks))
+    died = detrain("run", program, cwd=tmp_path, DIE_AT="3:2")
+    run = detrain("run", program, cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    if is_read:
+        named = "study (tuner.Study: it has moved on, and the program reads it)"
+        assert f"a resumed run will be REFUSED from here on: {named}" in died.err
+        assert run.status == errors.NotCapturable.exit_code, run.err
+    else:
+        named = "study (tuner.Study: it has moved on)"
+        assert f"a resumed run will not have them as they are now: {named}" in died.err
+        assert run.status == 0, run.err
+        assert run.last_line() == bare_python(program).last_line()
+
+
+FILLED = """
+def fill(q):
+    rng = np.random.default_rng(5)
+    while True:
+        q.put(rng.normal(size=3))
+
+q = queue.Queue(3)
+threading.Thread(target=fill, args=(q,), daemon=True).start()
+for epoch in range(4):
+    for step in range(5):
+        x = q.get()
+        die(f"{epoch}:{step}")
+        optimizer.apply_gradients(x)
+"""
+
+
+@pytest.mark.parametrize(("every", "death"), [("1", "2:0"), ("2b", "1:3")])
+def test_a_queue_that_a_thread_fills_is_refused(every: str, death: str, tmp_path: Path, detrain: Run) -> None:
+    """The thread of a resumed run begins anew: what is in the queue is not what comes next. What is killed is a process."""
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + START + FILLED + END)
+    died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
+    run = detrain("run", "--every", every, program, cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    assert "a resumed run will be REFUSED from here on" in died.err
+    assert run.status == errors.NotCapturable.exit_code, run.err
