@@ -140,6 +140,14 @@ class Program:
         found = {file: edits_for_yields(Path(file).read_bytes()) for file, _tree in sources(self.path)}
         return {self._as_run(file): edits for file, edits in found.items() if edits}
 
+    def edits_for_fetches(self, structure: Structure) -> dict[str, list[Edit]]:
+        """Return the probes to insert where the line of an update loads its batch, by file."""
+        from detrain.instrument.fetches import edits_for_fetches
+
+        files = {nest.batch_loop.file for nest in structure.nests}
+        found = {file: edits_for_fetches(Path(file).read_bytes(), structure.nests, file) for file in sorted(files)}
+        return {self._as_run(file): edits for file, edits in found.items() if edits}
+
     def edits_for_marks(self) -> tuple[dict[str, list[Edit]], list[tuple[str, int]]]:
         """Return the marks to insert into the loops of the program, by file, and the loops (file, line) by their numbers."""
         from detrain.instrument.marks import edits_for_marks

@@ -176,7 +176,7 @@ def command(
     config = new_config(target, arguments, catalogue.folder, run, seed or DEFAULT_SEED, every, keep)
     info = catalogue.folder / INFO_NAME
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
-    edits = _merged(target.edits(structure, "detrain"), target.edits_for_yields())
+    edits = _merged(target.edits(structure, "detrain"), target.edits_for_yields(), target.edits_for_fetches(structure))
     config = msgspec.structs.replace(
         config,
         keep_every=keep_every or 0,
@@ -237,8 +237,10 @@ def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
         report.say("loaders are set to their positions, nothing is loaded again")
 
 
-def _merged(one: dict[str, list[Edit]], other: dict[str, list[Edit]]) -> dict[str, list[Edit]]:
-    return {file: sorted([*one.get(file, []), *other.get(file, [])]) for file in {*one, *other}}
+def _merged(*found: dict[str, list[Edit]]) -> dict[str, list[Edit]]:
+    return {
+        file: sorted(edit for each in found for edit in each.get(file, [])) for file in {file for each in found for file in each}
+    }
 
 
 def new_config(target: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:

@@ -59,6 +59,15 @@ def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeTyp
         return compile(tree, filename, "exec", dont_inherit=True)
 
 
+def around(value: ast.expr, starts: Sequence[int], probe: str) -> list[Edit]:
+    """Return the insertions that hand a value to a probe; `starts` are those of the lines of its source."""
+    assert value.end_lineno is not None
+    assert value.end_col_offset is not None
+    first = starts[value.lineno - 1] + value.col_offset
+    last = starts[value.end_lineno - 1] + value.end_col_offset
+    return [(first, first, f"{probe}(("), (last, last, "))")]
+
+
 def line_starts(text: bytes) -> list[int]:
     """Return the offset at which each line of a source starts."""
     return [start for start, _end in _line_spans(text)]

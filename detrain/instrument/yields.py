@@ -8,10 +8,10 @@ hands on another's values by `yield from` is left alone, and so is one that take
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from detrain.instrument.edits import Edit, decode_source, line_starts
+from detrain.instrument.edits import Edit, around, decode_source, line_starts
 from detrain.parsing import parse
 
 PROBE: Final = "_detrain_yield"
@@ -37,24 +37,15 @@ def edits_for_yields(source: bytes) -> list[Edit]:
         for node in yields:
             value = node.value if isinstance(node, ast.Yield) else None
             if value is not None:
-                edits += _around(value, starts)
+                edits += around(value, starts, PROBE)
             elif node.end_lineno is not None and node.end_col_offset is not None:
                 place = starts[node.end_lineno - 1] + node.end_col_offset
                 edits.append((place, place, f" {PROBE}(None)"))
     for statement in ast.walk(tree):
         kept = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return) else None
         if isinstance(kept, ast.GeneratorExp) and not _is_async(kept):
-            edits += _around(kept.elt, starts)
+            edits += around(kept.elt, starts, PROBE)
     return edits
-
-
-def _around(value: ast.expr, starts: Sequence[int]) -> list[Edit]:
-    """Return the insertions that hand a value to the probe."""
-    assert value.end_lineno is not None
-    assert value.end_col_offset is not None
-    first = starts[value.lineno - 1] + value.col_offset
-    last = starts[value.end_lineno - 1] + value.end_col_offset
-    return [(first, first, f"{PROBE}(("), (last, last, "))")]
 
 
 def _is_async(node: ast.GeneratorExp) -> bool:

@@ -24,8 +24,9 @@ import numpy as np
 from detrain.errors import AnotherProgram, DetrainError
 from detrain.frameworks import ADAPTERS, FOLLOWED, Framework, Settings, foreign
 from detrain.instrument.edits import compile_edited
+from detrain.instrument.fetches import PROBE as FETCH
 from detrain.instrument.marks import MARK
-from detrain.instrument.yields import PROBE
+from detrain.instrument.yields import PROBE as YIELD
 from detrain.runtime import codes, executed, library_streams, probes, report
 from detrain.runtime.config import VARIABLE, Config
 from detrain.runtime.digest import digest_bytes
@@ -48,7 +49,8 @@ def main() -> None:
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
     fix_listings()
-    setattr(builtins, PROBE, probes.note_yield)
+    setattr(builtins, YIELD, probes.note_yield)
+    setattr(builtins, FETCH, probes.note_fetch)
     session = traced = None
     if config.trace is not None:
         traced = TracedRun(config, config.trace)

@@ -373,6 +373,13 @@ def note_yield(value: T) -> T:
     return value
 
 
+def note_fetch(value: T) -> T:
+    """Note what the line of an update has loaded to train on it; return it."""
+    if _session is not None:
+        _guarded(_session.note_fetch, value)
+    return value
+
+
 def record_load(*names: str) -> None:
     """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
     session = _session

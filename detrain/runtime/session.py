@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 import msgspec
+import numpy as np
 
 from detrain.errors import Diverged, NotCapturable
 from detrain.faults.experiment import of_environment
@@ -242,6 +243,13 @@ class Session:
         """An iterator that lives on from body to body has given an element."""
         if not self._is_loading and self._is_in_phase and threading.get_ident() == self._thread:
             self._batches.add_fetched(self._address(), element)
+
+    def note_fetch(self, value: object) -> None:
+        """The line of an update has loaded a batch, if that is data."""
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        data = (np.ndarray, *(framework.constant_type for framework in self.frameworks))
+        if any(isinstance(part, data) for part in parts):
+            self._note_element(value)
 
     def note_yield(self, frame: FrameType, value: object) -> None:
         """A generator of the program is about to yield."""

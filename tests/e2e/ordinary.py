@@ -219,6 +219,8 @@ def _is_fit(row: Mapping[str, object]) -> bool:
     """Return whether Keras takes the arguments that are known of a call together."""
     if row["data"] in ENDLESS and row.get("steps_per_epoch", 1) is None:
         return False
+    if "generator" in str(row["data"]) and row.get("weights"):
+        return False
     of_arrays = row.get("shuffle", True) is not True or row.get("validation") == "split" or row.get("weights") == "sample"
     if of_arrays and row["data"] != "arrays":
         return False

@@ -87,6 +87,15 @@ for epoch in range(3):
         die()
         model.train_on_batch(a, b)
 """
+OF_A_LINE = """
+def load(step):
+    return x[step * 9 : step * 9 + 9] + bool(os.environ.get("CHANGED")), y[step * 9 : step * 9 + 9]
+
+model.compile("adam", loss_of)
+for step in range(5):
+    die()
+    model.train_on_batch(*load(step))
+"""
 
 
 @pytest.mark.parametrize(
@@ -95,16 +104,20 @@ for epoch in range(3):
         (OF_FIT, ("--every", "1"), "4", "batch 0:0 has digest"),
         (OF_A_LOOP, ("--every", "2b", "--loader", "forward"), "3", "batch 0:0 has digest"),
         (OF_AN_ITERATOR, ("--every", "1"), "3", "element 1 of"),
+        (OF_A_LINE, ("--every", "2b"), "4", "batch 0:2 has digest"),
     ],
-    ids=["fit", "a loop", "an iterator that lives on"],
+    ids=["fit", "a loop", "an iterator that lives on", "in the line of the update"],
 )
-def test_batches_that_are_only_loaded_again_are_compared(
+def test_batches_that_tell_that_data_are_others_are_compared(
     program: str, options: tuple[str, ...], death: str, said: str, server: Server, tmp_path: Path
 ) -> None:
-    """Killed before the batch behind the cut is on record: only those before it can tell. What is killed is a process."""
+    """Those before the cut, where it was killed before that behind it was on record; and that which no name is bound to.
+
+    What is killed is a process.
+    """
     path = tmp_path / "program.py"
     head, _, tail = PRELUDE.partition("rows = ")
-    path.write_text(f"{head}{CHANGED}rows = {tail}{program}")
+    path.write_text(f"{head}{'' if 'CHANGED' in program else CHANGED}rows = {tail}{program}")
     died = server.detrain("run", *options, path, cwd=tmp_path, DIE_AT=death)
     run = server.detrain("run", *options, path, cwd=tmp_path, CHANGED="1")
 
