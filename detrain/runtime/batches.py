@@ -68,6 +68,16 @@ class Batches:
                 self._what_to_do("detrain could not bring the loader back to where it was, or the data are others"),
             )
 
+    def require_phase_end(self, phase: int) -> None:
+        """Raise Diverged if a training loop that has been left had further batches in the first run."""
+        last = self._journal.ends.get(phase)
+        here = self._next if self._next[0] == phase else (phase, 0, 0)
+        if last is not None and last >= here and not self.may_differ:
+            raise Diverged(
+                f"the training loop of phase {phase} was left before {Cursor(*here)}; the first run went on to {Cursor(*last)}",
+                self._what_to_do("what decides when it ends is not what it was"),
+            )
+
     def add(self, address: Address, loaded: object) -> None:
         """Take a batch as its body is about to run."""
         self._next = (address[0], address[1], address[2] + 1)

@@ -197,6 +197,8 @@ class Session:
     def begin_phase(self, frame: FrameType) -> None:
         """The program enters an epoch loop (or a batch loop outside of any)."""
         self._look("end")
+        self._batches.end_fetch()
+        self._batches.require_phase_end(self._phase)
         self._phase += 1
         self._thread = threading.get_ident()
         self._begin()

@@ -86,6 +86,8 @@ class Journal:
         self.batches: dict[Address, bytes] = {}
         self.last: Address = (-1, -1, -1)
         """The last batch that an earlier run has recorded."""
+        self.ends: dict[int, Address] = {}
+        """The last one of each phase."""
         self.streams: dict[Address, dict[str, bytes]] = {}
         """What the earlier run recorded, the part after the cut included."""
         self.fetched: dict[tuple[int, int, int, int], bytes] = {}
@@ -99,6 +101,7 @@ class Journal:
             ends.add(end)
             if kind == "b":
                 self.batches[_address(address)] = value
+                self.ends[address[0]] = max(self.ends.get(address[0], self.last), _address(address))
                 self.last = max(self.last, _address(address))
             elif kind == "r":
                 self.streams[_address(address)] = value

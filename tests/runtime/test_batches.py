@@ -130,6 +130,12 @@ def test_an_epoch_that_trains_less_or_more_than_it_did_is_an_error(tmp_path: Pat
     with pytest.raises(Diverged, match="epoch 0 goes on with batch 0:2; in the first run it had ended before it"):
         longer.add((0, 0, 2), 1.0)
 
+    left = _batches(known)
+    left.add((0, 0, 0), 1.0)
+    with pytest.raises(Diverged, match="phase 0 was left before 0:1; the first run went on to 1:0"):
+        left.require_phase_end(0)
+    left.require_phase_end(1)
+
     sought = _batches(known)  # the last epoch on record may go on: the first run was killed in it
     sought.be_at((0, 1, 1))
     sought.require_end(sought.behind(0, 1))
