@@ -10,6 +10,9 @@ settings.register_profile("detrain", deadline=None)  # machines are busy: no tes
 settings.load_profile("detrain")
 
 
+_RUN_PROGRAMS = ("tests/e2e/", "tests/faults/", "tests/guard/", "tests/runtime/test_held.py", "tests/tracer/test_events.py")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long suites, too")
     parser.addoption("--slice", metavar="K/N", help="with --slow: run the K-th of N parts of the long suites, and nothing else")
@@ -20,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _sample(items)
     part = _part(config)
     if config.getoption("--slow") and part is None:
         return
@@ -28,6 +32,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen[_is_chosen(item, part)].append(item)
     config.hook.pytest_deselected(items=chosen[False])
     items[:] = chosen[True]
+
+
+def _sample(items: list[pytest.Item]) -> None:
+    """Of each test that runs whole programs, only the first case is for the fast lane: the others try the same on other programs."""
+    seen: set[str] = set()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if not name.startswith(_RUN_PROGRAMS) or item.get_closest_marker("slow") is not None:
+            continue
+        if name in seen and item.get_closest_marker("fast") is None:
+            item.add_marker(pytest.mark.slow)
+        seen.add(name)
 
 
 def _is_chosen(item: pytest.Item, part: tuple[int, int] | None) -> bool:

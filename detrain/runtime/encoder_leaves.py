@@ -44,7 +44,7 @@ from detrain.runtime.naming import (
 )
 from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still, takes_in
 from detrain.runtime.stdlib_state import is_job
-from detrain.runtime.uses import is_read
+from detrain.runtime.uses import is_of_output, is_read
 
 _UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
@@ -266,9 +266,7 @@ class Leaves:
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
         elif isinstance(now, Unreadable) and not self._is_loader:
-            self._lose(
-                number, path, f"{type_name(value)}: what an extension keeps in it cannot be read{self._if_read(value, path)}"
-            )
+            self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
         elif not self._baseline.is_at(value, now):
             if self._are_loads_replayed and not takes_in(value):
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
@@ -281,7 +279,8 @@ class Leaves:
 
     def _if_read(self, value: object, path: str) -> str:
         """Return, for an object of a library that the program reads, words that say so."""
-        return AND_READ if is_library_object(value) and is_read(path, self._hooks.files()) else ""
+        is_asked = is_library_object(value) and not is_of_output(type(value)) and is_read(path, self._hooks.files())
+        return AND_READ if is_asked else ""
 
     def _note_weak(self, value: object, path: str) -> None:
         """Name a dictionary that holds weakly and has changed: what a baseline holds lives longer than without detrain."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from detrain.parsing import parse
 from detrain.runtime.executed import source_of
+from detrain.runtime.naming import module_of
 
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _KEY: Final = re.compile(r"\[[^\]]*\]")
@@ -26,6 +27,18 @@ _READERS: Final = frozenset(
     }
 )
 """Functions of Python's that return what their argument says."""
+_OUTPUT: Final = frozenset(
+    {
+        *("matplotlib", "seaborn", "plotly", "PIL", "tqdm", "rich", "prettytable", "tabulate", "loguru", "structlog"),
+        *("wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim", "codecarbon", "visdom"),
+    }
+)
+"""Libraries that show or record what a program does. What they answer (the line that was drawn) does not go into training."""
+
+
+def is_of_output(cls: type) -> bool:
+    """Return whether a class is of a library that only shows or records."""
+    return module_of(cls).partition(".")[0] in _OUTPUT
 
 
 def is_read(path: str, files: Iterable[str]) -> bool:
