@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample(items: list[pytest.Item]) -> None:
-    """Of each test that runs whole programs, only the first case is for the fast lane: the others try the same on other programs."""
+    """Of each test that runs whole programs, only the first case is in the fast lane: the others try the same on others."""
     seen: set[str] = set()
     for item in items:
         name = item.nodeid.partition("[")[0]

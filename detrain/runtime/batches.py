@@ -37,6 +37,8 @@ class Batches:
         self._fetched: list[str] = []
         self._is_again = False
         """Whether the batch that is being fetched is fetched again, and not trained on."""
+        self._doubt: Diverged | None = None
+        """Says what was loaded otherwise on the way to a checkpoint, until the batch behind it tells."""
         self._recorded: Address | None = None
         self._next: Address = (0, 0, 0)
         """What comes behind the last batch that was taken, or taken again, if its epoch goes on."""
@@ -52,8 +54,11 @@ class Batches:
         self._lasting.add(kind)
 
     def be_at(self, address: Address) -> None:
-        """The run has come back to where this batch is about to be loaded."""
+        """The run is back where this batch is about to be loaded. Raises Diverged if nothing will tell that the way was right."""
         self._next = address
+        doubt, self._doubt = self._doubt, None
+        if doubt is not None and address not in self._journal.batches:
+            raise doubt
 
     def behind(self, phase: int, epoch: int) -> Cursor:
         """Return where an epoch has no batch yet."""
@@ -147,11 +152,21 @@ class Batches:
         most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
         self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches and not self._at_once else 1
 
-    def compare(self, address: Address, loaded: object) -> None:
-        """Raise Diverged if a batch that is loaded again is not the one that was loaded here before."""
+    def compare(self, address: Address, loaded: object, *, is_by_body: bool = False) -> None:
+        """Raise Diverged if a batch that is loaded again is not the one that was loaded here before.
+
+        `is_by_body`: a statement of the body loads, by names that the rest of it may move on (`i += 1`). Then another batch is no
+        error as long as the one behind the cut, where these names are back, is on record and tells.
+        """
         self._next = (address[0], address[1], address[2] + 1)
-        if address in self._journal.batches:
+        if address not in self._journal.batches:
+            return
+        try:
             self._check(address, loaded, raw_digest(loaded, self._to_array), self._journal.batches[address])
+        except Diverged as doubt:
+            if not is_by_body:
+                raise
+            self._doubt = self._doubt or doubt
 
     def _check(self, address: Address, loaded: object, digest: bytes, expected: bytes | None) -> None:
         if self.may_differ or expected == digest or (expected is not None and loaded is None):

@@ -419,7 +419,7 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
         loaded = tuple(values.get(name) for name in names)
     _loops.loaded = None
     if number is not None and is_passing:
-        session.pass_batch(number, loaded)
+        session.pass_batch(number, loaded, is_by_body=bool(names))
         return False
     if not is_first_cut and session.take_quietly(number, loaded):
         return True

@@ -490,13 +490,16 @@ class Session:
         load()
         self._batches.end_fetch()
 
-    def pass_batch(self, batch: int, loaded: object) -> None:
-        """A batch before the next station has been loaded, or is about to be: its body is skipped, its digest compared."""
+    def pass_batch(self, batch: int, loaded: object, *, is_by_body: bool) -> None:
+        """A batch before the next station has been loaded, or is about to be: its body is skipped, its digest compared.
+
+        `is_by_body`: a statement of the body has loaded it.
+        """
         address = (self._phase, self._epoch, batch)
         if loaded is FETCHED_IN_BODY:
             self._batches.begin_fetch(address, is_again=True)
         else:
-            self._batches.compare(address, loaded)
+            self._batches.compare(address, loaded, is_by_body=is_by_body)
 
     def _repeat_streams(self, after: tuple[int, int, int] | None, address: tuple[int, int, int]) -> None:
         """Set the random streams to where they were at the head of a batch, with all that is on record since another one."""

@@ -124,3 +124,33 @@ def test_batches_that_tell_that_data_are_others_are_compared(
     assert died.status == -9
     assert run.status == 78, run.err
     assert said in run.err
+
+
+MOVED_BY_BODIES = """
+import sklearn  # it may keep a state: batches are loaded again
+
+model.compile("adam", loss_of)
+for epoch in range(2):
+    order, i = np.random.permutation(46), 0
+    while i < 46:
+        a, b = x[order[i : i + 10]], y[order[i : i + 10]]
+        die()
+        loss = model.train_on_batch(a, b)
+        i += 10
+    print(epoch, float(loss))
+show()
+"""
+
+
+def test_loads_by_names_that_bodies_move_on_are_no_error(server: Server, tmp_path: Path) -> None:
+    """Loaded again without the bodies, batches are others on the way, and the right one at the cut. A process is killed."""
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + MOVED_BY_BODIES)
+    whole = server.detrain("run", "--bare", program, cwd=tmp_path)
+    died = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="9")
+    run = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+
+    assert died.status == -9
+    assert run.status == 0, run.err
+    assert "loaded again" in run.err
+    assert run.last_line() == whole.last_line()

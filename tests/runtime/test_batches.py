@@ -105,6 +105,11 @@ def test_a_batch_that_is_loaded_again_on_the_way_to_a_checkpoint_is_compared(tmp
     again.compare((0, 0, 0), 1.0)
     with pytest.raises(Diverged, match="batch 0:1 has digest"):
         again.compare((0, 0, 1), 2.0)
+    again.compare((0, 0, 0), 2.0, is_by_body=True)
+    again.be_at((0, 0, 1))  # the batch behind the cut is on record: it will tell
+    again.compare((0, 0, 0), 2.0, is_by_body=True)
+    with pytest.raises(Diverged, match="batch 0:0 has digest"):
+        again.be_at((0, 0, 2))
     again.begin_fetch((0, 0, 1), is_again=True)
     assert not again.note_fetched([np.ones(2)], is_whole=True)
     with pytest.raises(Diverged, match="batch 0:1 has digest"):
