@@ -30,6 +30,8 @@ class Births:
         self._keys: dict[int, tuple[weakref.ref[object], str]] = {}
         self._counts: dict[str, dict[str, int]] = {}
         self._given: str | None = None
+        self.is_aside = False
+        """Whether a library makes things just to look at them."""
         self._of_loop: frozenset[CodeType] | None = None
         """The code of the training loop, and of what has called it; None before it."""
         self._made_in_loop: set[int] = set()
@@ -64,11 +66,20 @@ class Births:
         finally:
             self._given = None
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Name and count nothing: what is made is thrown away at once, and how often that happens depends on the way to a cut."""
+        before, self.is_aside = self.is_aside, True
+        try:
+            yield
+        finally:
+            self.is_aside = before
+
     def register(self, value: object, label: str, frame: FrameType | None = None) -> str:
-        """Name a new object after its owner, its label and its turn; return the key."""
+        """Name a new object after its owner, its label and its turn; return the key, empty for what is thrown away at once."""
         known = self.key(value)
-        if known is not None:
-            return known
+        if known is not None or self.is_aside:
+            return known or ""
         key = self._given
         if key is None:
             key = self.next_key(label, frame or sys._getframe(1), value)

@@ -473,7 +473,7 @@ class TensorFlow:
             return
         # Without its scopes: in a graph, where layers are built ahead, TensorFlow makes these unique (`dense_1_1`).
         label = str(variable.name).partition(":")[0].rpartition("/")[2]
-        if label == HIDDEN:
+        if label == HIDDEN or self._births.is_aside:
             return
         key = self._births.register(variable, label, sys._getframe(2))
         self._handles[identity] = key
@@ -509,6 +509,7 @@ class TensorFlow:
         from keras.src.legacy.preprocessing.image import Iterator
         from keras.src.legacy.preprocessing.text import Tokenizer
         from keras.src.ops.operation import Operation
+        from keras.src.saving import saving_lib
         from keras.src.utils import traceback_utils, tracking
 
         hide_in(traceback_utils)
@@ -539,6 +540,8 @@ class TensorFlow:
             return made
 
         Operation.__new__ = staticmethod(layer_made)
+        # To save, or load, makes an object of each class in the model, and asks for the names of its attributes.
+        saving_lib.get_attr_skipset = births.aside()(saving_lib.get_attr_skipset)
         self._builder.watch_keras()
         self._updates.on_keras()
         self._fit.watch()

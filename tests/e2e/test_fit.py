@@ -296,6 +296,15 @@ for episode in range(4):
             rate *= 0.99
 show(model, rate, memory)
 """,
+    "stages that are compiled anew, their weights saved by a callback": """
+model, losses = net(), []
+for stage in range(3):
+    model.layers[0].trainable = stage > 0
+    model.compile(keras.optimizers.Adam(0.01 / (stage + 1)), model.loss, metrics=["accuracy"])
+    saver = keras.callbacks.ModelCheckpoint("{epoch}.weights.h5", save_weights_only=True)
+    losses += model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[saver, Die()]).history["loss"]
+show(model, losses)
+""",
 }
 
 
