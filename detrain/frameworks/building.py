@@ -79,6 +79,8 @@ class Building:
             contextlib.nullcontext()
         )
         """Puts that in place for as long as it is built."""
+        self.noting: Callable[[dict[str, Any]], AbstractContextManager[None]] = lambda _reads: contextlib.nullcontext()
+        """Completes what has been read, for as long as it is built for the first time."""
         self.is_again = False
         """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
 
@@ -144,7 +146,7 @@ class Building:
         has_failed = True
         try:
             unchanged = self.unchanged() if is_late else contextlib.nullcontext()
-            with unchanged, self.as_read(owner, reads) if earlier is not None else contextlib.nullcontext():
+            with unchanged, self.noting(reads) if earlier is None else self.as_read(owner, reads):
                 yield
             has_failed = False
         finally:

@@ -23,7 +23,7 @@ from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
-from tensorflow.python.ops import data_flow_ops, gen_resource_variable_ops, resource_variable_ops, summary_ops_v2, variables
+from tensorflow.python.ops import data_flow_ops, gen_resource_variable_ops, resource_variable_ops, variables
 from tensorflow.python.trackable import data_structures
 
 import detrain
@@ -51,6 +51,7 @@ from detrain.frameworks.tensorflow_order import settle_order
 from detrain.frameworks.tensorflow_positions import NoPosition
 from detrain.frameworks.tensorflow_random import RandomCounters
 from detrain.frameworks.tensorflow_refusals import refuse_fit, refuse_unseen
+from detrain.frameworks.tensorflow_summaries import Summaries
 from detrain.frameworks.tensorflow_tables import Tables, is_of_table
 from detrain.frameworks.tensorflow_traces import hide_in, hide_own_frames
 from detrain.frameworks.tensorflow_updates import Updates
@@ -123,10 +124,10 @@ class TensorFlow:
         self._watch_variables()
         for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint, StrategyBase):
             self._watch_class(cls)
-        self._builder = Builder(self._births, self._building)
-        self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._summaries = Summaries(self._births)
+        self._builder = Builder(self._births, self._building, self._summaries)
         self._queues: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._watch_writers()
+        self._watch_queues()
         self._tables = Tables(self._births)
         self._random = RandomCounters(self._births)
         self._datasets = datasets = Datasets(self._births, is_of_fit, self._fit.source)
@@ -223,7 +224,7 @@ class TensorFlow:
             "keras 2": None if self._keras_2 is None else self._keras_2.state(),
             "draws": self._random.eager.state()[1],
             "flags": {name: get() for name, (get, _set) in _FLAGS.items()},
-            "step": step if isinstance(step := summary_ops_v2.get_step(), int) else None,
+            **self._summaries.state(),
         }
         return json.dumps(_finite(state), sort_keys=True).encode()
 
@@ -270,8 +271,7 @@ class TensorFlow:
             get, set_flag = _FLAGS[name]
             if get() != value:
                 set_flag(value)
-        if state.get("step") is not None:
-            summary_ops_v2.set_step(state["step"])
+        self._summaries.restore(state)
 
     def build_made(self) -> None:
         """Build what the first run had built by functions that the loop had made, once these are there again."""
@@ -402,9 +402,7 @@ class TensorFlow:
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""
-        for writer in list(self._writers):
-            if not writer._closed:
-                writer.flush()
+        self._summaries.flush()
 
     def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
         """Return a step of `fit` that fetches these batches."""
@@ -566,22 +564,16 @@ class TensorFlow:
         if self._instruments is not None:
             self._instruments.on_keras_2()
 
-    def _watch_writers(self) -> None:
-        """See each summary writer, and each queue, whose elements lie in TensorFlow."""
-        original, original_queue = summary_ops_v2._ResourceSummaryWriter.__init__, data_flow_ops.QueueBase.__init__
+    def _watch_queues(self) -> None:
+        """See each queue, whose elements lie in TensorFlow."""
+        original = data_flow_ops.QueueBase.__init__
 
         @functools.wraps(original)
-        def writer_made(writer: Any, *args: Any, **kwargs: Any) -> None:
-            original(writer, *args, **kwargs)
-            self._writers.add(writer)
-
-        @functools.wraps(original_queue)
         def queue_made(queue: Any, *args: Any, **kwargs: Any) -> None:
-            original_queue(queue, *args, **kwargs)
+            original(queue, *args, **kwargs)
             if context.executing_eagerly():
                 self._queues.add(queue)
 
-        summary_ops_v2._ResourceSummaryWriter.__init__ = writer_made
         data_flow_ops.QueueBase.__init__ = queue_made
 
 

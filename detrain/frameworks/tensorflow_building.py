@@ -27,6 +27,7 @@ from detrain.frameworks.keras_state import names_given
 from detrain.frameworks.tensorflow_calls import Calls
 from detrain.frameworks.tensorflow_form import form
 from detrain.frameworks.tensorflow_reads import Reads
+from detrain.frameworks.tensorflow_summaries import Summaries
 from detrain.runtime import report
 from detrain.runtime.digest import digest_bytes
 from detrain.runtime.frames import has_user_code, names_of
@@ -53,7 +54,7 @@ _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 class Builder:
     """Watches what is built, and builds it ahead in a resumed process."""
 
-    def __init__(self, births: Births, building: Building) -> None:
+    def __init__(self, births: Births, building: Building, summaries: Summaries) -> None:
         self._births = births
         self._building = building
         self._keras_variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -78,7 +79,8 @@ class Builder:
         self._layer_ahead: Any = None
         """The layer of Keras's that is being built ahead."""
         building.has_company = _has_company
-        building.reads, building.as_read = self._reads, self._as_read
+        building.reads, building.as_read, building.noting = self._reads, self._as_read, self._noting
+        self._summaries = summaries
         self._values = Reads(births)
         self.keras_states: dict[str, Any] = {}
         """Which say what the loop has set on Keras's objects, and put it in place."""
@@ -353,7 +355,10 @@ class Builder:
         function = self._births.find(key) if self.is_in_loop else None
         if not isinstance(function, polymorphic_function.Function):
             return {}
-        found: dict[str, Any] = {"values": self._values.reads(function, self._maker(key))}
+        found: dict[str, Any] = {
+            "values": self._values.reads(function, self._maker(key)),
+            "summaries": self._summaries.read(),
+        }
         return found | {name: changed for name, state in self.keras_states.items() if (changed := state.set_in_loop())}
 
     @contextlib.contextmanager
@@ -361,10 +366,14 @@ class Builder:
         function = self._births.find(key) if reads else None
         with contextlib.ExitStack() as stack:
             if function is not None:
+                stack.enter_context(self._summaries.as_read(reads.get("summaries", {}), is_ahead=self._building.is_ahead))
                 for name, state in self.keras_states.items():
                     stack.enter_context(state.as_set(reads.get(name, {})))
                 stack.enter_context(self._values.as_read(function, self._maker(key), reads["values"]))
             yield
+
+    def _noting(self, reads: dict[str, Any]) -> AbstractContextManager[None]:
+        return self._summaries.noting(reads.get("summaries", {}))
 
     def made_again(self) -> dict[str, dict[str, str]]:
         """Return, by model, the functions that it trains, tests and predicts with, where it was told to make another one."""
@@ -426,8 +435,9 @@ class Builder:
         return {id(variable.handle): key for key, variable in self._births.living(tf.Variable) if hasattr(variable, "handle")}
 
     def _note_captured(self, graph: Any) -> None:
-        """Note whether a function has taken hold of a metric that the loop has made: it stays with it when there is another."""
+        """Note whether a function has taken hold of a writer, or of a metric that the loop has made: it stays with that one."""
         handles = {id(outer) for outer, _inner in graph.captures if outer.dtype is tf.resource}
+        self._summaries.note_captured(handles)
         for key, variable in self._births.living(tf.Variable) if handles and not self.holds_metrics else ():
             if self._births.is_of_loop(variable) and id(getattr(variable, "handle", None)) in handles:
                 self.holds_metrics |= hasattr(self._births.find(key.rpartition("/")[0]), "update_state")

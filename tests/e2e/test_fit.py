@@ -35,6 +35,15 @@ def net(*layers, **compiled):
 def show(model, *more):
     print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables)).hexdigest(), *more)
 
+def events(name):
+    found = set()  # those that a killed run had written behind its cut are written again
+    for file in [file for file in os.listdir(f"logs/{name}") if "events" in file]:
+        for row in tf.data.TFRecordDataset(f"logs/{name}/{file}"):
+            event = tf.compat.v1.Event.FromString(row.numpy())
+            found |= {(value.tag, event.step, value.tensor.SerializeToString()) for value in event.summary.value}
+    found = sorted(each for each in found if not each[0].startswith("keras"))
+    return len(found), hashlib.sha256(repr(found).encode()).hexdigest()
+
 x = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
 y = (x.sum(1) > 0).astype("int32")
 """
@@ -304,6 +313,58 @@ for stage in range(3):
     saver = keras.callbacks.ModelCheckpoint("{epoch}.weights.h5", save_weights_only=True)
     losses += model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[saver, Die()]).history["loss"]
 show(model, losses)
+""",
+    "TensorBoard at batches, and summaries of a step's and a callback's own": """
+class Own(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        tf.summary.scalar("epoch", epoch)
+    def on_train_batch_begin(self, batch, logs=None):
+        tf.summary.scalar("batch", batch)
+
+class Logged(keras.Sequential):
+    def train_step(self, data):
+        logs = super().train_step(data)
+        tf.summary.scalar("trained", logs["loss"])
+        return logs
+    def test_step(self, data):
+        logs = super().test_step(data)
+        tf.summary.scalar("tested", logs["loss"])
+        return logs
+
+model = Logged(net().layers)
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(x, y, batch_size=16, epochs=4, verbose=0, validation_split=0.25, callbacks=[
+    Own(), keras.callbacks.TensorBoard("logs", update_freq=2), Die()])
+show(model, events("train"), events("validation"))
+""",
+    "a loop whose compiled functions write summaries, under conditions": """
+model, optimizer = net(), keras.optimizers.Adam()
+train, test = (tf.summary.create_file_writer(f"logs/{name}") for name in ("train", "test"))
+turn = tf.Variable(0, dtype=tf.int64)
+
+@tf.function
+def step(a, b):
+    turn.assign_add(1)
+    with tf.GradientTape() as tape:
+        loss = model.loss(b, model(a, training=True))
+    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    tf.summary.scalar("loss", loss)
+    return loss
+
+@tf.function
+def check():
+    loss = model.loss(y, model(x))
+    tf.summary.scalar("loss", loss)
+    return loss
+
+for epoch in range(4):
+    with train.as_default(step=turn), tf.summary.record_if(lambda: epoch % 2 == 0):
+        for a, b in tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(16):
+            loss = step(a, b)
+            Die().on_train_batch_end(0)
+    with test.as_default(step=epoch), tf.summary.record_if(epoch > 0):
+        print(epoch, float(loss), float(check()), flush=True)
+show(model, events("train"), events("test"))
 """,
 }
 
