@@ -16,12 +16,27 @@ import base64
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
 from detrain.errors import DetrainError, Diverged
 from detrain.runtime.rng import Streams
+
+
+class Form(Protocol):
+    """The form of what was traced; see `tensorflow_form`."""
+
+    @property
+    def digest(self) -> str:
+        """Tells it from others."""
+
+    @property
+    def outline(self) -> str:
+        """What it takes to say where another one differs."""
+
+    def difference(self, outline: str) -> str:
+        """Return, in words, what that with another outline did not have."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -36,6 +51,8 @@ class Unit(msgspec.Struct, frozen=True):
     """How often Keras had given the names that building takes numbered (`variable_2`), before it."""
     forms: tuple[str, ...] = ()
     """Digests of what was traced, in order: the kinds of operations, and the constants."""
+    outlines: tuple[str, ...] = ()
+    """Of these forms, what it takes to say where others differ."""
     seed: int | None = None
     """TensorFlow's global seed, which is a constant in what is traced."""
     has_failed: bool = False
@@ -60,7 +77,7 @@ class Building:
         self._earlier: dict[tuple[str, int], Unit] = {}
         self._turns: dict[str, int] = {}
         self._is_inside = False
-        self._forms: list[str] = []
+        self._forms: list[Form] = []
         self.names: Callable[[], dict[str, int]] = dict
         """Returns Keras's own counts of the names that it has given."""
         self.seed: tuple[Callable[[], Any], Callable[[Any], object]] = (lambda: None), (lambda _seed: None)
@@ -102,7 +119,7 @@ class Building:
         """Return whether this process has built a unit."""
         return unit.key in self._built
 
-    def note_form(self, form: str) -> None:
+    def note_form(self, form: Form) -> None:
         """Note what has been traced, as a part of what is being built."""
         self._forms.append(form)
 
@@ -164,13 +181,15 @@ class Building:
                 after = self._streams.read()
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
                 given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
-                unit = Unit(owner, turn, call, drawn, given, tuple(self._forms), seed, has_failed, held or {}, reads)
+                forms, outlines = tuple(each.digest for each in self._forms), tuple(each.outline for each in self._forms)
+                unit = Unit(owner, turn, call, drawn, given, forms, outlines, seed, has_failed, held or {}, reads)
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
-        if earlier is not None and any(was != now for was, now in zip(earlier.forms, self._forms, strict=False)):
-            what = f"{owner!r} was traced with other Python values than it finds now: they are constants in it"
+        traced, self._forms = self._forms, []
+        if earlier is not None and (differs := _difference(earlier, traced)) is not None:
+            what = f"{owner!r} was traced with other Python values than it finds now, which are constants in it"
             do = "does it read what the loop sets? Call it once before the loop, or hand it tensors; and start anew with --fresh"
-            self.refuse(Diverged(what, do))
+            self.refuse(Diverged(what + (f": {differs}" if differs else ""), do))
 
     def _set_names(self, counts: dict[str, int]) -> None:
         """Set how often Keras has given names; to one that it never has, it will add no number."""
@@ -179,6 +198,14 @@ class Building:
                 self.names()[name] = count
             else:
                 self.names().pop(name, None)
+
+
+def _difference(earlier: Unit, forms: list[Form]) -> str | None:
+    """Return, in words, how the first form that is another one differs; None if none does."""
+    for number, (was, now) in enumerate(zip(earlier.forms, forms, strict=False)):
+        if was != now.digest:
+            return now.difference(earlier.outlines[number]) if number < len(earlier.outlines) else ""
+    return None
 
 
 def _raise(error: DetrainError) -> NoReturn:

@@ -1427,10 +1427,17 @@ def test_a_function_that_reads_what_the_loop_sets_is_traced_as_it_was(
 
 
 @pytest.mark.parametrize(
-    "read", ["float(os.environ.get('SCALE', '1'))", "(weight - other if 'SCALE' in os.environ else other - weight)"]
+    ("read", "named"),
+    [
+        ("float(os.environ.get('SCALE', '1'))", "Sub of the constant 1.0 at program.py:"),
+        ("(weight - other if 'SCALE' in os.environ else other - weight)", "Sub at program.py:"),
+    ],
 )
-def test_a_function_that_is_traced_with_other_values_of_python_is_refused(read: str, server: Server, tmp_path: Path) -> None:
-    """They are constants in it, or decide what is wired to what. Traced ahead, it had those from before the loop, in silence."""
+def test_a_function_that_is_traced_with_other_values_of_python_is_refused(
+    read: str, named: str, server: Server, tmp_path: Path
+) -> None:
+    """They are constants in it, or decide what is wired to what, and are named. Traced ahead, it had those from before the loop, in
+    silence. That a resumed run sees it takes a first run and its death."""
     (tmp_path / "program.py").write_text(read_program(read, "os.environ['SCALE'] = str(turn + epoch + 2)"))
     assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
 
@@ -1438,6 +1445,8 @@ def test_a_function_that_is_traced_with_other_values_of_python_is_refused(read: 
 
     assert run.status == Diverged.exit_code
     assert "'step' was traced with other Python values" in run.err
+    line = next(number for number, text in enumerate((tmp_path / "program.py").read_text().splitlines(), 1) if read in text)
+    assert f"{named}{line} " in run.err
 
 
 GIVEN_A_SET = """
