@@ -16,7 +16,9 @@ from detrain.instrument.inputs import lifted_random_ops, outside_inputs, statefu
 from detrain.instrument.sources import sources
 from detrain.parsing import parse
 from detrain.runtime.cursor import Cursor
-from detrain.store import Catalogue, Meta, read_meta
+from detrain.runtime.graph import WITH_VARIABLES, is_needed
+from detrain.runtime.losses import is_refused
+from detrain.store import Catalogue, Meta, opened
 from detrain.structure import Loop, Structure
 
 _LOST = {
@@ -54,7 +56,9 @@ def command(as_json: bool, home: str, is_module: bool, program: str, arguments: 
     target = Program.find(program, is_module=is_module)
     structure = find_structure(target, Path(home))
     trees = dict(sources(target.path))
-    state = _state(structure, trees, _newest_meta(Path(home), target.name))
+    newest = _newest(Path(home), target.name)
+    state = _state(structure, trees, None if newest is None else newest[0])
+    state["not_captured"] += [] if newest is None else newest[1]
     if as_json:
         click.echo(json.dumps({"structure": msgspec.to_builtins(structure), "state": state}, indent=2))
         target.edits(structure, "detrain")
@@ -84,11 +88,15 @@ def command(as_json: bool, home: str, is_module: bool, program: str, arguments: 
     return 0
 
 
-def _newest_meta(home: Path, program: str) -> Meta | None:
-    """Return what the newest checkpoint of the program says about itself, if there is a good one."""
+def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
+    """Return what the newest good checkpoint of the program says about itself, and why it would be refused; None without one."""
     for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
         try:
-            return read_meta(entry.path)
+            with opened(entry.path) as snapshot:
+                nodes = msgspec.msgpack.decode(snapshot.python)["nodes"]
+                is_missing = any(node[0] == "opaque" and node[1].endswith(WITH_VARIABLES) for node in nodes)
+                losses = [each for each in snapshot.meta.not_captured if is_refused(each) or (is_missing and is_needed(each))]
+                return snapshot.meta, [f"{each}: to resume from {_cursor(snapshot.meta)} will be REFUSED" for each in losses]
         except StoreError:
             continue
     return None

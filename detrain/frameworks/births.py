@@ -15,12 +15,14 @@ import contextlib
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 
 from detrain.runtime.frames import is_user_file, names_of
 
 TOP = ""
+_APART = "~"
+"""Begins the keys of what is made again, as long as it has not its own."""
 
 
 class Births:
@@ -32,6 +34,9 @@ class Births:
         self._given: str | None = None
         self.is_aside = False
         """Whether a library makes things just to look at them."""
+        self.is_apart = False
+        """Whether what is made now gets its name, and its value, later."""
+        self._turns_apart = 0
         self._of_loop: frozenset[CodeType] | None = None
         """The code of the training loop, and of what has called it; None before it."""
         self._made_in_loop: set[int] = set()
@@ -86,6 +91,9 @@ class Births:
         else:
             self._count_given(key)
         self._given = None
+        if self.is_apart and not key.startswith(_APART):
+            self._turns_apart += 1
+            key = f"{_APART}{self._turns_apart}{_APART}{key}"
         return self._enter(value, key)
 
     def _enter(self, value: object, key: str) -> str:
@@ -107,6 +115,37 @@ class Births:
         label, made = (label, int(turn) + 1) if label and turn.isdecimal() else (name, 1)
         counts = self._counts.setdefault(owner, {})
         counts[label] = max(counts.get(label, 0), made)
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Name what is made inside, for what the first run had, by keys of its own until it is renamed: it takes nobody's turn."""
+        counts = {owner: dict(labels) for owner, labels in self._counts.items()}
+        self.is_apart = True
+        try:
+            yield
+        finally:
+            self.is_apart = False
+            self._counts = counts
+
+    def nameless(self) -> list[object]:
+        """Return what was made apart, is alive and has not been renamed."""
+        return [value for key, value in self.alive() if key.startswith(_APART)]
+
+    def rename(self, value: object, key: str | None) -> None:
+        """Give an object that was made again the key that it had in the first run; with None it has no key any more."""
+        self._keys.pop(id(value), None)
+        self._made_in_loop.discard(id(value))
+        if key is not None:
+            self._enter(value, key)
+            self._made_in_loop.add(id(value))
+
+    def counts_of(self, owners: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return how many of each label these have made."""
+        return {owner: dict(self._counts[owner]) for owner in owners if owner in self._counts}
+
+    def set_counts_of(self, owner: str, counts: Mapping[str, int]) -> None:
+        """Count on from there."""
+        self._counts.setdefault(owner, {}).update(counts)
 
     def register_at_top(self, value: object, label: str) -> str:
         """Name a new object by its turn among all of the program: the method of a model that trains may make it, epoch by epoch."""

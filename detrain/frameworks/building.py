@@ -119,6 +119,12 @@ class Building:
         """Return whether this process has built a unit."""
         return unit.key in self._built
 
+    def settle(self, owner: str) -> None:
+        """Note that this process has made by itself what had been built by an owner."""
+        for key in [key for key in self._earlier if key[0] == owner]:
+            self._built[key] = self._earlier.pop(key)
+            self._turns[owner] = max(self._turns.get(owner, 0), key[1] + 1)
+
     def note_form(self, form: Form) -> None:
         """Note what has been traced, as a part of what is being built."""
         self._forms.append(form)

@@ -71,8 +71,11 @@ class KerasState:
             "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Set the state. Raises Diverged where a model consists of what this process does not have."""
+    def restore(self, state: dict[str, Any], again: frozenset[str] = frozenset()) -> None:
+        """Set the state. `again`: keys of what has been made again, and lacks what Keras adds later.
+
+        Raises Diverged where a model consists of what this process does not have.
+        """
         config, objects = state["config"], self._objects()
         for name in _CONFIG & config.keys():  # earlier versions kept less
             if getattr(self._config, name)() != config[name]:
@@ -89,7 +92,8 @@ class KerasState:
         for key, attributes in state["attributes"].items():
             now = scalars(objects[key]) if key in objects else {}
             own = vars(objects[key]) if key in objects else {}
-            own.update({name: value for name, value in attributes.items() if name in now and not _is_same(now[name], value)})
+            kept = {name: value for name, value in attributes.items() if name in now or key in again}
+            own.update({name: value for name, value in kept.items() if name not in now or not _is_same(now[name], value)})
         set_functions(state.get("functions", {}), objects)
         for key, settings in state.get("settings", {}).items():
             if key in objects:

@@ -34,6 +34,7 @@ from detrain.frameworks.births import Births
 from detrain.frameworks.building import Building, Unit
 from detrain.frameworks.keras_fit import FIT, Fit, is_of_fit
 from detrain.frameworks.keras_in_loop import watch_frozen, watch_sets
+from detrain.frameworks.keras_made import MADE, Made
 from detrain.frameworks.keras_metrics import METRIC, metric_parts, remake_metric
 from detrain.frameworks.keras_state import Keras2State, KerasState
 from detrain.frameworks.keras_weights import KerasWeights
@@ -112,6 +113,7 @@ class TensorFlow:
         self._fit = Fit(settings.probes)
         self._keras: KerasState | None = None
         self._keras_2: Keras2State | None = None
+        self._made: Made | None = None
         self._weights: KerasWeights | None = None
         self._holder_types: tuple[type, ...] = (tf.train.CheckpointManager,)
         self._model_types: tuple[type, ...] = (tf.Module,)
@@ -223,6 +225,7 @@ class TensorFlow:
             "keras": None if self._keras is None else self._keras.state(),
             "keras 2": None if self._keras_2 is None else self._keras_2.state(),
             "draws": self._random.eager.state()[1],
+            "made": [] if self._made is None else self._made.described(),
             "flags": {name: get() for name, (get, _set) in _FLAGS.items()},
             **self._summaries.state(),
         }
@@ -255,7 +258,10 @@ class TensorFlow:
         traced_by = self._traced_by()
         if not traced_by or state.get("traced by") != traced_by:
             units = [msgspec.structs.replace(unit, forms=()) for unit in units]
-        self._builder.build_ahead(self._building.begin_restore(units))
+        units, made = self._building.begin_restore(units), state.get("made", [])
+        if self._made is not None:
+            self._made.remake(made)
+        self._builder.build_ahead(units)
         self._builder.make_again(state.get("made again", {}))
         position = None if mode == "forward" else positions.get(FIT)
         self._fit.restore(state["fit"], self._datasets.set_seeds, position, state["seeds"])
@@ -263,7 +269,7 @@ class TensorFlow:
         self._births.set_top_counts(state["births"])
         self._births.set_going_on(state.get("going on", {}))
         if self._keras is not None and state.get("keras") is not None:
-            self._keras.restore(state["keras"])
+            self._keras.restore(state["keras"], self._made.again if self._made is not None else frozenset())
         if self._keras_2 is not None and state.get("keras 2") is not None:
             self._keras_2.restore(state["keras 2"])
         self._random.eager.restore(state.get("draws", {}))
@@ -276,6 +282,9 @@ class TensorFlow:
     def build_made(self) -> None:
         """Build what the first run had built by functions that the loop had made, once these are there again."""
         self._builder.build_made()
+        if self._made is not None:
+            self._made.finish()
+            self._made.check(lambda key: key not in self._pending and key not in self._strays)
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of an eager tensor, a variable, or the parts of a sparse, ragged or distributed one; else None.
@@ -316,8 +325,9 @@ class TensorFlow:
         return composites.parts(value) if made_of is None else (METRIC, made_of)
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Return what an iterator over a tf.data set is made of."""
-        return self._datasets.parts(value)
+        """Return what an iterator over a tf.data set is made of; of what is in a model that the loop has made, its key."""
+        key = None if self._made is None else self._made.part(value)
+        return self._datasets.parts(value) if key is None else (MADE, [key])
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
         """Return what `parts` or `parts_of_new` described."""
@@ -325,6 +335,8 @@ class TensorFlow:
             return self._datasets.remake(kind, *parts)
         if kind == FUNCTION:
             return self._builder.remake_function(*parts)
+        if kind == MADE:
+            return self._births.find(*parts)
         if kind == METRIC:
             return remake_metric(self._births, *parts)
         made: object | None = composites.remake(kind, parts, current)
@@ -480,11 +492,39 @@ class TensorFlow:
         if self._weights is not None:
             self._weights.on_variable()
         self._moments.on_change()
+        if self._births.is_apart:
+            return
         if key in self._pending:
             with tf.init_scope():
                 _assign(key, variable, self._pending.pop(key))
         elif self._building.is_again:
             self._strays.append(key)
+
+    def _variable(self, key: str) -> object | None:
+        found: object | None = self._builder.keras_variable(key)
+        return self._births.find(key) if found is None else found
+
+    def _owners(self) -> set[str]:
+        return {unit.owner for unit in self._building.units()}
+
+    def _rename(self, value: Any, key: str | None) -> None:
+        """Give what has been made again the key that it had in the first run."""
+        variable = getattr(value, "_value", value)
+        if not isinstance(variable, resource_variable_ops.BaseResourceVariable):
+            self._births.rename(value, key)
+            return
+        before = self._handles.pop(id(variable.handle))
+        self._variables.pop(before, None)
+        self._births.rename(variable, key)
+        self._builder.rename_variable(before, key)
+        if key is not None:
+            self._handles[id(variable.handle)] = key
+            self._variables[key] = weakref.ref(variable, self._moments.on_change)
+            if key in self._pending:
+                _assign(key, variable, self._pending.pop(key))
+            else:
+                self._strays.append(key)  # until its value is restored
+        self._moments.on_change()
 
     def _watch_class(self, cls: Any) -> None:
         births = self._births
@@ -515,6 +555,7 @@ class TensorFlow:
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             self._watch_class(cls)
         self._keras = self._builder.keras_states["keras"] = KerasState(self._births, self._builder.keras_variables)
+        self._made = Made(self._births, self._rename, self._building.settle, self._variable, self._owners)
         without_variables = keras_settings.classes_of(keras)
         keras_settings.watch_births(self._births, without_variables)
         sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)

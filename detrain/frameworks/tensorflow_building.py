@@ -119,6 +119,12 @@ class Builder:
                 left.append(unit.owner)
         self._building.is_ahead = False
 
+    def rename_variable(self, before: str, key: str | None) -> None:
+        """Give one of Keras's variables, if it is one, another key, or none."""
+        variable = self._keras_variables.pop(before, None)
+        if variable is not None and key is not None:
+            self._keras_variables[key] = variable
+
     def build_made(self) -> None:
         """Build what was built by functions that the loop had made and that have been made again: in order, and once the program
         is as it was, for these may be called in another order than they first were."""

@@ -45,6 +45,11 @@ def program_names(cls: type, outside: frozenset[str], present: Iterable[str]) ->
     return names - {_ANY_NAME}
 
 
+def library_names(cls: type) -> frozenset[str]:
+    """Return the names of the attributes that the methods of a library's class, and of its bases, store."""
+    return _stored_names(cls, is_own=False)
+
+
 class Stores(NamedTuple):
     """What the code of a source file stores attributes on."""
 

@@ -120,6 +120,11 @@ AND_READ: Final = ", and the program reads it"
 """Behind why an object of a library is not captured: a run that resumes would read something else."""
 
 
+def is_needed(loss: str) -> bool:
+    """Return whether a resumed run is refused where it meets such a loss, named as `PATH (KIND)`: nothing stands in for it."""
+    return loss.endswith(f"{WITH_VARIABLES})")
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A graph as bytes, the arrays it refers to, and what could not be captured (`path (type)`)."""

@@ -11,7 +11,7 @@ from detrain.frameworks import Framework, foreign
 from detrain.runtime import children, figures, jobs, later, report
 from detrain.runtime.contents import Contents
 from detrain.runtime.draws import COUNTED, counted_draws
-from detrain.runtime.graph import AND_READ
+from detrain.runtime.graph import AND_READ, is_needed
 from detrain.runtime.rng import Streams
 
 _MOST_SHOWN: Final = 8
@@ -58,9 +58,12 @@ class Losses:
                 "make them before the loop, or run without --strict to go on without them",
             )
         refused = [loss for loss in new if is_refused(loss)]
-        others = [loss for loss in new if loss not in refused]
+        needed = [loss for loss in new if is_needed(loss)]
+        others = [loss for loss in new if loss not in (*refused, *needed)]
         if refused:
             report.warn(f"not captured, a resumed run will be REFUSED from here on: {_listed(refused)}")
+        if needed:
+            report.warn(f"not captured, as long as they are there a resumed run will be REFUSED from here on: {_listed(needed)}")
         if others:
             report.warn(f"not captured, a resumed run will not have them as they are now: {_listed(others)}")
 

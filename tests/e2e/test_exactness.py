@@ -225,12 +225,17 @@ SET_IN_LOOP = {
         "bar.fit_on_texts([f'w{epoch} x'])",
         "bar.document_count, bar.word_index",
     ),
+    "models that are built as they are called": (
+        "models = []",
+        "models.append(keras.Sequential([keras.layers.Dense(2), keras.layers.Dropout(0.5)])); models[-1](x)",
+        "[float(tf.reduce_sum(each(x, training=True))) for each in models]",
+    ),
     "a progress bar of Keras's": ("bar = keras.utils.Progbar(99, verbose=0)", "bar.add(1, [('x', epoch)])", "bar._values"),
 }
 MADE_IN_LOOP = {
     "a model": (
         "models = []",
-        "models.append(keras.Sequential([keras.layers.Dense(2)])); models[-1](x)",
+        "models.append(keras.Sequential([keras.layers.Dense(2), keras.layers.Lambda(abs)])); models[-1](x)",
         "'models[0]' was made in the loop",
     ),
     "a model around the old one": (
