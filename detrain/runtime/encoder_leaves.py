@@ -40,12 +40,14 @@ from detrain.runtime.naming import (
     class_name,
     is_findable,
     is_own_class,
+    module_of,
     type_name,
 )
 from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still, takes_in
-from detrain.runtime.stdlib_state import is_job
 from detrain.runtime.uses import is_of_output, is_read
 
+_BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
+"""Modules of Python's whose objects stand for what threads, tasks and processes do."""
 _UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
 
@@ -218,8 +220,8 @@ class Leaves:
             if made is not None:
                 return made
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
-            if is_job(value):
-                why = ": its job goes on, or has failed" + (AND_READ if is_read(path, self._hooks.files()) else "")
+            if module_of(type(value)).partition(".")[0] in _BESIDE and is_read(path, self._hooks.files()):
+                why = f": what goes on beside the loop has made it{AND_READ}"
             return self._lose(number, path, f"{type_name(value)}{why}")
         elif (loader := self._encode_offered(value, path)) is not None:
             return loader

@@ -1,4 +1,4 @@
-"""Jobs of thread pools: a cut waits for them, so that what they move and return is the same in each run.
+"""Jobs of pools: a cut waits for them, so that what they move and return is the same in each run.
 
 A program that prepares its next batch in a pool hands a job over, and asks for the result later. How far it is at a cut is chance;
 that it has ended is not. So at a cut all jobs that the process knows are waited for, and their results are data like any other
@@ -7,6 +7,7 @@ that it has ended is not. So at a cut all jobs that the process knows are waited
 
 from __future__ import annotations
 
+import concurrent.futures.process
 import concurrent.futures.thread
 import functools
 import time
@@ -23,8 +24,12 @@ _endless: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch() -> None:
-    """Hear of each job that is handed to a pool of threads from here on."""
-    pool: Any = concurrent.futures.thread.ThreadPoolExecutor
+    """Hear of each job that is handed to a pool of threads or processes from here on."""
+    _watch(concurrent.futures.thread.ThreadPoolExecutor)
+    _watch(concurrent.futures.process.ProcessPoolExecutor)
+
+
+def _watch(pool: Any) -> None:
     original = pool.submit
 
     @functools.wraps(original)
@@ -51,4 +56,4 @@ def wait() -> None:
 
 def living() -> list[str]:
     """Return, in words, what is lost of jobs that do not end."""
-    return ["a job of a thread pool that does not end"] if any(not job.done() for job in list(_endless)) else []
+    return ["a job of a pool that does not end"] if any(not job.done() for job in list(_endless)) else []

@@ -83,7 +83,7 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "contextvars.ContextVar", [bound]
     if cls in _QUEUES and _is_alone():
         return f"queue.{cls.__name__}", _queued(value)
-    if is_job(value):
+    if cls is concurrent.futures.Future:
         return ("concurrent.futures.Future", [value._result]) if value.done() and _has_result(value) else None
     if cls is types.MappingProxyType:
         inside = gc.get_referents(value)
@@ -96,11 +96,6 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return _closed(value)
     is_iterator = module in ("builtins", "itertools") and (isinstance(value, Iterator) or cls is _TeeData)
     return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) and not _scans(value) else None
-
-
-def is_job(value: object) -> bool:
-    """Return whether an object stands for a job that was handed to a pool of threads or processes."""
-    return type(value) is concurrent.futures.Future
 
 
 def _has_result(job: Any) -> bool:

@@ -134,6 +134,17 @@ def test_the_books_of_a_library_are_refused_where_the_program_reads_them(
         assert run.last_line() == bare_python(program).last_line()
 
 
+POOLED = """
+from multiprocessing.pool import ThreadPool
+pool, rng = ThreadPool(1), np.random.default_rng(5)
+ahead = pool.apply_async(rng.normal, (0.0, 1.0, 3))
+for epoch in range(4):
+    for step in range(5):
+        x = ahead.get()
+        ahead = pool.apply_async(rng.normal, (0.0, 1.0, 3))
+        die(f"{epoch}:{step}")
+        optimizer.apply_gradients(x)
+"""
 FILLED = """
 def fill(q):
     rng = np.random.default_rng(5)
@@ -151,10 +162,13 @@ for epoch in range(4):
 
 
 @pytest.mark.parametrize(("every", "death"), [("1", "2:0"), ("2b", "1:3")])
-def test_a_queue_that_a_thread_fills_is_refused(every: str, death: str, tmp_path: Path, detrain: Run) -> None:
-    """The thread of a resumed run begins anew: what is in the queue is not what comes next. What is killed is a process."""
+@pytest.mark.parametrize("body", [FILLED, POOLED], ids=["a queue", "a pool of multiprocessing"])
+def test_what_goes_on_beside_the_loop_and_is_read_is_refused(
+    body: str, every: str, death: str, tmp_path: Path, detrain: Run
+) -> None:
+    """What does it begins anew in a resumed run: what it gives is not what comes next. What is killed is a process."""
     program = tmp_path / "program.py"
-    program.write_text(HEAD + START + FILLED + END)
+    program.write_text(HEAD + START + body + END)
     died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
     run = detrain("run", "--every", every, program, cwd=tmp_path)
 
