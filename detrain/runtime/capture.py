@@ -21,7 +21,7 @@ from typing import Final, cast
 from detrain.errors import Diverged, NotCapturable
 from detrain.frameworks import Framework
 from detrain.instrument.sources import sources
-from detrain.runtime import report
+from detrain.runtime import jobs, report
 from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.runtime.derived import stores
 from detrain.runtime.digest import Array
@@ -98,6 +98,7 @@ class Capture:
 
     def baseline(self, frame: FrameType, loop: Loop | None = None, left: Baseline | None = None) -> Baseline:
         """Return what is there now, so that later only what the loop changed counts as changed; `left`: see there."""
+        jobs.wait()
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
         for root, values in _namespaces(frame, is_everything=True):

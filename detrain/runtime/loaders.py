@@ -21,6 +21,7 @@ import numpy as np
 
 from detrain.errors import CannotSeek
 from detrain.parsing import parse
+from detrain.runtime import jobs
 from detrain.runtime.config import Mode
 from detrain.runtime.derived import is_of_framework
 from detrain.runtime.executed import source_of
@@ -39,7 +40,7 @@ _STORES: Final = (list, tuple, range, str, bytes, dict, set, frozenset, np.ndarr
 """What iterators of built-in kinds go over without running anything."""
 _BACKSTAGE: Final = frozenset(
     {
-        *("threading", "_thread", "multiprocessing", "concurrent", "asyncio", "queue", "subprocess"),
+        *("threading", "_thread", "multiprocessing", "asyncio", "queue", "subprocess"),
         *("socket", "select", "selectors", "ssl", "http", "urllib", "ctypes", "mmap", "sqlite3", "dbm", "shelve"),
     }
 )
@@ -130,7 +131,7 @@ def reasons_to_load(
             "the batch loop has run before in this epoch, or other loops have (what code between them prints now comes from "
             "weights without these batches)"
         ]
-    reasons = [*encoded.not_captured, *encoded.moved]
+    reasons = [*encoded.not_captured, *encoded.moved, *jobs.living()]
     if _runs_code(loop, frame):
         reasons += [f"{loss}: whether loading moves it is unknown" for loss in encoded.unknown]
         foreign = sorted({name for file in files for name in _foreign_modules(file)})

@@ -16,6 +16,7 @@ import logging
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import CodeType, GeneratorType
 from typing import Any, Final
 
@@ -161,5 +162,5 @@ def is_open_for_writing(value: Any) -> bool:
 def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
     module = module_of(type(value))
-    is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super)
+    is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)
     return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)

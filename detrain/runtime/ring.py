@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.frameworks import Framework
-from detrain.runtime import children
+from detrain.runtime import children, jobs
 from detrain.runtime.capture import Capture, user_modules
 from detrain.runtime.codec import Baseline
 from detrain.runtime.cursor import NOTHING, FileState
@@ -133,6 +133,7 @@ class Ring:
         """Hold this moment, the cut before a load."""
         if self._moments and not self._is_here(self._moments[-1], source, frame):
             self.clear()
+        jobs.wait()
         state = self._state(frame, baseline)
         if self._moments and not self.is_again:
             self._note_moves(self._moments[-1], state)

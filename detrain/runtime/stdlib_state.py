@@ -17,6 +17,7 @@ import io
 import itertools
 import os
 import queue
+import sys
 import threading
 import types
 import warnings
@@ -24,6 +25,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from detrain.runtime import jobs
 from detrain.runtime.naming import module_of
 
 _Tee: Final[Any] = type(itertools.tee(())[0])
@@ -235,7 +237,8 @@ def _set_event(event: threading.Event, *, is_set: bool) -> None:
 def _is_alone() -> bool:
     """Return whether no other thread of the program runs: what is in a queue would be chance, or on its way."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    return all(type(thread).__module__ == "tqdm._monitor" for thread in others)
+    frames = sys._current_frames() if others else {}
+    return all(type(each).__module__ == "tqdm._monitor" or jobs.is_idle(each, frames.get(each.ident or 0)) for each in others)
 
 
 def _queued(held: Any) -> list[Any]:

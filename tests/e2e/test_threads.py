@@ -53,8 +53,40 @@ for epoch in range(4):
             die(str(optimizer.steps))
             optimizer.apply_gradients(x)
 """,
+    "a job that hands over another": """
+rng, pool, second = np.random.default_rng(3), ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+def scale(x):
+    time.sleep(0.02)
+    return x * rng.normal()
+def load():
+    return second.submit(scale, rng.normal(size=3))
+ahead = pool.submit(load)
+for epoch in range(4):
+    for step in range(5):
+        batch = ahead.result().result()
+        ahead = pool.submit(load)
+        die(str(5 * epoch + step))
+        optimizer.apply_gradients(batch)
+""",
+    "what is called when a job is done": """
+rng, pool, done = np.random.default_rng(4), ThreadPoolExecutor(1), []
+def keep(job):
+    time.sleep(0.02)
+    done.append(job.result() * rng.normal())
+def get():
+    while not done:
+        time.sleep(0.001)
+    return done.pop()
+pool.submit(rng.normal, size=3).add_done_callback(keep)
+for epoch in range(4):
+    for step in range(5):
+        batch = get()
+        pool.submit(rng.normal, size=3).add_done_callback(keep)
+        die(str(5 * epoch + step))
+        optimizer.apply_gradients(batch)
+""",
 }
-HEAD = f"{PRELUDE}import queue, threading, time\nfrom collections import deque\nfrom concurrent.futures import ThreadPoolExecutor\n"
+HEAD = f"{PRELUDE}import time\nfrom collections import deque\nfrom concurrent.futures import ThreadPoolExecutor\n"
 START = "optimizer = Optimizer(np.ones(3))\n"
 END = "show(optimizer.weights)\n"
 
@@ -146,6 +178,7 @@ for epoch in range(4):
         optimizer.apply_gradients(x)
 """
 FILLED = """
+import queue, threading
 def fill(q):
     rng = np.random.default_rng(5)
     while True:
