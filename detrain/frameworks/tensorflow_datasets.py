@@ -477,7 +477,9 @@ def _digest(element: Any) -> str:
 def _require_same(key: str, iterator: Any, state: Mapping[str, Any]) -> None:
     """Raise Diverged if an iterator that was drawn from again has not given, at last, what it had given."""
     expected = state.get("last", {}).get(key)
-    found = expected if iterator.detrain_last is None else _digest(iterator.detrain_last)
+    if expected is None or iterator.detrain_last is None:
+        return
+    found = _digest(iterator.detrain_last)
     if found != expected:
         raise Diverged(
             f"element {iterator.detrain_pulled - 1} of {key!r}, a tf.data iterator that lives on, has digest {found} as it is "

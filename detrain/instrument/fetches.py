@@ -23,6 +23,8 @@ _BY_GRADIENTS: Final = frozenset({"apply", "apply_gradients", "minimize", "assig
 """Updates that are given gradients or weights, not a batch."""
 
 
+_LOADING: Final = ("next", "batch", "load", "fetch", "read", "get", "sample", "draw", "pop", "result", "take", "data", "item")
+"""Parts of names of what gives a batch. What else is given to an update may hang on its weights, which a fault changes."""
 _COLLECTING: Final = frozenset({"append", "extend", "add"})
 """Methods that keep what a step has returned."""
 
@@ -53,7 +55,7 @@ def _loads(loop: AnyLoop, line: int) -> Sequence[ast.expr]:
         return []
     given = [*update.args, *(keyword.value for keyword in update.keywords)]
     found = [call for argument in given for call in _outermost(argument)]
-    return [call for call in found if not GRADIENTS.search(ast.unparse(call).lower()) and not _is_built_in(call)]
+    return [call for call in found if _loads_by_name(call) and not GRADIENTS.search(ast.unparse(call).lower())]
 
 
 def _update(statement: ast.stmt) -> ast.Call | None:
@@ -73,6 +75,10 @@ def _outermost(value: ast.AST) -> Iterator[ast.Call]:
     elif not isinstance(value, ast.Lambda | ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp):
         for child in ast.iter_child_nodes(value):
             yield from _outermost(child)
+
+
+def _loads_by_name(call: ast.Call) -> bool:
+    return not _is_built_in(call) and any(word in called_name(call).lower() for word in _LOADING)
 
 
 def _is_built_in(call: ast.Call) -> bool:

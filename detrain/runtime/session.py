@@ -549,7 +549,8 @@ class Session:
 
         `is_over`: the loop over epochs goes on, so the epoch has ended as it should, however its last loop was left.
         """
-        if self._journal.batches and (self._lacks is not None or (is_over and self._epoch >= 0)):
+        is_over &= self._epoch >= 0 and not self._stations  # on the way, bodies of loops without wrappers are passed over unseen
+        if self._journal.batches and (self._lacks is not None or is_over):
             self._batches.end_fetch()
             self._batches.require_end(self._lacks or self._batches.behind(self._phase, self._epoch))
 

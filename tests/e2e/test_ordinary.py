@@ -73,8 +73,7 @@ model.fit(data, steps_per_epoch=3, epochs=3, verbose=0, callbacks=[Die()])
 OF_A_LOOP = """
 model.compile("adam", loss_of)
 for epoch in range(2):
-    for start in range(0, 46, 10):
-        a, b = x[start : start + 10], y[start : start + 10]
+    for a, b in [(x[start : start + 10], y[start : start + 10]) for start in range(0, 46, 10)]:
         die()
         model.train_on_batch(a, b)
 """

@@ -160,8 +160,7 @@ def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_chang
     run = detrain("run", "program.py", cwd=tmp_path, **path)
     strict = detrain("run", "--fresh", "--strict", "program.py", cwd=tmp_path, **path)
 
-    assert "not captured" in run.err
-    assert "env (someenv.Half: it has moved on)" in run.err
+    assert "REFUSED from here on: env (someenv.Half: it has moved on, and the program reads it)" in run.err
     assert strict.status == errors.NotCapturable.exit_code
 
 
