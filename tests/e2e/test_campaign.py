@@ -38,6 +38,7 @@ for epoch in range(1):
 AFTER = 4
 
 
+@pytest.mark.slow
 def test_the_guard_sees_what_does_harm_and_nothing_else_also_in_the_step_with_which_the_program_ends(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     done = detrain("random", "--guard", "-n", 44, "--seed", 3, "--after", AFTER, "--json", "program.py", cwd=tmp_path)

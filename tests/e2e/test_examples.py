@@ -44,6 +44,7 @@ def test_an_uninterrupted_run_prints_what_the_bare_program_prints(digits: Result
     assert run.out == digits.out
 
 
+@pytest.mark.slow
 def test_the_music_example_prints_what_the_bare_program_prints(music: tuple[Result, Path], tmp_path: Path) -> None:
     run = detrain("run", "--ckpt", tmp_path, MUSIC, "--epochs", MUSIC_EPOCHS, "--log_dir", tmp_path / "logs")
 
@@ -90,6 +91,7 @@ MUSIC_KILLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "batches"), MUSIC_KILLS)
 def test_music_killed_at_a_batch_resumes_to_the_bit(
     every: str, batches: list[int], music: tuple[Result, Path], tmp_path: Path
