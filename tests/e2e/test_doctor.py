@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.e2e.runs import detrain
 
 
+@pytest.mark.slow
 def test_deterministic_ops_give_the_same_bits() -> None:
     run = detrain("doctor", "--json", "--repeats", 4)
 

@@ -215,6 +215,7 @@ def test_one_model_has_the_given_name(trained: tuple[Path, list[str]]) -> None:
     assert content(folder / "only.weights.h5") == content(folder / "own-conv.weights.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_places_are_those_of_the_moment(is_killed: bool, trained: tuple[Path, list[str]], tmp_path: Path) -> None:
     """In a resumed run; and where a model comes to have a second name for a layer, with no variable made."""
@@ -260,6 +261,7 @@ def test_what_only_code_of_the_program_could_save_is_refused_by_name(tmp_path: P
     assert content(tmp_path / "x.weights.h5") == content(tmp_path / "own-fine.weights.h5")
 
 
+@pytest.mark.slow
 def test_of_replicas_the_first_is_written(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(REPLICAS)
     run = detrain("run", "program.py", cwd=tmp_path)

@@ -350,6 +350,7 @@ def test_a_run_with_the_guard_has_the_bits_of_one_without_also_where_it_is_kille
     assert killed.out.splitlines() == whole.out.splitlines()[-len(killed.out.splitlines()) :]
 
 
+@pytest.mark.slow
 def test_masks_that_a_recurrent_cell_keeps_are_as_if_nothing_had_been(server: Server, tmp_path: Path) -> None:
     """Drawn in the first step of an epoch, which is among those that are run again; the generator's state tells how often."""
     call = "        a, _ = cell(a, [tf.zeros((5, 5))] * 2, training=True)\n"
@@ -413,6 +414,7 @@ OUT_OF_SIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obstacle", [pytest.param(name, marks=[pytest.mark.slow] * ("cv2" in name)) for name in OUT_OF_SIGHT])
 def test_what_is_out_of_sight_stands_in_the_way_back(obstacle: str, server: Server, tmp_path: Path) -> None:
     head, body = OUT_OF_SIGHT[obstacle]

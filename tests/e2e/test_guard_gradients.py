@@ -10,6 +10,9 @@ import pytest
 from detrain.errors import UsageError
 from tests.e2e.runs import bare, detrain
 
+pytestmark = pytest.mark.slow
+"""The fast lane has others of their kind."""
+
 pytest.importorskip("tensorflow")
 
 PRELUDE = """

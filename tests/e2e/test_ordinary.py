@@ -23,7 +23,7 @@ LENGTHS = [
 """`steps_per_epoch` absent, below, equal to, above and no divisor of the length of all kinds of data: whole, not in pairs."""
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
-SAMPLE = 13
+SAMPLE = 23
 """One in so many rows is tried in the fast lane."""
 
 
@@ -32,7 +32,7 @@ SAMPLE = 13
     [
         pytest.param(row, id=name_of(row), marks=[pytest.mark.slow if number % SAMPLE else pytest.mark.fast])
         for table in (LENGTHS, fits(), loops())
-        for number, row in enumerate(table, 7)
+        for number, row in enumerate(table, 16)
     ],
 )
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(

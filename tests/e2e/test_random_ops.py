@@ -18,6 +18,9 @@ from detrain.errors import CheckpointDamaged
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import bare, detrain
 
+pytestmark = pytest.mark.slow
+"""The fast lane has others of their kind."""
+
 PROGRAM = """
 import sys
 import numpy as np

@@ -145,6 +145,7 @@ def test_a_shuffled_set_that_fit_trains_on_goes_on_with_its_next_order(name: str
     check(server, FIT.format(data=FITTED[name]), tmp_path, [7, 9])
 
 
+@pytest.mark.slow
 def test_a_loop_in_a_method_of_a_model_finds_its_iterators(server: Server, tmp_path: Path) -> None:
     """They were the model's own, whose counts do not come back: the epoch began anew, in silence where it was killed at the cut."""
     check(server, IN_A_MODEL, tmp_path, [10, 11, 14], "--every", "2b")

@@ -9,6 +9,9 @@ import pytest
 
 from tests.e2e.runs import detrain, plain
 
+pytestmark = pytest.mark.slow
+"""The fast lane has others of their kind."""
+
 PRELUDE = """\
 import functools, json, os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -69,6 +69,7 @@ def _records(folder: Path, name: str, *command: object) -> tuple[list[dict[str, 
     return [json.loads(path.read_text()) for path in sorted((folder / name).glob("*.json"))], done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "arguments", "count"),
     [

@@ -10,6 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+"""The fast lane has others of their kind."""
+
 pytest.importorskip("tensorflow")
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32, "int8": np.int8}

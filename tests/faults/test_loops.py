@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+pytestmark = pytest.mark.slow
+"""The fast lane has others of their kind."""
+
 pytest.importorskip("tensorflow")
 
 Array = NDArray[np.float64]

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+"""The fast lane has others of their kind."""
+
 pytest.importorskip("tensorflow")
 
 X = np.random.default_rng(0).permutation(24).astype(np.float32).reshape(4, 6)
