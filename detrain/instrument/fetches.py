@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from detrain.instrument.edits import Edit, around, decode_source, line_starts
+from detrain.instrument.loads import LOADING_WORDS
 from detrain.instrument.syntax import GRADIENTS, called_name, counting_names, loop_counts
 from detrain.parsing import parse
 from detrain.structure import AnyLoop, Nest, loop_nodes
@@ -21,9 +22,7 @@ PROBE: Final = "_detrain_fetch"
 """A name among the built-ins, where a run puts it."""
 _BY_GRADIENTS: Final = frozenset({"apply", "apply_gradients", "minimize", "assign", "assign_add", "assign_sub", "set_weights"})
 """Updates that are given gradients or weights, not a batch."""
-
-
-_LOADING: Final = ("next", "batch", "load", "fetch", "read", "get", "sample", "draw", "pop", "result", "take", "data", "item")
+_LOADING: Final = (*LOADING_WORDS, "get", "sample", "draw", "pop", "result", "take", "data", "item")
 """Parts of names of what gives a batch. What else is given to an update may hang on its weights, which a fault changes."""
 _COLLECTING: Final = frozenset({"append", "extend", "add"})
 """Methods that keep what a step has returned."""

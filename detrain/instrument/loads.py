@@ -18,7 +18,7 @@ _NOISE: Final = frozenset(
     {"normal", "uniform", "truncated_normal", "randn", "rand", "standard_normal", "stateless_normal", "stateless_uniform"}
 )
 _RANDOM: Final = re.compile(r"\b(random|rng|generator)\b")
-_LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
+LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
 
 
 def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> tuple[int | None, str]:
@@ -111,4 +111,4 @@ def surely_loads(statement: ast.stmt, loaded: set[str]) -> bool:
 
 
 def _is_called_a_load(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and any(word in called_name(node).lower() for word in _LOADING_WORDS)
+    return isinstance(node, ast.Call) and any(word in called_name(node).lower() for word in LOADING_WORDS)

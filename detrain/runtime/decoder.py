@@ -27,7 +27,7 @@ from detrain.runtime.kinds import (
     plain,
     read_slot,
 )
-from detrain.runtime.library_state import is_data_object, is_library_object
+from detrain.runtime.library_state import is_data_object
 from detrain.runtime.naming import (
     NAMES,
     STATIC,
@@ -47,7 +47,7 @@ from detrain.runtime.positions import place_of
 from detrain.runtime.set_order import can_become, fill, freeze
 from detrain.runtime.stdlib_state import parts, remake
 from detrain.runtime.tables import KINDS, MOMENTS, become, make_moment, make_table
-from detrain.runtime.uses import is_of_output, is_read
+from detrain.runtime.uses import is_consulted
 
 _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
 """Kinds of keys that stay where they lie in a dictionary: an object of the program may have another hash now."""
@@ -145,7 +145,7 @@ class Decoder(Leaves):
         if place and found is not ABSENT and place_of(found) != place[0]:
             if isinstance(found, Iterator):  # what it hands on next would be another thing
                 self._miss(address, f"{name} is not where the first run had it, though the same batches were loaded again")
-            elif is_library_object(found) and not is_of_output(type(found)) and is_read(address, self._hooks.files()):
+            elif is_consulted(found, address, self._hooks.files()):
                 self.astray_and_read.append(f"{address} ({name})")
             else:
                 self.astray.append(f"{address} ({name})")

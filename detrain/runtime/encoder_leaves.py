@@ -34,7 +34,6 @@ from detrain.runtime.graph import (
 )
 from detrain.runtime.inside import Unreadable
 from detrain.runtime.kinds import TEXTS, Kinds, member_attributes
-from detrain.runtime.library_state import is_library_object
 from detrain.runtime.memory import address_of, axes_of, memory_of, owner_of
 from detrain.runtime.naming import (
     class_name,
@@ -44,7 +43,7 @@ from detrain.runtime.naming import (
     type_name,
 )
 from detrain.runtime.positions import is_open_for_writing, place_of, position, stands_still, takes_in
-from detrain.runtime.uses import is_of_output, is_read
+from detrain.runtime.uses import is_consulted, is_read
 
 _BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
 """Modules of Python's whose objects stand for what threads, tasks and processes do."""
@@ -276,13 +275,9 @@ class Leaves:
                 if place is None:  # no resumed run can see whether loading has brought it there
                     self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
                 return place
-            self._lose(number, path, f"{type_name(value)}: it has moved on{self._if_read(value, path)}")
+            read = AND_READ if is_consulted(value, path, self._hooks.files()) else ""
+            self._lose(number, path, f"{type_name(value)}: it has moved on{read}")
         return None
-
-    def _if_read(self, value: object, path: str) -> str:
-        """Return, for an object of a library that the program reads, words that say so."""
-        is_asked = is_library_object(value) and not is_of_output(type(value)) and is_read(path, self._hooks.files())
-        return AND_READ if is_asked else ""
 
     def _note_weak(self, value: object, path: str) -> None:
         """Name a dictionary that holds weakly and has changed: what a baseline holds lives longer than without detrain."""

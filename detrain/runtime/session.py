@@ -220,7 +220,6 @@ class Session:
         self._epoch_at, self._quiet = time.monotonic(), None
         for framework in self.frameworks:
             framework.begin_phase()
-        jobs.wait()
         self._at_phase, self._left = self._capture.begin_phase(frame), Baseline()
         self._hold_generators(frame)
         if self._pulls:

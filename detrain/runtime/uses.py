@@ -15,6 +15,7 @@ from typing import Final
 
 from detrain.parsing import parse
 from detrain.runtime.executed import source_of
+from detrain.runtime.library_state import is_library_object
 from detrain.runtime.naming import module_of
 
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
@@ -29,16 +30,17 @@ _READERS: Final = frozenset(
 """Functions of Python's that return what their argument says."""
 _OUTPUT: Final = frozenset(
     {
-        *("matplotlib", "seaborn", "plotly", "PIL", "tqdm", "rich", "prettytable", "tabulate", "loguru", "structlog"),
+        *("matplotlib", "seaborn", "plotly", "tqdm", "rich", "prettytable", "tabulate", "loguru", "structlog"),
         *("wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim", "codecarbon", "visdom"),
     }
 )
 """Libraries that show or record what a program does. What they answer (the line that was drawn) does not go into training."""
 
 
-def is_of_output(cls: type) -> bool:
-    """Return whether a class is of a library that only shows or records."""
-    return module_of(cls).partition(".")[0] in _OUTPUT
+def is_consulted(value: object, path: str, files: Iterable[str]) -> bool:
+    """Return whether an object at a path is a library's, of none that only shows or records, and the program reads what it says."""
+    is_output = module_of(type(value)).partition(".")[0] in _OUTPUT
+    return is_library_object(value) and not is_output and is_read(path, files)
 
 
 def is_read(path: str, files: Iterable[str]) -> bool:

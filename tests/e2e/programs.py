@@ -22,6 +22,24 @@ def show(weights):
     print("weights", weights.tobytes().hex())
 """
 
+TENSORFLOW = """\
+import hashlib, os, random, signal, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import numpy as np
+import tensorflow as tf
+
+def die(where):
+    if os.environ.get("DIE_AT") == where:
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def show(*variables):
+    print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in variables)).hexdigest())
+
+"""
+"""How a program with TensorFlow begins."""
+
 FOR_LOOPS = (
     PRELUDE
     + '''

@@ -8,22 +8,13 @@ import pytest
 
 from detrain.errors import NotCapturable
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import TENSORFLOW
 
-PRELUDE = """\
-import copy, hashlib, os, signal, sys
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import keras
-import numpy as np
-import tensorflow as tf
+PRELUDE = (
+    TENSORFLOW
+    + """\
+import copy
 from keras import layers
-
-def die(where):
-    if os.environ.get("DIE_AT") == where:
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def show(*variables):
-    print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in variables)).hexdigest())
 
 x = np.random.default_rng(0).normal(size=(30, 5)).astype("float32")
 y = (x.sum(1) > 0).astype("int32")
@@ -44,6 +35,7 @@ def turn(epoch, step, *models):
     print(epoch, step, *(float(loss_of(y, model(x))) for model in models), flush=True)
     die(f"{epoch}:{step}")
 """
+)
 
 EXACT = {
     "a clone of the best model so far": """

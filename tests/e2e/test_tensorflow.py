@@ -9,27 +9,17 @@ import pytest
 
 from detrain.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import TENSORFLOW
 from tests.e2e.runs import detrain
 
-PRELUDE = """\
-import hashlib, os, random, signal, sys
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import keras
-import numpy as np
-import tensorflow as tf
-
-def die(where):
-    if os.environ.get("DIE_AT") == where:
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def show(*variables):
-    print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in variables)).hexdigest())
-
+PRELUDE = (
+    TENSORFLOW
+    + """\
 x = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
 y = np.random.default_rng(1).normal(size=(24, 3)).astype("float32")
 data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24).batch(5)
 """
+)
 
 PROGRAMS = {
     "lazy subclass model in an eager loop": """

@@ -107,6 +107,53 @@ def test_batches_that_a_pool_prepares_ahead_come_back(name: str, every: str, tmp
     assert "not captured" not in run.err + died.err
 
 
+LEFT = {
+    "an epoch": (
+        """
+for epoch in range(4):
+    for step in range(100):  # digests are put on record up to 64 at a time
+        optimizer.apply_gradients(np.full(3, 0.1))
+        die(str(optimizer.steps))
+        if epoch == 3 and str(step) == os.environ.get("LEAVE"):
+            break
+""",
+        "390",
+        "epoch 3 has ended before 3:3; the first run had a batch there",
+    ),
+    "a loop": (
+        """
+def train(epochs, last):
+    for epoch in range(epochs):
+        for step in range(6):
+            optimizer.apply_gradients(np.full(3, 0.1))
+            die(str(optimizer.steps))
+            if step == last:
+                return
+
+train(1, int(os.environ.get("LEAVE", 4)))
+train(3, None)
+""",
+        "13",
+        "the training loop of phase 0 was left before 0:3; the first run went on to 0:4",
+    ),
+}
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left_earlier_than_in_the_first_run_is_an_error(name: str, tmp_path: Path, detrain: Run) -> None:
+    """A resume that decides otherwise went on in silence: what decides may be out of sight. What is killed is a process."""
+    body, death, said = LEFT[name]
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + START + body + END)
+    died = detrain("run", program, cwd=tmp_path, DIE_AT=death)
+    run = detrain("run", program, cwd=tmp_path, LEAVE="2")
+
+    assert died.status == -9, died.err
+    assert run.status == errors.Diverged.exit_code, run.err
+    assert said in run.err
+
+
 TUNER = '''
 import threading
 

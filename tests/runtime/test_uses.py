@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.runtime.uses import is_read
+from detrain.runtime.uses import is_consulted, is_read
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,13 @@ def test_a_program_reads_what_it_uses_of_an_answer(path: str, text: str, expecte
     (tmp_path / "program.py").write_text(text)
 
     assert is_read(path, [str(tmp_path / "program.py")]) is expected
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"), [("someenv", True), ("matplotlib.axes", False), ("wandb", False), ("keras", False)]
+)
+def test_libraries_that_show_or_record_and_frameworks_are_not_consulted(module: str, expected: bool, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("line = thing.plot(losses)\n")
+    thing = type("Thing", (), {"__module__": module})()
+
+    assert is_consulted(thing, "thing", [str(tmp_path / "program.py")]) is expected
