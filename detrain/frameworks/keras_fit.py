@@ -289,7 +289,7 @@ class Fit:
         steps = None if self._steps is None else self._steps()
         if steps is None or not (self._turn or (_lives_on(steps) and steps._steps_seen)):
             return None
-        iterator = self._iterator() if self._turn and self._iterator is not None else steps._current_iterator
+        iterator = self._iterator() if self._iterator is not None else steps._current_iterator
         if self._judged is None or iterator is None:
             raise NoPosition("fit() trains on a distributed set")
         read = functools.partial(read_position, iterator, self._judged, is_forced=is_forced, is_judged=True)

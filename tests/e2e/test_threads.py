@@ -213,6 +213,36 @@ def test_the_books_of_a_library_are_refused_where_the_program_reads_them(
         assert run.last_line() == bare_python(program).last_line()
 
 
+IN_BODIES = """
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import tuner
+study, optimizer = tuner.Study(), Optimizer(np.ones(3))
+for step in range(12):
+    optimizer.apply_gradients(np.full(3, 0.1))
+    study.report(float(optimizer.weights.sum()))
+    die(str(step))
+    if study.is_worse():
+        break
+"""
+
+
+def test_what_bodies_tell_a_library_that_the_program_reads_is_refused_where_no_cut_has_named_it(
+    tmp_path: Path, detrain: Run
+) -> None:
+    """Loading the same batches does not bring it back: that shows when they are loaded. What is killed is a process."""
+    folder = tmp_path / "site-packages" / "tuner"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(TUNER)
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + IN_BODIES)
+    died = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="7")
+    run = detrain("run", "--every", "2b", program, cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    assert run.status == errors.NotCapturable.exit_code, run.err
+    assert "study (tuner.Study) is not where the first run had it, and the program reads it" in run.err
+
+
 POOLED = """
 from multiprocessing.pool import ThreadPool
 pool, rng = ThreadPool(1), np.random.default_rng(5)
