@@ -31,8 +31,13 @@ def die():
 class Die(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         starts.append(turns + 1)
+    def __init__(self, draws=False):
+        super().__init__()
+        self.draws = draws
     def on_train_batch_begin(self, batch, logs=None):
         die()
+        if self.draws:  # from the streams of what loads
+            np.random.rand(), random.random()
 
 class Data(keras.utils.PyDataset):
     def __init__(self, draws=False, **settings):
@@ -88,6 +93,8 @@ _GIVEN: Final = {
     "endless generator": "batches(1000)",
     "generator": "batches(3)",
 }
+BY_PYTHON: Final = ("set that Python fills", "PyDataset", "PyDataset that draws", "endless generator", "generator")
+"""Data that Python loads."""
 ENDLESS: Final = ("rows repeated", "batches repeated", "endless generator", "generator")
 """Data for which `fit` must be told how many steps an epoch has."""
 
@@ -104,6 +111,7 @@ FIT: Final[dict[str, list[object]]] = {
     "weights": [None, "class", "sample"],
     "callbacks": ["", "EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint"],
     "run": ["", "run_eagerly", "jit_compile"],
+    "draws": [False, True],
 }
 
 _VALIDATION: Final = {
@@ -244,7 +252,7 @@ def _fit(row: Mapping[str, object]) -> str:
         rest += [_VALIDATION[str(row["validation"])], f"validation_freq={row['validation_freq']}"]
         rest += [f"validation_steps={row['validation_steps']}"] if row["validation_steps"] else []
     rest += {"class": ["class_weight={0: 1.0, 1: 2.0}"], "sample": ["sample_weight=np.abs(x[:, 0])"]}.get(str(row["weights"]), [])
-    callbacks = ", ".join(filter(None, ["Die()", _CALLBACKS.get(str(row["callbacks"]), "")]))
+    callbacks = ", ".join(filter(None, [f"Die(draws={row['draws']})", _CALLBACKS.get(str(row["callbacks"]), "")]))
     first = [_GIVEN[str(row["data"])], f"epochs={4 + bool(row['initial_epoch'])}", "verbose=0", f"callbacks=[{callbacks}]"]
     return f"""\
 model.compile("adam", loss_of, metrics=["accuracy"], steps_per_execution={row["steps_per_execution"]}{run})

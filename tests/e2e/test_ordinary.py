@@ -11,16 +11,20 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forkserver import Server
-from tests.e2e.ordinary import ENDLESS, FIT, PRELUDE, fits, loops, name_of, text
+from tests.e2e.ordinary import BY_PYTHON, ENDLESS, FIT, PRELUDE, fits, loops, name_of, text
 
 LENGTHS = [
-    {name: values[0] for name, values in FIT.items()} | {"data": data, "steps_per_epoch": steps, "every": every}
+    {name: values[0] for name, values in FIT.items()}
+    | {"data": data, "steps_per_epoch": steps, "every": every, "draws": data in BY_PYTHON}
     for data in FIT["data"]
     for steps in FIT["steps_per_epoch"]
     for every in FIT["every"]
     if steps or data not in ENDLESS
 ]
-"""`steps_per_epoch` absent, below, equal to, above and no divisor of the length of all kinds of data: whole, not in pairs."""
+"""`steps_per_epoch` absent, below, equal to, above and no divisor of the length of all kinds of data: whole, not in pairs.
+
+Callbacks draw from the streams of what loads, where that is Python.
+"""
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
 SAMPLE = 23
