@@ -52,14 +52,14 @@ def step_times(steps: int, rounds: int) -> None:
     import numpy as np
     import tensorflow as tf
 
+    from detrain.adapters.api import Settings
+    from detrain.adapters.tensorflow.adapter import TensorFlow
+    from detrain.adapters.tensorflow.faults.graph_sites import Sites
+    from detrain.adapters.tensorflow.faults.injector import Gate, Injector
     from detrain.faults.drawing import draw_injection
     from detrain.faults.models import model_named
     from detrain.faults.plan import trial_rng
-    from detrain.frameworks import Settings
-    from detrain.frameworks.tensorflow import TensorFlow
-    from detrain.frameworks.tensorflow_injector import Gate, Injector
-    from detrain.frameworks.tensorflow_sites import Sites
-    from detrain.runtime.rng import Streams
+    from detrain.python.process.random_streams import Streams
 
     TensorFlow(Settings(0, len(os.sched_getaffinity(0))), Streams())
     placed: dict[str, Any] = {}
@@ -210,10 +210,10 @@ def resnet(count: int) -> Trained:
 
 def trials(trained: Trained, rounds: int) -> None:
     """Print how long trials take: many in one process, and one process each."""
-    from detrain.cli.programs import Program
+    from detrain.campaign.batch_of_trials import run_together
+    from detrain.campaign.subject import Subject
+    from detrain.cli.options import Program
     from detrain.cli.random import DIGESTS_EVERY, Drawing
-    from detrain.cli.together import run_together
-    from detrain.cli.trials import Subject
     from detrain.faults.experiment import Experiment
     from detrain.faults.models import PUBLISHED
 

@@ -98,7 +98,7 @@ def timed(owner, name, kind):
                 spent["stall"] = spent.get("stall", (0, 0))[0] + time.perf_counter_ns() - wall, 0
     setattr(owner, name, measured)
 if "INSIDE" in os.environ:
-    session = sys.modules["detrain.runtime.probes"]._session  # an import of detrain would say that the probes are there already
+    session = sys.modules["detrain.runtime.session.probes"]._session  # an import of detrain would say: the probes are there
     for owner, kind, names in (
         (session, "batch", ("turn", "at_load", "end_load", "take_quietly", "at_batch", "note_fetched", "on_update")),
         (session, "epoch", ("at_epoch", "at_end")),
@@ -127,7 +127,7 @@ def epochs():
     if "ALTERNATE" not in os.environ:
         yield from range(int(os.environ.get("EPOCHS", EPOCHS)) + 1)
         return
-    probes = sys.modules["detrain.runtime.probes"]  # an import of detrain would say that the probes are there already
+    probes = sys.modules["detrain.runtime.session.probes"]  # an import of detrain would say that the probes are there already
     session, ends = probes._session, []
     for epoch in range(int(os.environ["ALTERNATE"])):
         ends.append((time.perf_counter(), time.process_time()))

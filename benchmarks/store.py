@@ -36,7 +36,7 @@ import h5py
 import numpy as np
 
 from detrain.store import Meta, Snapshot, opened, write
-from detrain.store.writer import Writer
+from detrain.store.background_writer import Writer
 
 ARRAYS = 20
 META = Meta(
@@ -64,7 +64,7 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
     import safetensors.numpy
     import tensorflow as tf
 
-    from detrain.frameworks.tensorflow_memory import new_array, taken_over
+    from detrain.adapters.tensorflow.tensors import new_array, taken_over
 
     writer = Writer()
     held: list[np.ndarray] = []
@@ -156,7 +156,7 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
 
 def values(variables: list[Any]) -> list[np.ndarray]:
     """What variables hold, by reference."""
-    from detrain.frameworks.tensorflow_memory import read_each
+    from detrain.adapters.tensorflow.tensors import read_each
 
     return list(read_each({str(number): variable for number, variable in enumerate(variables)}).values())
 

@@ -5,8 +5,8 @@ A program that `detrain run` rewrites calls these; a program may also call them 
 
 from __future__ import annotations
 
-from detrain.errors import DetrainError
-from detrain.runtime.probes import (
+from detrain.base.errors import DetrainError
+from detrain.runtime.session.probes import (
     batch_loop,
     epoch_loop,
     guard_run,

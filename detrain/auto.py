@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 
-from detrain.runtime import report
-from detrain.runtime.probes import (
+from detrain.base import messages
+from detrain.runtime.session.probes import (
     batch_loop,
     epoch_loop,
     has_session,
@@ -36,9 +36,9 @@ def _replace_process() -> None:
         return
     spec = getattr(main, "__spec__", None)
     target = ["-m", spec.name.removesuffix(".__main__")] if spec is not None else [sys.argv[0]]
-    report.flush_output()
+    messages.flush_output()
     os.environ[_GUARD] = "1"
-    from detrain.runtime.environment import options_of_python
+    from detrain.python.process.environment import options_of_python
 
     os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", "run", *target, *sys.argv[1:]])
 

@@ -20,14 +20,14 @@ from typing import Final
 
 import xxhash
 
-from detrain.errors import DetrainError
-from detrain.faults.artifact import parse_fault, read_fault
-from detrain.runtime.digest import digest_bytes
+from detrain.base.digest import digest_bytes
+from detrain.base.errors import DetrainError
+from detrain.base.structure import read_info
+from detrain.faults.isca2023_csv import parse_fault, read_fault
 from detrain.store import read, read_meta, verify
 from detrain.store.journal import Journal, read_batches
 from detrain.store.manifest import Manifest
 from detrain.store.trailer import Trailer
-from detrain.structure import read_info
 
 TOKENS: Final = (b"\xff", b"\0", b"[", b"{}", b"-1", b"1e999", b"null", b'"', b",", b"\n", b"\xc1", b"9" * 30)
 _folder: Final = Path(tempfile.mkdtemp(prefix="detrain-fuzz-"))

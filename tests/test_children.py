@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from detrain.cli.children import scratch_folder
+from detrain.base.child_processes import scratch_folder
 
 PARENT = """
 import subprocess, sys, time
-from detrain.cli.children import dying_with_this, scratch_folder
+from detrain.base.child_processes import dying_with_this, scratch_folder
 from pathlib import Path
 with scratch_folder(Path(sys.argv[1]), "trial-") as folder:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], preexec_fn=dying_with_this())

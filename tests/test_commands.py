@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from detrain.cli import COMMANDS, main, trials
+from detrain.base import PACKAGE
+from detrain.campaign import subject
+from detrain.cli import COMMANDS, main
 from detrain.cli.inject import command as inject
-from detrain.cli.programs import Program
+from detrain.cli.options import Program
 from detrain.cli.replay import command as replay
 from tests.e2e.runs import detrain
 
-CLI = Path(trials.__file__).parent
+CLI = PACKAGE / "cli"
 BEHIND = ["train.py", "--model", "resnet18", "--at", "9"]
 
 
@@ -24,7 +26,7 @@ def test_the_help_lists_each_file_that_is_a_command(capsys: pytest.CaptureFixtur
     assert main(["--help"]) == 0
     listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in listed] == list(COMMANDS)
-    assert modules - {"export"} == set(COMMANDS)  # it is one of `ckpt`
+    assert modules == set(COMMANDS)
 
 
 def test_the_help_imports_no_command() -> None:
@@ -69,10 +71,10 @@ def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: 
     (tmp_path / "train.py").write_text("x = 1\n")
     folders = []
     for text in ("y = 1\n", "y = 1\n", "y = 2\n"):
-        (tmp_path / "detrain" / "cli").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "detrain").mkdir(exist_ok=True)
         (tmp_path / "detrain" / "engine.py").write_text(text)
-        monkeypatch.setattr(trials, "__file__", str(tmp_path / "detrain" / "cli" / "trials.py"))
-        folders.append(trials.Subject(Program.find(str(tmp_path / "train.py"), is_module=False), (), tmp_path / "ckpt").folder)
+        monkeypatch.setattr(subject, "PACKAGE", tmp_path / "detrain")
+        folders.append(subject.Subject(Program.find(str(tmp_path / "train.py"), is_module=False), (), tmp_path / "ckpt").folder)
 
     assert folders[0] == folders[1] != folders[2]
 
@@ -103,10 +105,10 @@ def test_a_golden_run_is_that_of_each_file_by_its_path(tmp_path: Path, edited: s
         (tmp_path / package / "utils.py").write_text("X = 1\n")
     (tmp_path / "train.py").write_text("import model.utils, data.utils\n")
     program = Program.find(str(tmp_path / "train.py"), is_module=False)
-    before = trials.Subject(program, (), tmp_path / "ckpt")
+    before = subject.Subject(program, (), tmp_path / "ckpt")
 
     (tmp_path / edited / "utils.py").write_text("X = 2\n")
-    now = trials.Subject(program, (), tmp_path / "ckpt")
+    now = subject.Subject(program, (), tmp_path / "ckpt")
 
     assert now.key != before.key
     assert [name for name, digest in now.sources().items() if before.sources()[name] != digest] == [f"{edited}/utils.py"]

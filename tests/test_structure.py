@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detrain.errors import StructureInvalid
-from detrain.instrument.analysis import analyse
-from detrain.structure import (
+from detrain.base.errors import StructureInvalid
+from detrain.base.structure import (
     Structure,
     bound_names,
     loop_digest,
@@ -23,6 +22,7 @@ from detrain.structure import (
     read_info,
     write_info,
 )
+from detrain.instrument.find_loops import analyse
 
 PROGRAM = """\
 import tensorflow as tf

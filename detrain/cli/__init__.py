@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
-from detrain.errors import DetrainError, StoreError, UsageError
-from detrain.runtime import report
+from detrain.base import messages
+from detrain.base.errors import DetrainError, StoreError, UsageError
 
 COMMANDS: Final = {
     "run": "Train, with checkpoints; run again, it resumes to the bit.",
@@ -65,7 +65,7 @@ def detrain() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    report.fill_standard_files()
+    messages.fill_standard_files()
     try:
         result = detrain.main(args=None if argv is None else list(argv), prog_name="detrain", standalone_mode=False)
     except click.exceptions.Exit as exit_request:

@@ -10,16 +10,16 @@ from typing import Any
 import click
 import msgspec
 
-from detrain.cli.export import command as export_command
+from detrain.base.digest import digest_array
+from detrain.base.errors import CheckpointDamaged, DetrainError, StoreError
 from detrain.cli.printing import console
-from detrain.errors import CheckpointDamaged, DetrainError, StoreError
-from detrain.runtime.digest import digest_array
-from detrain.runtime.rng import RngState
+from detrain.export.files import command as export_command
+from detrain.python.process.random_streams import RngState
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
-from detrain.store.compare import compare
 from detrain.store.journal import Ends
 from detrain.store.manifest import Manifest
+from detrain.verify.state_diff import compare
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

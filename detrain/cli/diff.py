@@ -10,13 +10,13 @@ from typing import Any
 import click
 import msgspec
 
-from detrain.cli.programs import PROGRAM_SETTINGS, Program
-from detrain.errors import StoreError, UsageError
-from detrain.runtime.cursor import Cursor
+from detrain.base.cursor import Cursor
+from detrain.base.errors import StoreError, UsageError
+from detrain.cli.options import PROGRAM_SETTINGS, Program
 from detrain.store import Catalogue, Entry, read
 from detrain.store.catalogue import parse_name
-from detrain.store.compare import Difference, compare
 from detrain.store.journal import Address, read_batches
+from detrain.verify.state_diff import Difference, compare
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
 
 
 def _bisect(one: Path, other: Path, found: Comparison, program: tuple[str, ...]) -> None:
-    from detrain.cli.bisect import bisect
-    from detrain.cli.bisect import described as in_lines
-    from detrain.cli.trials import Subject
+    from detrain.campaign.subject import Subject
+    from detrain.verify.bisect import bisect
+    from detrain.verify.bisect import described as in_lines
 
     subject = Subject(Program.find(program[0], is_module=False), program[1:], one if one.is_dir() else one.parent)
     for line in in_lines(bisect(Run.at(one), Run.at(other), found, subject)):

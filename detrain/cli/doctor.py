@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detrain.base import messages
+from detrain.base.errors import DetrainError
 from detrain.cli.printing import console
-from detrain.errors import DetrainError
-from detrain.runtime import report
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -54,9 +54,9 @@ def command(as_json: bool, repeats: int) -> int:
 
 
 def _measure(*, is_deterministic: bool, repeats: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "detrain.frameworks.tensorflow_doctor", str(int(is_deterministic)), str(repeats)]
+    command = [sys.executable, "-m", "detrain.adapters.tensorflow.doctor", str(int(is_deterministic)), str(repeats)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-    with report.working("doctor: measuring", "with deterministic ops" if is_deterministic else "as TensorFlow is"):
+    with messages.working("doctor: measuring", "with deterministic ops" if is_deterministic else "as TensorFlow is"):
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         tail = done.stderr.strip().splitlines()[-1:] or ["no output"]

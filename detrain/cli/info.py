@@ -9,17 +9,17 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.programs import Program, find_structure, home_option, program_arguments
+from detrain.base.cursor import Cursor
+from detrain.base.errors import StoreError
+from detrain.base.source_files import sources
+from detrain.base.source_parsing import parse
+from detrain.base.structure import Loop, Structure
+from detrain.cli.options import Program, find_structure, home_option, program_arguments
 from detrain.cli.show import show_fit
-from detrain.errors import StoreError
-from detrain.instrument.inputs import lifted_random_ops, outside_inputs, stateful_stages
-from detrain.instrument.sources import sources
-from detrain.parsing import parse
-from detrain.runtime.cursor import Cursor
-from detrain.runtime.graph import WITH_VARIABLES, is_needed
-from detrain.runtime.losses import is_refused
+from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
+from detrain.python.inspect.object_graph import WITH_VARIABLES, is_needed
+from detrain.runtime.state.uncaptured import is_refused
 from detrain.store import Catalogue, Meta, opened
-from detrain.structure import Loop, Structure
 
 _LOST = {
     "Thread": "a thread",

@@ -12,20 +12,20 @@ import msgspec
 import numpy as np
 import xxhash
 
-from detrain.cli.outcomes import outcome_of, threshold_option
-from detrain.cli.pictures import check_plot, check_writable
+from detrain.base import messages
+from detrain.base.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, FaultNotFired, SiteUnknown, UsageError
+from detrain.campaign.outcomes import outcome_of, threshold_option
+from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault, read_wanted
+from detrain.campaign.subject import Done, Subject, same_before, same_from
+from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, Program, home_option, program_arguments
 from detrain.cli.printing import console
-from detrain.cli.programs import PROGRAM_SETTINGS, SECONDS, FileThenProgram, Program, home_option, program_arguments
-from detrain.cli.trial_plot import plot_trial
-from detrain.cli.trials import Done, Subject, same_before, same_from
-from detrain.cli.wanted import RecordedFault, Wanted, drawn_fault, read_wanted
-from detrain.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
-from detrain.faults.outcomes import Thresholds
+from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import Element, FaultRecord, Step, write_record
 from detrain.faults.sites import STAGES
-from detrain.runtime import report
+from detrain.reports.pictures import check_plot, check_writable
+from detrain.reports.trial_plot import plot_trial
 
 LEAST_WITH_GUARD = 3
 """Steps that a trial runs on at least, though its loss is not finite, so that the guard can see it."""
@@ -157,14 +157,14 @@ def command(
     if plot is not None:
         plot_trial(plot, record, trial.golden, trial.done)
     if text is not None:
-        from detrain.cli.trial_text import write_text
+        from detrain.reports.trial_text import write_text
 
         write_text(text, subject, trial)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
     else:
         show(record, trial)
-        report.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
+        messages.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
     return 0
 
 
@@ -185,7 +185,7 @@ def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
         if not experiment.at[0]:
             listed = wanted.among(subject.sites())
     except SiteUnknown as error:
-        report.say(f"the first step has no such site: {error.what}")
+        messages.say(f"the first step has no such site: {error.what}")
     if listed is not None:
         try:
             return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=listed))

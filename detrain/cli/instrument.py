@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
+from detrain.base.errors import NoStructure, UsageError
+from detrain.cli.options import Program, find_structure, home_option
 from detrain.cli.printing import console, shown
-from detrain.cli.programs import Program, find_structure, home_option
-from detrain.errors import NoStructure, UsageError
-from detrain.instrument.edits import decode_source
+from detrain.instrument.text_edits import decode_source
 
 _ORIGINAL = ".orig"
 
@@ -112,8 +112,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _remove(target: Program) -> int:
+    from detrain.base.source_files import sources
     from detrain.instrument.rewriter import remove
-    from detrain.instrument.sources import sources
 
     found = False
     for file, _tree in sources(target.path):

@@ -13,25 +13,25 @@ import click
 import msgspec
 import numpy as np
 
-from detrain.cli.campaign_plot import plot_campaign
+from detrain.base import messages
+from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
+from detrain.campaign.batch_of_trials import run_together
+from detrain.campaign.outcomes import threshold_option
+from detrain.campaign.subject import Done, Subject
+from detrain.campaign.wilson import wilson
 from detrain.cli.inject import LEAST_WITH_GUARD, Trial, check_same, record_of, run_trial
-from detrain.cli.outcomes import threshold_option
-from detrain.cli.pictures import check_plot
+from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, Program, home_option, program_arguments
 from detrain.cli.printing import console
-from detrain.cli.programs import PROGRAM_SETTINGS, SECONDS, Program, home_option, program_arguments
-from detrain.cli.shares import wilson
-from detrain.cli.together import run_together
-from detrain.cli.trials import Done, Subject
-from detrain.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Cursor, Experiment, Injection, written
+from detrain.faults.model_shares import FIDELITY, draw_model
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
-from detrain.faults.outcomes import Thresholds
+from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.plan import trial_rng
 from detrain.faults.record import FaultRecord, is_as_written, read_record, write_record
-from detrain.faults.sampling import FIDELITY, draw_model
 from detrain.faults.sites import STAGES, Site, select
-from detrain.runtime import report
+from detrain.reports.campaign_plot import plot_campaign
+from detrain.reports.pictures import check_plot
 
 _SOON = 2
 """Steps, the faulty one counted, within which a fault is to be seen."""
@@ -116,20 +116,20 @@ def command(
         try:
             sites[phase] = select(subject.sites(Experiment(log="", at=begin)), pattern, stage=stage)
         except SiteUnknown:
-            report.say(f"no fault is drawn in phase {phase} of training: no site there fits {pattern!r}")
+            messages.say(f"no fault is drawn in phase {phase} of training: no site there fits {pattern!r}")
     steps = [cursor for cursor in steps if cursor[0] in sites]
     draw = Drawing(seed, sites, models, steps, FIDELITY if shares == "fidelity" else None, LEAST_WITH_GUARD if guard else 0)
     folder = out or subject.folder / f"random-{seed}"
     campaign = _Campaign(subject, draw, after, (pattern, stage), thresholds, folder)
     records = {number: record for number in range(trials) if (record := campaign.known(number)) is not None}
     if records and not as_json:
-        report.say(f"{len(records)} trials are in {folder} already")
+        messages.say(f"{len(records)} trials are in {folder} already")
     missing = [number for number in range(trials) if number not in records]
     for number, record in campaign.run(missing, golden, in_one=engine != "process"):
         write_record(campaign.path(number), record)
         records[number] = record
         if not as_json:
-            report.say(f"trial {number}: {_described(record)}")
+            messages.say(f"trial {number}: {_described(record)}")
     in_order = [record for _, record in sorted(records.items())]
     if plot is not None and in_order:
         plot_campaign(plot, in_order, golden)
@@ -265,7 +265,7 @@ class _Campaign:
                 except FaultNotFired as error:
                     why = error.what
             else:
-                report.warn(f"trial {number}: {why}")
+                messages.warn(f"trial {number}: {why}")
 
     def _drawn_there(self, number: int, plan: Experiment) -> Iterator[tuple[FaultModel, Experiment]]:
         """Yield a trial once more, drawn among the sites of its own step: that may have a smaller batch, or run other ops."""

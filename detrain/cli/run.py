@@ -12,15 +12,15 @@ from typing import Final
 import click
 import msgspec
 
+from detrain.base import PACKAGE, messages
+from detrain.base.config import RESTARTED, VARIABLE, Config, Every, Mode
+from detrain.base.digest import digest_bytes
+from detrain.base.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
+from detrain.cli.options import PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
 from detrain.cli.printing import shown
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
-from detrain.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
-from detrain.instrument.edits import Edit
-from detrain.runtime import report
-from detrain.runtime.config import RESTARTED, VARIABLE, Config, Every, Mode
-from detrain.runtime.digest import digest_bytes
-from detrain.runtime.environment import base_environment, compare, options_of_python, variables
-from detrain.runtime.loaders import cannot_seek
+from detrain.instrument.text_edits import Edit
+from detrain.python.loaders.strategy import cannot_seek
+from detrain.python.process.environment import base_environment, compare, options_of_python, variables
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 from detrain.store.catalogue import INFO_NAME
 from detrain.store.lock import hold
@@ -158,10 +158,10 @@ def command(
     has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits or by_hand)
     if not has_epochs and every.unit == "epochs":
         every = Every(10, "minutes")
-        report.say("no loop over epochs: a checkpoint each 10 minutes; --every 50b and --every 10min say it otherwise")
+        messages.say("no loop over epochs: a checkpoint each 10 minutes; --every 50b and --every 10min say it otherwise")
     for nest in structure.nests:
         for remark in nest.remarks:
-            report.say(f"{Path(nest.batch_loop.file).name}: {remark}")
+            messages.say(f"{Path(nest.batch_loop.file).name}: {remark}")
     catalogue = Catalogue(Path(home).absolute())
     catalogue.create()
     is_alone = hold(catalogue.folder, target.name)
@@ -211,7 +211,7 @@ def _resuming(config: Config, choice: Choice, meta: Meta, seed: int | None) -> C
     _check_environment(config, meta)
     path = choice.entry.path
     found = f"{_age(path)} old, digest {choice.digest[:12]}"
-    report.say(f"resuming {config.program} at {choice.entry.cursor} ({found}) from {shown(path)}")
+    messages.say(f"resuming {config.program} at {choice.entry.cursor} ({found}) from {shown(path)}")
     _say_how_loaders_come_back(choice.entry, meta, config.loader)
     threads = int(meta.environment.get("threads", config.threads))
     return msgspec.structs.replace(
@@ -232,9 +232,9 @@ def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
     if why and (is_inside or meta.loaders):
         number = entry.cursor.batch
         batches = "the batch of the epoch before it is" if number == 1 else f"the {number} batches of the epoch before it are"
-        report.say(f"{batches if is_inside else 'what loaders gave before it is'} loaded again: {why}")
+        messages.say(f"{batches if is_inside else 'what loaders gave before it is'} loaded again: {why}")
     elif is_inside or meta.loaders:
-        report.say("loaders are set to their positions, nothing is loaded again")
+        messages.say("loaders are set to their positions, nothing is loaded again")
 
 
 def _merged(*found: dict[str, list[Edit]]) -> dict[str, list[Edit]]:
@@ -312,16 +312,15 @@ def become(config: Config, meta: Meta | None) -> int:
         environment = {**inherited, **settings, VARIABLE: config.hand_over()}
     except UnicodeEncodeError as error:
         raise UsageError(f"{error.object!r} is not text in UTF-8", "rename the file or folder, or give another argument") from error
-    package = Path(__file__).resolve().parent.parent
-    folder = str(package.parent)
+    folder = str(PACKAGE.parent)
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if folder not in sys.path[1:] and folder not in known:  # run from a source tree that is not installed
         environment["PYTHONPATH"] = os.pathsep.join([folder, *known])
-    report.flush_output()
+    messages.flush_output()
     # The hash seed comes from the environment, so what -I and -E do is done without them: above, and by -s and -P.
     options = [again for option in options_of_python() for again in _INSTEAD.get(option, (option,))]
     try:
-        os.execve(sys.executable, [sys.executable, *options, str(package / "runtime" / "start.py")], environment)
+        os.execve(sys.executable, [sys.executable, *options, str(PACKAGE / "runtime" / "session" / "start.py")], environment)
     except OSError as error:
         raise StoreError(f"cannot start {sys.executable!r}: {error}", "the arguments may be too long") from error
 

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from detrain.errors import StoreError
-from detrain.instrument.fits import summary, way_back
-from detrain.structure import Fit, Loop, Nest, read_info
+from detrain.base.errors import StoreError
+from detrain.base.structure import Fit, Loop, Nest, read_info
+from detrain.instrument.fit_calls import summary, way_back
 
 _CONTEXT_LINES = 2
 

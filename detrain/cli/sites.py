@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
+from detrain.base.errors import SiteUnknown
+from detrain.campaign.subject import Subject
+from detrain.cli.options import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.printing import console
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
-from detrain.cli.trials import Subject
-from detrain.errors import SiteUnknown
 from detrain.faults.experiment import Experiment, parse_cursor
 from detrain.faults.sites import STAGES, Site
 

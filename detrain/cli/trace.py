@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.base.config import Every, Trace
+from detrain.base.errors import UsageError
+from detrain.cli.options import PROGRAM_SETTINGS, Program, home_option, program_arguments
 from detrain.cli.run import DEFAULT_SEED, become, new_config
-from detrain.errors import UsageError
-from detrain.runtime.config import Every, Trace
 from detrain.store import Catalogue
 from detrain.store.catalogue import INFO_NAME
 
@@ -39,7 +39,7 @@ def command(
     Example:
       detrain trace train.py --epochs 3
     """
-    from detrain.instrument.analysis import analyse
+    from detrain.instrument.find_loops import analyse
     from detrain.tracer.events import marks_are_used
 
     if until_sure and epochs is not None:

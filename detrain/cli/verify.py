@@ -20,16 +20,16 @@ from typing import Any
 import click
 import msgspec
 
+from detrain.base import messages
+from detrain.base.cursor import Cursor
+from detrain.base.errors import DetrainError, Diverged
 from detrain.cli.diff import Comparison, Run, compare_runs, described
-from detrain.cli.outputs import copy_folder, first_difference, timed_fields, written
+from detrain.cli.options import PROGRAM_SETTINGS, Program, program_arguments
 from detrain.cli.printing import console
-from detrain.cli.programs import PROGRAM_SETTINGS, Program, program_arguments
-from detrain.errors import DetrainError, Diverged
-from detrain.runtime import report
-from detrain.runtime.cursor import Cursor
-from detrain.runtime.outside import CLOCK_AND_RANDOMNESS
-from detrain.runtime.trial import Trial
+from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
+from detrain.runtime.session.verify_hooks import Trial
 from detrain.store import Catalogue, read_meta
+from detrain.verify.runs import copy_folder, first_difference, timed_fields, written
 
 _KEEP = 3
 _EXACT = "EXACT"
@@ -233,7 +233,7 @@ def _run(name: str, place: Place, command: Sequence[str], kills: Mapping[int, st
     states = place.folder / f"{name}.states"
     while True:
         output, errors = (place.folder / f"{name}.{len(left)}.{kind}" for kind in ("output", "errors"))
-        with report.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
+        with messages.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
             trial = Trial(str(states), outside, left[0] if left else None)
             environment = {**os.environ, **trial.hand_over(place.folder / f"{name}.trial")}
             whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
@@ -248,7 +248,7 @@ def _run(name: str, place: Place, command: Sequence[str], kills: Mapping[int, st
         done.kills.append(kills[left.pop(0)])
     done.status, done.seconds = process.returncode, time.monotonic() - began
     if done.status:
-        report.put(said[-4000:].rstrip("\n"))
+        messages.put(said[-4000:].rstrip("\n"))
     done.output = output.read_text(errors="replace")
     done.files = written(place.work, before) if place.is_copied else None
     for key, what in notes.items():

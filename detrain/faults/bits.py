@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 
 Patterns = NDArray[np.unsignedinteger[Any]]
 Positions = NDArray[np.int64]

@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.errors import FaultInvalid
-from detrain.faults.artifact import ArtifactFault
-from detrain.faults.artifact_layout import plan_of
+from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import Positions, dtype_named
 from detrain.faults.experiment import Injection
+from detrain.faults.isca2023_csv import ArtifactFault
+from detrain.faults.isca2023_layout import plan_of
 from detrain.faults.limits import Convolution, LinearOp, MatMul, Stage, limited_outputs
 from detrain.faults.models import FaultModel
 from detrain.faults.plan import Kind, Operand, Plan

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 
 Cursor = tuple[int, int, int]
 """(phase, epoch, batch)."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import Positions
 from detrain.faults.plan import Operand
 

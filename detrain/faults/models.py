@@ -16,7 +16,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DType, Patterns, Positions
 from detrain.faults.plan import Kind, Operand, Plan
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import Patterns, Positions
 
 

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 import xxhash
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import Alarm, Cursor, Experiment
-from detrain.faults.outcomes import Thresholds
+from detrain.faults.outcome_classes import Thresholds
 
 FORMAT: Final = 1
 _SHOWN: Final = 4096

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from detrain.errors import SiteUnknown
+from detrain.base.errors import SiteUnknown
 from detrain.faults.experiment import BITS
 
 Stage = Literal["forward", "backward", "optimizer"]

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from detrain.frameworks import Watched
+from detrain.adapters.api import Watched
 
 MARGIN: Final = 1000.0
 """A norm may be this much larger than the largest seen in its group (squares: by the square of it)."""

@@ -16,10 +16,10 @@ from typing import Final
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper, PositionProvider
 
-from detrain.errors import CannotRewrite
-from detrain.instrument.edits import Edit, apply, decode_source
-from detrain.parsing import parse
-from detrain.structure import Nest, bound_names
+from detrain.base.errors import CannotRewrite
+from detrain.base.source_parsing import parse
+from detrain.base.structure import Nest, bound_names
+from detrain.instrument.text_edits import Edit, apply, decode_source
 
 IMPORT_MARK: Final = "  # put here by detrain"
 _ONE_LINE_MARK: Final = "  # detrain: one line "

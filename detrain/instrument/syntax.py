@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from detrain.structure import AnyLoop, bound_names
+from detrain.base.structure import AnyLoop, bound_names
 
 RUN: Final = frozenset({"run", "experimental_run_v2"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})

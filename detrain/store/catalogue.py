@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from detrain.errors import CheckpointDamaged, StoreError
-from detrain.runtime import report
-from detrain.runtime.cursor import Cursor, Cut
+from detrain.base import messages
+from detrain.base.cursor import Cursor, Cut
+from detrain.base.errors import CheckpointDamaged, StoreError
+from detrain.store.hdf5_writer import write
 from detrain.store.journal import Ends
-from detrain.store.layout import write
 from detrain.store.manifest import Manifest
 from detrain.store.reader import read_meta, verify
 from detrain.store.snapshot import Meta, Snapshot
@@ -185,7 +185,7 @@ class Catalogue:
                 if not self.journal(program, entry.run).exists():
                     raise  # it may have been left behind when the folder was copied
                 if cut_off is None:
-                    report.warn(error.what)
+                    messages.warn(error.what)
                 cut_off = error
                 continue
             stranded = [newer.path for newer in usable[usable.index(entry) + 1 :]]
@@ -197,7 +197,7 @@ class Catalogue:
         try:
             good[entry.path] = self.confirm(entry)
         except CheckpointDamaged as error:
-            report.warn(error.what)
+            messages.warn(error.what)
             return False
         return True
 
@@ -233,14 +233,14 @@ class Catalogue:
         listed = manifest.digests()
         gone = [name for name in listed if not (self.folder / name).exists()]
         if gone and gone[-1] == list(listed)[-1]:
-            report.warn(f"{gone[-1]!r}, which the manifest lists last, is gone: going on from an earlier checkpoint")
+            messages.warn(f"{gone[-1]!r}, which the manifest lists last, is gone: going on from an earlier checkpoint")
         for path in choice.damaged:
             if self._put_aside(manifest, path, "bad"):
-                report.say(f"kept aside as {path.name}.bad")
+                messages.say(f"kept aside as {path.name}.bad")
         # They would count as the newest, and what this run saves now would be pruned.
         count = sum(self._put_aside(manifest, path, "stranded") for path in choice.stranded)
         if count:
-            report.say(f"{count} newer, good by {'itself' if count == 1 else 'themselves'}, kept aside as NAME.stranded")
+            messages.say(f"{count} newer, good by {'itself' if count == 1 else 'themselves'}, kept aside as NAME.stranded")
         if choice.entry.path.name not in listed:
             manifest.commit(choice.entry.path.name, choice.digest)
 

@@ -25,8 +25,8 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
-from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.store.sink import open_regular, read_regular, sync_folder, way_out
+from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
+from detrain.store.atomic_file import open_regular, read_regular, sync_folder, way_out
 
 JOURNAL_VERSION: Final = 2
 

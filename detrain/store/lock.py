@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from detrain.errors import HomeInUse, StoreError
-from detrain.runtime import report
-from detrain.store.sink import open_regular, way_out
+from detrain.base import messages
+from detrain.base.errors import HomeInUse, StoreError
+from detrain.store.atomic_file import open_regular, way_out
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def hold(folder: Path, program: str) -> bool:
         os.close(descriptor)
         raise _in_use(folder, program, said) from error
     except OSError as error:
-        report.warn(f"{str(folder)!r} knows no locks ({error.strerror or error}): see that no second run writes there")
+        messages.warn(f"{str(folder)!r} knows no locks ({error.strerror or error}): see that no second run writes there")
         return False
     holder = _Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
     os.ftruncate(descriptor, 0)

@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 import xxhash
 
-from detrain.errors import CheckpointTooNew, StoreError
-from detrain.store.sink import open_regular, read_regular, way_out
+from detrain.base.errors import CheckpointTooNew, StoreError
+from detrain.store.atomic_file import open_regular, read_regular, way_out
 
 MANIFEST_VERSION: Final = 1
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.runtime.digest import Array, begin_array, digest_bytes
-from detrain.runtime.dtypes import named_dtype
-from detrain.store.packs import unpacked
+from detrain.base.digest import Array, begin_array, digest_bytes
+from detrain.base.dtypes import named_dtype
+from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
+from detrain.store.array_packs import unpacked
 from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.trailer import Extent, Listed, Trailer, digest_of_rest, read_trailer
 

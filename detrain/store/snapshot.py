@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from detrain.runtime.cursor import FileState
-from detrain.runtime.digest import Array
-from detrain.runtime.weights import WeightsFile
+from detrain.base.cursor import FileState
+from detrain.base.digest import Array
+from detrain.store.weights_file import WeightsFile
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 import xxhash
 
-from detrain.errors import CheckpointDamaged, CheckpointTooNew
-from detrain.runtime.dtypes import named_dtype
+from detrain.base.dtypes import named_dtype
+from detrain.base.errors import CheckpointDamaged, CheckpointTooNew
 
 FORMAT_VERSION: Final = 3
 _OLDEST: Final = 2

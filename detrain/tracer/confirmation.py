@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from detrain.runtime import report
-from detrain.runtime.config import Config
-from detrain.runtime.environment import options_of_python
-from detrain.runtime.outside import now
-from detrain.structure import Structure, write_info
+from detrain.base import messages
+from detrain.base.config import Config
+from detrain.base.structure import Structure, write_info
+from detrain.python.outside.clock_and_entropy import now
+from detrain.python.process.environment import options_of_python
 from detrain.tracer.observer import Observer
 
 _RESTARTED: Final = "DETRAIN_RESTARTED"
@@ -65,7 +65,7 @@ class Confirmation:
         self._stray.on_update(what)
         self._stray_updates += 1
         if self._stray_updates == _MANY and not self._stray.loops:
-            report.warn(
+            messages.warn(
                 f"weights have been updated {_MANY} times, in no loop of the program's own (a library's, which has no probes): "
                 "a kill there goes back to before it; write its loop out (`detrain info` says where probes are)"
             )
@@ -78,12 +78,12 @@ class Confirmation:
         seen = observer.outcome(self._structure, has_ended=False).structure
         first = next((f"{Path(nest.batch_loop.file).name}:{nest.batch_loop.line}" for nest in seen.nests), "")
         if not self._may_start_again or not first or self._has_checkpoint():
-            report.warn(f"weights are updated in the loop at {first}, which has no probes: a kill there goes back to before it")
+            messages.warn(f"weights are updated in the loop at {first}, which has no probes: a kill there goes back to before it")
             return
         self._write(seen, Path(self._config.info or Path(self._config.home) / "inst.info"))
-        report.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
+        messages.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
         self._begin(self._began_at)
-        report.flush_output()
+        messages.flush_output()
         os.environ[_RESTARTED] = "1"
         os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])
 
@@ -93,4 +93,4 @@ class Confirmation:
         try:
             write_info(msgspec.structs.replace(structure, program=self._config.program, base=str(base)), path, base)
         except OSError as error:
-            report.warn(f"cannot write {str(path)!r}: {error.strerror or error}")
+            messages.warn(f"cannot write {str(path)!r}: {error.strerror or error}")

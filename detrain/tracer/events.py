@@ -2,7 +2,7 @@
 
 All cost next to nothing where nothing is watched. `sys.monitoring` switches every other line off at its first event. `settrace`
 slows all code while it is on, so it is on only from an update to the next entry of a loop's body; where the loader is Python, that
-is much of the time (1.3 to 1.4 times the bare run). So `detrain trace` puts marks into the loops (detrain.instrument.marks).
+is much of the time (1.3 to 1.4 times the bare run). So `detrain trace` puts marks into the loops (detrain.instrument.loop_marks).
 """
 
 from __future__ import annotations

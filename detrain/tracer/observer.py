@@ -16,15 +16,15 @@ from typing import Any, Final
 
 import msgspec
 
-from detrain.instrument.analysis import epoch_loop_among, observed_nest
+from detrain.base.structure import AnyLoop, Fit, Loop, Nest, Structure
+from detrain.instrument.find_loops import epoch_loop_among, observed_nest
+from detrain.instrument.loop_positions import Position, body_lines, position, read_source, real_path
 from detrain.instrument.syntax import counting_names
-from detrain.runtime.frames import is_user_file
-from detrain.structure import AnyLoop, Fit, Loop, Nest, Structure
+from detrain.python.inspect.frames import is_user_file
+from detrain.tracer.dataset_sizes import sizes_in
 from detrain.tracer.events import Loops, MarkWatcher, loop_watcher
-from detrain.tracer.fits import seen_fit
+from detrain.tracer.fit_calls import seen_fit
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
-from detrain.tracer.sizes import sizes_in
-from detrain.tracer.source import Position, body_lines, position, read_source, real_path
 
 _NEWS_EACH: Final = 16
 """Updates between two looks at what is known, where none of them brings anything new."""
@@ -39,7 +39,7 @@ _FIT: Final = "Keras's fit"
 _ENTRY: Final = "detrain's, which runs the program"
 _OTHERS: Final = "another's"
 _KERAS_FIT: Final = os.path.join("keras", "src", "")
-_LAUNCH: Final = os.path.join("detrain", "runtime", "launch.py")
+_LAUNCH: Final = os.path.join("detrain", "runtime", "session", "launch.py")
 
 
 @dataclass(frozen=True, slots=True)

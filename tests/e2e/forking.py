@@ -19,9 +19,9 @@ def serve() -> None:
     import libcst  # noqa: F401
     import tensorflow  # noqa: F401
 
+    import detrain.adapters.tensorflow.adapter
     import detrain.cli.run
-    import detrain.frameworks.tensorflow
-    import detrain.runtime.launch  # noqa: F401
+    import detrain.runtime.session.launch  # noqa: F401
 
     requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     for line in requests:
@@ -78,7 +78,7 @@ class _Become(BaseException):
 
 def _detrain(command: list[str]) -> int:
     from detrain.cli import main
-    from detrain.runtime import launch
+    from detrain.runtime.session import launch
 
     replaced = os.execve
 

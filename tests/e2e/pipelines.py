@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.frameworks.tensorflow_positions import NoPosition, read_position, set_position
+from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, read_position, set_position
 
 Data = tf.data.Dataset
 ROWS = np.random.default_rng(0).normal(size=(400, 3)).astype("float32")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import NotCapturable
+from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.test_tensorflow import PRELUDE
 

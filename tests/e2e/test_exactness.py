@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain import errors
+from detrain.base import errors
 from detrain.store.journal import read_batches
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import Result

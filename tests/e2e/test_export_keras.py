@@ -8,7 +8,7 @@ from typing import Any
 import h5py
 import pytest
 
-from detrain.errors import CannotExport
+from detrain.base.errors import CannotExport
 from tests.e2e.runs import detrain, plain
 
 MODELS = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain import errors
+from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import bare, detrain
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.instrument.edits import apply
-from detrain.instrument.yields import PROBE, edits_for_yields
+from detrain.instrument.text_edits import apply
+from detrain.instrument.yield_probes import PROBE, edits_for_yields
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from detrain import guard_run
-from detrain.errors import FaultPersists, UsageError
+from detrain.base.errors import FaultPersists, UsageError
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import detrain
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import UsageError
+from detrain.base.errors import UsageError
 from tests.e2e.runs import bare, detrain
 
 pytestmark = pytest.mark.slow

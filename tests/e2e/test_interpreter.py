@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import NoStructure, UsageError
+from detrain.base.errors import NoStructure, UsageError
 from tests.e2e.runs import ROOT, plain
 
 PROGRAM = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain import errors
+from detrain.base import errors
 from detrain.store import Catalogue, Snapshot, read
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Result, Run, bare, environment

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from detrain.errors import CheckpointDamaged
+from detrain.base.errors import CheckpointDamaged
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import bare, detrain
 
@@ -180,7 +180,7 @@ def test_draws_that_cannot_have_been_are_refused(counts: dict[str, Any], monkeyp
     from tensorflow.python.eager.context import Context
     from tensorflow.python.ops import gen_random_ops
 
-    from detrain.frameworks.tensorflow_random import EagerDraws
+    from detrain.adapters.tensorflow.random_ops import EagerDraws
 
     for name in ("_internal_operation_seed", "_set_global_seed"):
         monkeypatch.setattr(Context, name, getattr(Context, name))  # which EagerDraws replaces

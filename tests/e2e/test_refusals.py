@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from detrain import errors
+from detrain.base import errors
 from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE

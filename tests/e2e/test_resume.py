@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain import errors
+from detrain.base import errors
 from tests.e2e.programs import ALL, PRELUDE
 from tests.e2e.runs import Result, Run, bare_python
 

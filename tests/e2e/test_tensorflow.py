@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import Diverged, NotCapturable
+from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import TENSORFLOW
 from tests.e2e.runs import detrain

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain import errors
+from detrain.base import errors
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Run, bare_python
 

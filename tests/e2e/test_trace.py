@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from detrain import errors
-from detrain.instrument.analysis import analyse
+from detrain.base import errors
+from detrain.instrument.find_loops import analyse
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import Result, Run
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detrain.base.digest import Array
 from detrain.cli.diff import Comparison
-from detrain.cli.outputs import copy_folder, first_difference, timed_fields, written
 from detrain.cli.verify import Done
-from detrain.runtime.digest import Array
 from detrain.store import read, write
-from detrain.store.compare import Difference, compare, compare_arrays
+from detrain.verify.runs import copy_folder, first_difference, timed_fields, written
+from detrain.verify.state_diff import Difference, compare, compare_arrays
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
 from tests.e2e.runs import detrain
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.faults.artifact import LAYERS, WORKLOADS
+from detrain.faults.isca2023_csv import LAYERS, WORKLOADS
 from tests.e2e.runs import EXAMPLES, bare, detrain, plain
 
 pytestmark = pytest.mark.slow  # several minutes: with `./run.sh test --slow`

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from detrain import errors
-from detrain.errors import StoreError
+from detrain.base import errors
+from detrain.base.errors import StoreError
 from detrain.store import read, read_meta
+from detrain.store.background_writer import Writer
 from detrain.store.catalogue import parse_name
-from detrain.store.writer import Writer
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.runs import Run, environment
 
@@ -347,7 +347,7 @@ def test_forked_workers_end_by_sigterm_as_ever(tmp_path: Path, detrain: Run) -> 
 
 FORKS = """
 import os, signal, sys, time
-from detrain.store.writer import Writer
+from detrain.store.background_writer import Writer
 writer, done = Writer(), []
 writer.write(lambda: time.sleep(0.5) or done.append(1), is_large=True)
 child = os.fork()

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrain.adapters.api import Settings
+from detrain.adapters.tensorflow.adapter import TensorFlow
+from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
+from detrain.adapters.tensorflow.faults.graph_sites import Sites
+from detrain.adapters.tensorflow.faults.injector import Injector
 from detrain.faults.experiment import BITS, Injection
-from detrain.frameworks import Settings
-from detrain.frameworks.tensorflow import TensorFlow
-from detrain.frameworks.tensorflow_eager import EagerInjector
-from detrain.frameworks.tensorflow_injector import Injector
-from detrain.frameworks.tensorflow_sites import Sites
-from detrain.runtime.rng import Streams
+from detrain.python.process.random_streams import Streams
 
 INJECTORS: list[Injector] = []
 A = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)

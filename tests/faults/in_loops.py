@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrain.adapters.api import Settings
+from detrain.adapters.tensorflow.adapter import TensorFlow
+from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
+from detrain.adapters.tensorflow.faults.injector import Injector
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
-from detrain.frameworks import Settings
-from detrain.frameworks.tensorflow import TensorFlow
-from detrain.frameworks.tensorflow_injector import Injector
-from detrain.frameworks.tensorflow_sites import Point, Sites
-from detrain.runtime.rng import Streams
+from detrain.python.process.random_streams import Streams
 
 STEPS = 4
 PLACED: dict[str, list[Injector]] = {}

@@ -8,11 +8,11 @@ import json
 import keras
 import tensorflow as tf
 
-from detrain.frameworks import Settings
-from detrain.frameworks.tensorflow import TensorFlow
-from detrain.frameworks.tensorflow_series import Series
-from detrain.frameworks.tensorflow_sites import Sites
-from detrain.runtime.rng import Streams
+from detrain.adapters.api import Settings
+from detrain.adapters.tensorflow.adapter import TensorFlow
+from detrain.adapters.tensorflow.faults.graph_sites import Sites
+from detrain.adapters.tensorflow.faults.step_metrics import Series
+from detrain.python.process.random_streams import Streams
 
 TensorFlow(Settings(0, 1), Streams())
 series = Series(Sites(lambda _name, _replica: [], counts=False))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.errors import FaultInvalid
-from detrain.faults.artifact import ArtifactFault, parse_fault, read_fault
-from detrain.faults.artifact_layout import layout, mapped_back, plan_of
+from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES
+from detrain.faults.isca2023_csv import ArtifactFault, parse_fault, read_fault
+from detrain.faults.isca2023_layout import layout, mapped_back, plan_of
 from detrain.faults.limits import Convolution, Stage
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import Kind, Operand

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES, dtype_named
 
 BFLOAT16 = DTYPES["bfloat16"]

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from detrain.cli.outcomes import NO_STEP, UNKNOWN, outcome_of
+from detrain.base.errors import FaultInvalid, SiteUnknown
+from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
+from detrain.campaign.subject import HANG, Done, same_before, same_from
+from detrain.campaign.wilson import wilson
 from detrain.cli.random import Drawing
-from detrain.cli.shares import wilson
-from detrain.cli.trials import HANG, Done, same_before, same_from
-from detrain.errors import FaultInvalid, SiteUnknown
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
 from detrain.faults.experiment import Injection, parse_cursor, written
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, apply, trial_rng
 from detrain.faults.sites import OperandShape, Site, Stage, select
-from detrain.runtime.experiment import Step
-from detrain.runtime.metric import is_accuracy
+from detrain.python.inspect.program_metrics import is_accuracy
+from detrain.runtime.session.experiment_run import Step
 
 OWN = ("FLIP:2", "BIT:3,7", "STUCK0:1", "STUCK1:5", "SET:3", "FLIP@weight", "SET:2@input")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 from detrain.faults.limits import Convolution, LinearOp, MatMul, Stage, limited_outputs
 from detrain.faults.plan import Operand, trial_rng
 from tests.faults.convolutions import Array, Compute, computed, convolutions

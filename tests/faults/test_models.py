@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
 from detrain.faults import models
 from detrain.faults.bits import DTYPES, DType, Patterns, Positions
 from detrain.faults.models import PUBLISHED, FaultModel, model_named

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.cli.outcomes import read_thresholds
-from detrain.errors import DetrainError, FaultInvalid
-from detrain.faults.outcomes import End, Outcome, Series, Thresholds, classify
+from detrain.base.errors import DetrainError, FaultInvalid
+from detrain.campaign.outcomes import read_thresholds
+from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
 from detrain.faults.plan import trial_rng
 
 STEPS, EPOCH, FAULT = 400, 49, 100

@@ -9,14 +9,14 @@ import click
 import msgspec
 import pytest
 
-from detrain.cli.campaign_plot import plot_campaign
+from detrain.base.errors import FaultInvalid, UsageError
+from detrain.campaign.subject import Done
 from detrain.cli.inject import command as inject
 from detrain.cli.random import command as random
-from detrain.cli.trials import Done
-from detrain.errors import FaultInvalid, UsageError
 from detrain.faults.experiment import Alarm, Experiment, Injection
 from detrain.faults.record import FaultRecord, Step, read_record, write_record
-from detrain.runtime import experiment as runtime
+from detrain.reports.campaign_plot import plot_campaign
+from detrain.runtime.session import experiment_run as runtime
 
 
 def record(model: str, outcome: str, losses: list[float | str], alarm: Alarm | None = None) -> FaultRecord:

@@ -8,15 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from detrain.base.errors import FaultInvalid, ReplayDiffers
+from detrain.campaign.requested_fault import RecordedFault
+from detrain.campaign.subject import Done
 from detrain.cli.inject import digest_of, elements_of, steps_of
 from detrain.cli.replay import compare
-from detrain.cli.trials import Done
-from detrain.cli.wanted import RecordedFault
-from detrain.errors import FaultInvalid, ReplayDiffers
 from detrain.faults.experiment import Alarm, Experiment, Firing, Injection
 from detrain.faults.record import Element, FaultRecord
 from detrain.faults.sites import OperandShape, Site
-from detrain.runtime.experiment import Step
+from detrain.runtime.session.experiment_run import Step
 
 ONE = np.array([1], "<i8").tobytes()
 INJECTION = Injection(

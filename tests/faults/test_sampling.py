@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 from scipy import stats
 
-from detrain.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid
+from detrain.faults.model_shares import FIDELITY, GROUPS, draw_model
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
-from detrain.faults.sampling import FIDELITY, GROUPS, draw_model
 
 DRAWS = 20_000
 

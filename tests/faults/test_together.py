@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from detrain.cli import together
-from detrain.cli.trials import Done
+from detrain.campaign import batch_of_trials
+from detrain.campaign.subject import Done
 from detrain.faults.experiment import Experiment, Injection
-from detrain.runtime.experiment import Log, Step
+from detrain.runtime.session.experiment_run import Log, Step
 
 FAULT = Injection(site="s", operand="output", worker=0, dtype="float32", shape=(1,), positions=b"", sources=b"", keep=b"", flip=b"")
 GOLDEN = Done(0, tuple(Step(0, 0, batch, {"loss": float(batch)}, f"state {batch}") for batch in range(10)), "program")
@@ -67,7 +67,7 @@ class Subject:
 
 def run(tmp_path: Path, *runs: Sequence[Sequence[Log]], plans: dict[int, Experiment] = PLANS) -> tuple[list[int], Subject]:
     subject = Subject(tmp_path, runs)
-    found = dict(together.run_together(subject, plans, GOLDEN))  # type: ignore[arg-type]
+    found = dict(batch_of_trials.run_together(subject, plans, GOLDEN))  # type: ignore[arg-type]
     assert all([step.batch for step in done.steps if step.state == "other"] for done in found.values())
     return sorted(found), subject
 
@@ -151,4 +151,4 @@ def test_a_process_that_cannot_go_back_leaves_the_rest_to_others(tmp_path: Path)
 def test_only_trials_inside_of_an_epoch_fit(at: tuple[int, int, int], count: int, until: object, fits: bool) -> None:
     plan = Experiment(log="", injection=FAULT, at=at, count=count, until=until)  # type: ignore[arg-type]
 
-    assert together._fits(plan, replace(GOLDEN)) is fits
+    assert batch_of_trials._fits(plan, replace(GOLDEN)) is fits

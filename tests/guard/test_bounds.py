@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detrain.frameworks import Watched
+from detrain.adapters.api import Watched
 from detrain.guard.bounds import ASSUMED, MARGIN, WINDOW, Bounds
 
 SOUND = np.array([1.0, 2.0])

@@ -9,13 +9,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from detrain.guard.watch import Guard
-from detrain.runtime.cursor import Cursor
+from detrain.base.cursor import Cursor
+from detrain.guard.detector import Guard
 
 
 def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_the_same() -> None:
     tf = pytest.importorskip("tensorflow")
-    from detrain.frameworks.tensorflow_hold import Moments
+    from detrain.adapters.tensorflow.guard.held_state import Moments
 
     variables = {
         "floats": tf.Variable([1.5, float("nan"), -0.0]),
@@ -50,7 +50,7 @@ def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_t
 
 def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes_so_is_not(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
-    from detrain.frameworks.tensorflow_hold import Moments
+    from detrain.adapters.tensorflow.guard.held_state import Moments
 
     variables = {
         "best": tf.Variable([np.inf, 2.0]),
@@ -79,7 +79,7 @@ def test_bounds_from_theory_are_for_the_optimizers_of_keras_and_squares_are_told
     pytest.importorskip("tensorflow")
     import keras
 
-    from detrain.frameworks.tensorflow_watch import find_watched
+    from detrain.adapters.tensorflow.guard.watched_variables import find_watched
 
     class Adam(keras.optimizers.Adam):
         """One of a program's own: its moments may be anything."""
@@ -105,7 +105,7 @@ def test_scalars_that_are_trained_are_watched_and_sums_by_hand_are_told_from_squ
     tf = pytest.importorskip("tensorflow")
     import keras
 
-    from detrain.frameworks.tensorflow_hold import Moments
+    from detrain.adapters.tensorflow.guard.held_state import Moments
 
     weight, scalar, rate = tf.Variable([1.0, 2.0]), tf.Variable(1.0), tf.Variable(0.1)
     gradients, squares = (tf.Variable([0.0, 0.0], trainable=False) for _ in range(2))

@@ -14,7 +14,7 @@ from types import CodeType
 
 from hypothesis import strategies as st
 
-from detrain.structure import Loop, Nest
+from detrain.base.structure import Loop, Nest
 
 FILE = "/program/train.py"
 

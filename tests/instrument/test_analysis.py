@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import CannotRewrite
-from detrain.instrument.analysis import analyse
+from detrain.base.errors import CannotRewrite
+from detrain.base.source_files import sources
+from detrain.base.structure import Structure
+from detrain.instrument.find_loops import analyse
 from detrain.instrument.rewriter import edits_for
-from detrain.instrument.sources import sources
-from detrain.structure import Structure
 
 # `#E1` marks an epoch loop, `#B1` a batch loop, `#L1` the statement that loads, `#U1` the update; the number is the nest's.
 Found = dict[str, str]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detrain.instrument.edits import apply
-from detrain.instrument.fetches import edits_for_fetches
-from detrain.structure import Loop, Nest
+from detrain.base.structure import Loop, Nest
+from detrain.instrument.fetch_probes import edits_for_fetches
+from detrain.instrument.text_edits import apply
 
 
 @pytest.mark.parametrize(

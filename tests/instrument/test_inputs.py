@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from detrain.instrument.inputs import Input, lifted_random_ops, outside_inputs, stateful_stages
+from detrain.instrument.outside_inputs import Input, lifted_random_ops, outside_inputs, stateful_stages
 
 
 def found(look: Callable[[Mapping[str, ast.Module]], list[Input]], text: str) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detrain.instrument.edits import apply, compile_edited, decode_source
-from detrain.instrument.marks import MARK, edits_for_marks
+from detrain.instrument.loop_marks import MARK, edits_for_marks
+from detrain.instrument.text_edits import apply, compile_edited, decode_source
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
 
 MANY = settings(max_examples=100, deadline=None)

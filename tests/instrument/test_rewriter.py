@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detrain.errors import CannotRewrite
-from detrain.instrument.edits import compile_edited
+from detrain.base.errors import CannotRewrite
+from detrain.base.structure import Loop, Nest
 from detrain.instrument.rewriter import edits_for, instrument, probes_in, remove
-from detrain.structure import Loop, Nest
+from detrain.instrument.text_edits import compile_edited
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
 
 MANY = settings(max_examples=100, deadline=None)
@@ -746,10 +746,10 @@ def test_names_that_the_program_uses_get_an_underscore() -> None:
     [
         "import detrain",
         "import os, detrain",
-        "import detrain.runtime.probes as p",
+        "import detrain.runtime.session.probes as p",
         "from detrain import record_batch",
         "from detrain.auto import record_batch",
-        "from detrain.runtime.probes import record_batch",
+        "from detrain.runtime.session.probes import record_batch",
         "if True:\n    import detrain as d",
         "x = 1; import detrain",
         "from detrain import (\n    record_batch,\n)",
@@ -773,7 +773,7 @@ def test_a_program_that_imports_detrain_and_names_a_probe_carries_probes(line: s
         "import other.detrain",
         "detrain = 1",
         "import detrain",
-        "from detrain.errors import DetrainError",
+        "from detrain.base.errors import DetrainError",
         "import detrain\nprint(detrain.__version__)",
     ],
 )

@@ -4,7 +4,15 @@ import gc
 import sys
 import weakref
 
-from detrain.runtime.frames import cells_of, has_known_frames, is_module_frame, live_locals, names_of, user_frames, write_locals
+from detrain.python.inspect.frames import (
+    cells_of,
+    has_known_frames,
+    is_module_frame,
+    live_locals,
+    names_of,
+    user_frames,
+    write_locals,
+)
 
 
 def here():

@@ -8,7 +8,7 @@ import ctypes
 import random
 import sys
 
-from detrain.runtime.frames import is_module_frame, live_locals, write_locals
+from detrain.python.inspect.frames import is_module_frame, live_locals, write_locals
 
 FILE = "<random program>"
 NAMES = "abcd"

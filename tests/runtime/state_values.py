@@ -19,7 +19,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detrain.runtime.codec import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks
+from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks
 
 World = dict[str, Any]
 """Names of a program and what they hold."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detrain.errors import Diverged
-from detrain.runtime.batches import Batches
+from detrain.base.errors import Diverged
+from detrain.python.loaders.batch_digests import Batches
 from detrain.store.journal import Journal, read_batches
 
 

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 
-from detrain.frameworks.births import Births
+from detrain.adapters.stable_names import Births
 
 
 class Made:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from detrain.errors import Diverged
-from detrain.frameworks.building import Building, Unit
-from detrain.runtime.rng import Streams
+from detrain.adapters.lazy_building import Building, Unit
+from detrain.base.errors import Diverged
+from detrain.python.process.random_streams import Streams
 
 
 def _first_run(*, draws: bool) -> tuple[list[Unit], float]:

@@ -8,10 +8,10 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from detrain.runtime.baseline import Baseline
-from detrain.runtime.capture import Capture
-from detrain.runtime.files import Files
-from detrain.runtime.pulls import Pulls
+from detrain.python.codec.baseline import Baseline
+from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.outside.open_files import Files
+from detrain.runtime.state.capture import Capture
 
 
 def here() -> FrameType:
@@ -33,7 +33,7 @@ def baselines() -> list[Baseline]:
 
 
 def test_a_batch_that_the_epoch_before_left_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detrain.runtime.capture._modules", lambda _frame: {})  # those of all tests
+    monkeypatch.setattr("detrain.runtime.state.capture._modules", lambda _frame: {})  # those of all tests
     for found in baselines():
         lengths = {len(array) for arrays in found.arrays.values() for array in arrays if np.ndim(array) == 1}
 

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from detrain.runtime.capture import user_modules
-from detrain.runtime.changes import Changes
+from detrain.python.outside.change_log import Changes
+from detrain.runtime.state.capture import user_modules
 
 
 @pytest.mark.parametrize(("name", "is_put_back"), [("000000", True), ("../secret", False), ("/etc/hostname", False)])

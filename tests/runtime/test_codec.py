@@ -40,8 +40,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from detrain.runtime import codes
-from detrain.runtime.codec import ABSENT, Decoder, Encoder
+from detrain.python.codec.api import ABSENT, Decoder, Encoder
+from detrain.python.inspect import function_source
 from tests.runtime import state_values as kinds
 from tests.runtime.state_compare import difference
 from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes, restore
@@ -442,7 +442,7 @@ def test_functions_that_the_loop_has_made_share_variables_with_those_that_are_th
 
 def test_a_function_is_not_made_from_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode({"made": [kinds.add_to(5)]}, baseline_of({}))
-    monkeypatch.setattr(codes, "_indices", {kinds.__name__: {}})
+    monkeypatch.setattr(function_source, "_indices", {kinds.__name__: {}})
     world: World = {"made": None}
     assert restore(encoded, world, baseline_of(world))[0].startswith(
         "made[0]: the source of 'tests.runtime.state_values' has no function"
@@ -1242,7 +1242,7 @@ def test_lists_of_one_kind_come_back(value: Any) -> None:
 
 def test_every_kind_of_node_is_documented() -> None:
     root = pathlib.Path(__file__).parents[2]
-    written = "".join((root / f"detrain/runtime/{name}.py").read_text() for name in ("encoder", "encoder_leaves"))
+    written = "".join((root / f"detrain/python/codec/{name}.py").read_text() for name in ("encoder", "encode_leaves"))
     kinds_written = set(re.findall(r'\["(\w+)",', written)) - {"builtins"}
     documented = (root / "docs/format.md").read_text().partition("### The Python graph")[2].partition("## The journal")[0]
     assert len(kinds_written) > 30

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.runtime.cursor import Cursor, Cut
+from detrain.base.cursor import Cursor, Cut
 
 CUTS: list[Cut] = ["epoch", "load", "batch", "end"]
 

@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detrain.runtime.digest import digest_array, digest_bytes, digest_source, digest_value, raw_bytes
+from detrain.base.digest import digest_array, digest_bytes, digest_source, digest_value, raw_bytes
 
 
 def no_tensor(value):

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detrain.cli.trials import read_log
-from detrain.errors import FaultInvalid, FaultNotFired
+from detrain.base.errors import FaultInvalid, FaultNotFired
+from detrain.campaign.subject import read_log
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection
 from detrain.faults.sites import Site
-from detrain.runtime import experiment as module
-from detrain.runtime.experiment import ExperimentRun
+from detrain.runtime.session import experiment_run as module
+from detrain.runtime.session.experiment_run import ExperimentRun
 
 INJECTION = Injection(
     site="step/forward/fc/MatMul",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detrain.runtime.files import _set_back
+from detrain.python.outside.open_files import _set_back
 
 
 def test_each_tail_is_kept(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import detrain
-from detrain.runtime.frames import is_user_file, user_frames, write_locals
+from detrain.python.inspect.frames import is_user_file, user_frames, write_locals
 from tests.runtime import frame_cases, interpreters
 
 
@@ -53,7 +53,7 @@ def test_what_autograph_generates_is_not_the_users(tmp_path):
 
 
 def test_libraries_of_another_environment_on_the_path_are_not_the_users(tmp_path):
-    code = "import sys; from detrain.runtime.frames import is_user_file as user; print(*map(user, sys.argv[1:]))"
+    code = "import sys; from detrain.python.inspect.frames import is_user_file as user; print(*map(user, sys.argv[1:]))"
     libraries = tmp_path / "site-packages"
     path = os.pathsep.join([str(libraries), str(tmp_path / "own"), str(Path(detrain.__file__).parent.parent)])
 

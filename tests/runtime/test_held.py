@@ -35,7 +35,7 @@ def _quiet() -> None:
 @pytest.mark.parametrize("how", ["eager", "compiled", "xla"])
 @pytest.mark.parametrize("name", UPDATES)
 def test_no_op_changes_what_was_read(name: str, how: str) -> None:
-    from detrain.frameworks.tensorflow_memory import read_each
+    from detrain.adapters.tensorflow.tensors import read_each
 
     variables, update = _prepared(name)
     if how != "eager":
@@ -97,7 +97,7 @@ def _values(name: str, draw: Any, rows: int) -> Any:
 
 
 def test_a_value_that_waits_is_copied_because_its_variable_may_take_its_memory_over() -> None:
-    from detrain.frameworks.tensorflow import TensorFlow
+    from detrain.adapters.tensorflow.adapter import TensorFlow
 
     waiting = np.zeros(1 << 19, np.float32)
     nothing = SimpleNamespace(arrays=dict)
@@ -110,7 +110,7 @@ def test_a_value_that_waits_is_copied_because_its_variable_may_take_its_memory_o
 
 
 def test_variables_of_all_devices_and_dtypes_are_read_and_those_without_a_value_left_out() -> None:
-    from detrain.frameworks.tensorflow_memory import read_each
+    from detrain.adapters.tensorflow.tensors import read_each
 
     given = {
         dtype.name: tf.cast(tf.constant([[0.5, -3.0]]), dtype)

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from detrain.runtime.digest import digest_source
+from detrain.base.digest import digest_source
 
 _PROGRAM = """
 import inspect, pathlib, sys
 import helper
-from detrain.runtime.identity import Identity
+from detrain.runtime.state.identity import Identity
 for file in (__file__, helper.__file__):
     path = pathlib.Path(file)
     path.write_text("# a line more\\n" + path.read_text().replace("1.0", "100.0"))
@@ -35,7 +35,7 @@ def test_sources_are_those_that_were_executed(tmp_path: Path) -> None:
     os.utime(helper, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     expected = {file.name: digest_source(file.read_bytes()) for file in (program, helper)}
     start = (
-        "import sys, pathlib, detrain.runtime.launch as launch; from detrain.runtime.config import Config, Every;"
+        "import sys, pathlib, detrain.runtime.session.launch as launch; from detrain.base.config import Config, Every;"
         "config = Config(target=sys.argv[1], is_module=False, entry=sys.argv[1], shown='', arguments=(), program='train', run=1,"
         "home='.', seed=0, threads=1, every=Every(1, 'epochs'), keep=1);"
         "launch._watch_sources(config); sys.path.insert(0, ''); launch._run_file(config)"

@@ -21,8 +21,8 @@ from typing import Any
 import click
 import pytest
 
-from detrain.runtime.inside import inside, of_python
-from detrain.runtime.positions import position
+from detrain.python.inspect.fingerprint import inside, of_python
+from detrain.python.inspect.progress import position
 
 
 def test_a_number_that_python_does_not_write_in_decimal_shows_that_it_changes() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from detrain.runtime import jobs
+from detrain.python.process import pool_jobs
 from tests.runtime.state_values import World, baseline_of, encode, restore
 
 
 @pytest.fixture(autouse=True)
 def noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", jobs.noting(ThreadPoolExecutor.submit))
-    monkeypatch.setattr(jobs, "_jobs", jobs.Jobs())
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", pool_jobs.noting(ThreadPoolExecutor.submit))
+    monkeypatch.setattr(pool_jobs, "_jobs", pool_jobs.Jobs())
 
 
 def test_what_was_submitted_and_what_follows_is_done_when_it_is_settled() -> None:
@@ -29,9 +29,9 @@ def test_what_was_submitted_and_what_follows_is_done_when_it_is_settled() -> Non
 
     with ThreadPoolExecutor(2) as pool:
         pool.submit(work, 5)
-        jobs.wait()
+        pool_jobs.wait()
         assert sorted(done) == [1, 2, 3, 4, 5]
-        assert jobs.living() == []
+        assert pool_jobs.living() == []
 
 
 def test_work_that_waits_for_the_program_is_left_alone() -> None:
@@ -40,28 +40,28 @@ def test_work_that_waits_for_the_program_is_left_alone() -> None:
         waiting, done = pool.submit(go_on.wait), pool.submit(int)
         began = time.monotonic()
         try:
-            jobs.wait()
-            assert time.monotonic() - began < jobs._LONGEST_S / 2
+            pool_jobs.wait()
+            assert time.monotonic() - began < pool_jobs._LONGEST_S / 2
             assert (waiting.done(), done.done()) == (False, True)
-            assert jobs.living() == ["a job of a pool that does not end"]
+            assert pool_jobs.living() == ["a job of a pool that does not end"]
         finally:
             go_on.set()
         waiting.result()
-    assert jobs.living() == []
+    assert pool_jobs.living() == []
 
 
 def test_training_in_a_thread_of_a_pool_does_not_wait_for_itself() -> None:
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
-        pool.submit(jobs.wait).result()
-        assert time.monotonic() - began < jobs._GLANCE_S
-        assert jobs.living() == []
+        pool.submit(pool_jobs.wait).result()
+        assert time.monotonic() - began < pool_jobs._GLANCE_S
+        assert pool_jobs.living() == []
 
 
 def test_what_is_done_comes_back_as_data() -> None:
     def world(pool: Any, start: int) -> World:
         world: World = {"pool": pool, "next": pool.submit(list, range(start)), "made": None}
-        jobs.wait()
+        pool_jobs.wait()
         return world
 
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
@@ -69,7 +69,7 @@ def test_what_is_done_comes_back_as_data() -> None:
         held, baseline = before["next"], baseline_of(after)
         after["next"] = one.submit(list, range(5))
         after["made"] = [after["next"], one.submit(dict)]
-        jobs.wait()
+        pool_jobs.wait()
 
         encoded = encode(after, baseline)
 
@@ -86,13 +86,13 @@ def test_a_future_that_a_thread_may_still_set_is_not_taken_for_another() -> None
     go_on = threading.Event()
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         after: World = {"next": one.submit(int)}
-        jobs.wait()
+        pool_jobs.wait()
         encoded = encode(after, baseline_of({"next": None}))
         before: World = {"next": other.submit(go_on.wait)}
 
         missing = restore(encoded, before, baseline_of(before))
         go_on.set()
-        jobs.wait()
+        pool_jobs.wait()
         assert missing == []
 
         assert before["next"].result() == 0

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from detrain.runtime import launch
-from detrain.runtime.config import Config, Every
+from detrain.base.config import Config, Every
+from detrain.runtime.session import launch
 
 
 class Hook(importlib.abc.MetaPathFinder):

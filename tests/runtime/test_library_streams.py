@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import _helperlib as helpers
 
-from detrain.runtime.library_streams import LibraryStreams
-from detrain.runtime.rng import Streams
+from detrain.python.process.library_random import LibraryStreams
+from detrain.python.process.random_streams import Streams
 
 
 @numba.njit

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from detrain.runtime.codec import ABSENT, Baseline
-from detrain.runtime.live import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
+from detrain.python.codec.api import ABSENT, Baseline
+from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, encode_value, restore_value
 from tests.runtime.state_compare import difference
 from tests.runtime.state_values import NO_FRAMEWORK, Recipe, World, baseline_of, make_functions, recipes
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detrain.runtime.frames import live_locals
-from detrain.runtime.liveness import live_names, names_read_by_functions
+from detrain.python.inspect.frames import live_locals
+from detrain.python.inspect.live_names import live_names, names_read_by_functions
 from tests.runtime import interpreters, random_programs
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from detrain.errors import CannotSeek
-from detrain.runtime.graph import Encoded
-from detrain.runtime.loaders import Entered, reasons_to_load, settle
+from detrain.base.errors import CannotSeek
+from detrain.python.inspect.object_graph import Encoded
+from detrain.python.loaders.strategy import Entered, reasons_to_load, settle
 
 
 @dataclass

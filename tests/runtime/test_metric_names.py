@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from detrain.runtime.metric import accuracies, is_accuracy
+from detrain.python.inspect.program_metrics import accuracies, is_accuracy
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from detrain.frameworks.tensorflow_memory import new_array, taken_over  # noqa: E402
-from detrain.runtime.memory import address_of  # noqa: E402
+from detrain.adapters.tensorflow.tensors import new_array, taken_over  # noqa: E402
+from detrain.base.array_memory import address_of  # noqa: E402
 
 SIZES = (0, 1, 1000, (1 << 20) // 8, 400_000)
 DTYPES = ("float32", "float64", "float16", "int64", "uint8", "int8", "uint64", "bool", "complex64", "bfloat16")

@@ -9,8 +9,8 @@ from pathlib import Path
 _FORKING = """
 import os, random, sys, uuid
 import numpy as np
-from detrain.runtime.cursor import Cursor
-from detrain.runtime.outside import Outside
+from detrain.base.cursor import Cursor
+from detrain.python.outside.clock_and_entropy import Outside
 
 place = Cursor(0, 1, 2) if sys.argv[1] == "inside" else None
 outside = Outside({"entropy": ["of the run"]}, lambda: place)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from detrain.frameworks.births import Births
-from detrain.frameworks.tensorflow_reads import Reads
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.tracing.captured_python import Reads
 
 
 class Held:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from detrain.runtime import report
+from detrain.base import messages
 
 tqdm = pytest.importorskip("tqdm").tqdm
 
@@ -30,7 +30,7 @@ def test_a_line_stands_alone_and_the_bar_below_it(monkeypatch: pytest.MonkeyPatc
     with tqdm(total=3, file=stream, bar_format="{n}/{total}", mininterval=0) as bar, tqdm(total=1, file=elsewhere, ncols=0):
         bar.update()
         before = elsewhere.getvalue()
-        report.say("resuming")
+        messages.say("resuming")
         assert elsewhere.getvalue() == before
         bar.update()
 
@@ -40,7 +40,7 @@ def test_a_line_stands_alone_and_the_bar_below_it(monkeypatch: pytest.MonkeyPatc
 def test_without_a_bar_nothing_but_the_line_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "__stderr__", stream)
-    report.warn("so it is")
+    messages.warn("so it is")
     assert stream.getvalue() == "detrain: warning: so it is\n"
     monkeypatch.setattr(sys, "__stderr__", None)
-    report.warn("nobody hears")
+    messages.warn("nobody hears")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detrain.errors import Diverged, NotCapturable
-from detrain.runtime.rng import NumpyStream, PythonStream, RngState, Streams
+from detrain.base.errors import Diverged, NotCapturable
+from detrain.python.process.random_streams import NumpyStream, PythonStream, RngState, Streams
 
 
 @pytest.fixture(autouse=True)

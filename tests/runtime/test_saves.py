@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detrain.runtime.config import Every
-from detrain.runtime.saves import Cost
+from detrain.base.config import Every
+from detrain.runtime.session.saves import Cost
 
 
 def said(every: Every, save_s: float, between_s: float, saves: int = 50) -> list[str]:

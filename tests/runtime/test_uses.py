@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.runtime.uses import is_consulted, is_read
+from detrain.python.inspect.library_reads import is_consulted, is_read
 
 
 @pytest.mark.parametrize(

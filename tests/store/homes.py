@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from detrain.runtime.cursor import Cursor
-from detrain.runtime.digest import Array
+from detrain.base.cursor import Cursor
+from detrain.base.digest import Array
 from detrain.store import Catalogue, Meta, Snapshot, read
 from detrain.store.journal import Journal
 

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from detrain.errors import CheckpointDamaged, CheckpointTooNew
+from detrain.base.errors import CheckpointDamaged, CheckpointTooNew
 from detrain.store import Snapshot, read, write
 from tests.store.homes import epoch, same, state
 

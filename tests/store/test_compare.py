@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from tqdm import tqdm
 
 from detrain.store import Meta, Snapshot
-from detrain.store.compare import compare
+from detrain.verify.state_diff import compare
 from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes
 
 META = Meta(

@@ -22,10 +22,10 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from detrain.cli.export import command as export
-from detrain.errors import CheckpointDamaged
-from detrain.runtime import report
-from detrain.store import journal, sink
+from detrain.base import messages
+from detrain.base.errors import CheckpointDamaged
+from detrain.export.files import command as export
+from detrain.store import atomic_file, journal
 from tests.store.crashes import Call, Files, crash_states, pending, recording
 from tests.store.homes import PROGRAM, Run, resumed
 
@@ -130,7 +130,7 @@ def try_all(sequences: Sequence[tuple[int, tuple[str, ...]]], tmp_path: Path, mo
 
 @pytest.fixture(autouse=True)
 def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "say", lambda _text: None)
+    monkeypatch.setattr(messages, "say", lambda _text: None)
 
 
 def sequences(longest: int) -> list[tuple[int, tuple[str, ...]]]:
@@ -153,7 +153,7 @@ def test_no_power_cut_in_three_operations_loses_a_checkpoint(tmp_path: Path) -> 
     assert len(checker.met) > 3000
 
 
-@pytest.mark.parametrize("module", [sink, journal])
+@pytest.mark.parametrize("module", [atomic_file, journal])
 def test_the_model_finds_a_store_that_does_not_flush(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same search must fail where one flush of the folder is left out."""
     monkeypatch.setattr(module, "sync_folder", lambda _folder: None)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from detrain.errors import StoreError
-from detrain.runtime import report
-from detrain.store.writer import Writer
+from detrain.base import messages
+from detrain.base.errors import StoreError
+from detrain.store.background_writer import Writer
 from tests.store.homes import Run, resumed
 
 CALLS = ("open", "pwrite", "write", "ftruncate", "fsync", "replace")
@@ -25,7 +25,7 @@ ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT]
 
 @pytest.fixture(autouse=True)
 def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "say", lambda _text: None)
+    monkeypatch.setattr(messages, "say", lambda _text: None)
 
 
 class Disk:
@@ -154,7 +154,7 @@ def test_a_folder_that_goes_at_any_call_of_a_save_is_an_error_or_no_harm(tmp_pat
 
 def test_a_slow_disk_holds_up_the_next_save_and_not_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(report, "say", said.append)
+    monkeypatch.setattr(messages, "say", said.append)
     run, writer, release = Run(tmp_path), Writer(), threading.Event()
     fsync = os.fsync
 

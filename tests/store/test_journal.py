@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
+from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store.journal import Journal
 
 addresses = st.tuples(st.integers(0, 3), st.integers(0, 2**40), st.integers(0, 2**40))

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.runtime.digest import begin_array, digest_array, digest_bytes
-from detrain.runtime.dtypes import named_dtype
+from detrain.base.digest import begin_array, digest_array, digest_bytes
+from detrain.base.dtypes import named_dtype
+from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store import FORMAT_VERSION, Meta, Snapshot, opened, read, read_meta, verify, write
 from detrain.store.trailer import read_trailer
 from tests.store.forging import forge, with_version
@@ -455,7 +455,7 @@ def test_an_array_of_objects_is_never_written(path):
 LIMITED = """
     import os, resource, sys
     from pathlib import Path
-    from detrain.errors import StoreError
+    from detrain.base.errors import StoreError
     from detrain.store import read, write
     from tests.store.test_layout import small
 

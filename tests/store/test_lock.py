@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from detrain.errors import HomeInUse
+from detrain.base.errors import HomeInUse
 from detrain.store.lock import Lock, hold
 
 OTHER = """
 import sys
 from pathlib import Path
-from detrain.errors import HomeInUse
+from detrain.base.errors import HomeInUse
 from detrain.store.lock import hold
 try:
     hold(Path(sys.argv[1]), "train")

@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.runtime import report
+from detrain.base import messages
+from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store import Catalogue, read, write
 from detrain.store.catalogue import parse_name
 from detrain.store.journal import read_batches
@@ -31,7 +31,7 @@ def manifest(tmp_path: Path) -> Manifest:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(report, "say", lines.append)
+    monkeypatch.setattr(messages, "say", lines.append)
     return lines
 
 

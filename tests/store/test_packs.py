@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detrain.errors import CheckpointDamaged
-from detrain.runtime.digest import Array
+from detrain.base.digest import Array
+from detrain.base.errors import CheckpointDamaged
 from detrain.store import read, write
-from detrain.store.packs import packed, unpacked
+from detrain.store.array_packs import packed, unpacked
 from tests.store.homes import epoch, state, with_small_arrays
 
 KINDS = st.sampled_from(
@@ -98,7 +98,7 @@ def test_an_array_that_is_there_twice_is_damaged(tmp_path: Path, monkeypatch: py
     def doubled(arrays: dict[str, Array]) -> tuple[dict[str, Array], list[tuple[str, Array]]]:
         return dict(arrays), packed(arrays)[1]
 
-    monkeypatch.setattr("detrain.store.layout.packed", doubled)
+    monkeypatch.setattr("detrain.store.hdf5_writer.packed", doubled)
     write(tmp_path / "one.h5", with_small_arrays(state(epoch(1))))
 
     with pytest.raises(CheckpointDamaged, match="twice"):

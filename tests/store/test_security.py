@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from detrain.cli.export import command as export
-from detrain.errors import DetrainError
+from detrain.base.errors import DetrainError
+from detrain.export.files import command as export
 from detrain.store.lock import hold
 from tests.store.homes import PROGRAM, Run, epoch
 

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from detrain.runtime import report
-from detrain.store.writer import Writer
+from detrain.base import messages
+from detrain.store.background_writer import Writer
 from tests.store.homes import Run, resumed
 
 LARGE = 1_500_000
@@ -65,7 +65,7 @@ def kill_one(folder: Path, delay_s: float) -> tuple[int, int]:
 def torture(kills: int, seed: int) -> dict[str, int]:
     """Kill so many children; return what was met. Raises AssertionError if a checkpoint is lost."""
     draw = random.Random(seed)
-    report.say = lambda _text: None
+    messages.say = lambda _text: None
     counts = {"kills": 0, "in a save": 0, "temporary file left": 0, "committed without a line": 0}
     while counts["kills"] < kills:
         with tempfile.TemporaryDirectory() as place:

@@ -7,8 +7,8 @@ note each entry and each turn in a list of their own.
 import random
 import sys
 
-from detrain.instrument.edits import compile_edited
-from detrain.instrument.marks import MARK, edits_for_marks
+from detrain.instrument.loop_marks import MARK, edits_for_marks
+from detrain.instrument.text_edits import compile_edited
 from detrain.tracer.events import MarkWatcher, MonitoringWatcher, SettraceWatcher
 
 MARKS, HALF_MARKED = "marks", "marks in some loops"

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.tracer.sizes import changed_sizes, sizes_in
+from detrain.tracer.dataset_sizes import changed_sizes, sizes_in
 
 
 def test_nested_objects_are_measured_by_path() -> None:

@@ -1,0 +1,238 @@
+"""One adapter a framework, behind one Protocol. Nothing outside this package imports a framework.
+
+An adapter is made when the program itself has imported the framework, never before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from detrain.base.config import Mode
+from detrain.base.digest import Array
+from detrain.python.loaders.generator_replay import Elements
+from detrain.python.outside.fs_answers import Answers
+from detrain.python.outside.rewritten_files import Contents
+from detrain.python.process.random_streams import Held, Stream, Streams
+from detrain.runtime.session.experiment_run import ExperimentRun
+from detrain.store.weights_file import WeightsFile
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run fixes in a framework: the seed, and the number of threads (which changes bits)."""
+
+    seed: int
+    threads: int
+    probes: Any = None
+    """The probes (detrain.runtime.session.probes) for a training loop of the framework's own (`Model.fit`); None: it gets none."""
+    on_update: Callable[[int], None] = lambda _what: None
+    """Called when weights are updated from eager code, with a number that tells one updater from another."""
+    on_assign: Callable[[int], None] = lambda _what: None
+    """Called when a trainable variable is set outside of updates."""
+    answers: Answers | None = None
+    """What the file system has told the program; None: it is asked each time."""
+    contents: Contents | None = None
+    """Hears which files the program reads and writes, beside `answers`."""
+    experiment: ExperimentRun | None = None
+    """The experiment that this run is, if it is one."""
+    unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Puts back what the code inside changes of the program's Python state, but for what it builds."""
+    moment: Callable[[], object] = lambda: None
+    """Returns how far the run is: another value in each turn of a loop."""
+    elements: Elements | None = None
+    """Hears of elements that iterators have Python make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A variable that holds history of the training: what is known beforehand of its Euclidean norm."""
+
+    key: str
+    group: str
+    """Variables of one group have values of one kind, and share a bound that is found by watching."""
+    power: int
+    """1 for what grows like gradients or weights, 2 for what grows like their squares."""
+    limit: float = math.inf
+    """Bound on the norm that holds in theory."""
+    partner: str = ""
+    """Key of the variable (the second moment) whose norm n bounds this one's: by `factor * sqrt(n + unseen)`."""
+    factor: float = 0.0
+    unseen: float = 0.0
+
+
+class Framework(Protocol):
+    """State of one framework: every variable alive, its random streams, and what of its loaders can be set."""
+
+    name: str
+    constant_type: type
+    """The type of immutable tensors."""
+    on_functions: frozenset[str]
+    """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
+
+    def streams(self) -> dict[str, Stream]:
+        """Return the framework's global random streams, by name."""
+
+    def held_generator(self, value: object) -> Held | None:
+        """Return a generator of the framework's that the program holds as a stream, None for any other object."""
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the value of every variable alive, by a key that is the same in every run of the program.
+
+        The arrays may share memory with the framework, which writes into no buffer that an array still holds: they stay as
+        they are while the program goes on.
+        """
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return a new array, to be filled, in memory that `restore` can take over."""
+
+    def restore(self, tensors: Mapping[str, Array]) -> None:
+        """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created.
+
+        `tensors` may be read from a file as they are asked for: go over its items once. The memory of arrays
+        that `new_array` has made is taken over.
+        """
+
+    def unclaimed(self) -> list[str]:
+        """Return the variables that a resumed process has made for those of the first run, but without their values."""
+
+    def counters(self) -> bytes:
+        """Return, as JSON, the counts that name things, and how often loaders were drawn from."""
+
+    def weights_files(self) -> dict[str, WeightsFile]:
+        """Return what the framework's own weights file of each model alive would hold, by a key of the model."""
+
+    def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
+        """Return the positions of loaders alive, as data by their keys, and why others have none.
+
+        With `forward` only of those that cannot be drawn from again, with `seek` of any size.
+        """
+
+    def set_counters(self, counters: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
+        """Set what `counters` returned; loaders are set to their positions, those without one drawn from as often again."""
+
+    def build_made(self) -> None:
+        """Build what the first run had built by what the loop had made, once that is there again."""
+
+    def to_array(self, value: object) -> Array | None:
+        """Return a tensor's or variable's value, or None for anything else."""
+
+    def constant(self, value: object) -> Array | None:
+        """Return the value of an immutable tensor, or None for anything else."""
+
+    def make_constant(self, array: Array) -> object:
+        """Return an immutable tensor of a value."""
+
+    def parts(self, value: object) -> tuple[str, list[object]] | None:
+        """Return the kind of a tensor of several parts and these, or None for anything else."""
+
+    def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
+        """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
+
+    def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
+        """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
+
+    def describe_variable(self, value: object) -> list[str | bool] | None:
+        """Return a variable's key and what else is needed to make it anew, or None for anything else."""
+
+    def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
+        """Return the variable with a description; one that does not exist is made, if `makes` and it can be, else None."""
+
+    def is_holder(self, value: object) -> bool:
+        """Return whether the attributes of an object of the framework's own class are state of the loop (a callback)."""
+
+    def is_loader(self, value: object) -> bool:
+        """Return whether an object is one whose position `set_counters` brings back."""
+
+    def is_container(self, value: object) -> bool:
+        """Return whether an object is a list, dict or set of the framework's around what the program put there."""
+
+    def is_of_loop(self, value: object) -> bool:
+        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it again."""
+
+    def holds_variables(self, value: object) -> bool:
+        """Return whether an object holds variables: one that the loop has made cannot be put back."""
+
+    def is_spent(self, value: object) -> bool:
+        """Return whether an object has served its time, so that nothing can be read from it any more."""
+
+    def begin_phase(self) -> None:
+        """Called when a training loop is about to be entered: what changes from here on is the loop's."""
+
+    def end_phase(self) -> None:
+        """Called when it has been left."""
+
+    def not_captured(self) -> list[str]:
+        """Return what state there is that `tensors` does not hold, in words."""
+
+    def flush(self) -> None:
+        """Have what the program has written through the framework reach its files: a kill after the cut must not lose it."""
+
+    def on_import(self, module: str) -> None:
+        """Called when a module of `FOLLOWED` has been imported."""
+
+    def watch_gradients(self) -> None:
+        """Have the norms of the gradients that optimizers are given among `norms`: of functions that are traced from now on."""
+
+    def norms(self) -> tuple[Sequence[Watched], Array]:
+        """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in it.
+
+        The sequence is the same object until another is to be watched.
+        """
+
+    def hold(self, *, on_host: bool) -> object:
+        """Return the state of the framework at this moment, to be put back by `put_back`.
+
+        It shares memory, copied on write; `on_host`: it is a copy in the host's memory, and takes none of the device's.
+        """
+
+    def put_back(self, held: object) -> list[str]:
+        """Put a state back, or return, with nothing done, why that cannot be exact."""
+
+    def called(self) -> Mapping[str, object]:
+        """Return the Python objects that pipelines alive call, by keys that are the same in every run of the program."""
+
+    def loader_key(self, loader: object) -> str:
+        """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
+
+    def beyond_recall(self) -> list[str]:
+        """Return, in words, what steps move on that `put_back` cannot put back."""
+
+    def release(self) -> None:
+        """No state that was held will be put back: what iterators hand out need not be kept."""
+
+    def begin_load(self) -> None:
+        """The load of a batch loop begins, whose batch is kept elsewhere."""
+
+    def end_load(self) -> object:
+        """The load is over. Returns what it did, to be told when its batch is handed out again."""
+
+    def load_again(self, loaded: Any) -> list[str]:
+        """The batch of a load is about to be handed out again. Returns why that is not the same as the load was."""
+
+    def is_pure(self, loader: object) -> bool:
+        """Return whether an iterator of the framework runs no Python of the program."""
+
+    def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
+        """Return the step of a framework's own loop with an iterator over these batches in it, or None if there can be none."""
+
+    def environment(self) -> dict[str, str]:
+        """Return versions and settings that decide about bits."""
+
+
+def _tensorflow(settings: Settings, streams: Streams) -> Framework:
+    from detrain.adapters.tensorflow.adapter import TensorFlow
+
+    return TensorFlow(settings, streams)
+
+
+ADAPTERS: Final[dict[str, Callable[[Settings, Streams], Framework]]] = {"tensorflow": _tensorflow}
+"""Adapter makers, by the top-level module whose import brings the framework in."""
+
+FOLLOWED: Final = ("keras", "tf_keras")
+"""Other top-level modules of whose import the adapters are told."""

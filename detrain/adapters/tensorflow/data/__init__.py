@@ -1,0 +1,1 @@
+"""tf.data: sets, iterators, their positions and the files that they read."""

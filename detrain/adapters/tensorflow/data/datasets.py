@@ -1,0 +1,518 @@
+"""tf.data: what each shuffled set has given its iterators as seeds, and how far those alive have come."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, optional_ops
+from tensorflow.python.data.util import structure
+from tensorflow.python.eager import context
+from tensorflow.python.framework import errors_impl
+from tensorflow.python.ops import gen_optional_ops, script_ops
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.data import shuffle_seeds
+from detrain.adapters.tensorflow.data.iterator_positions import (
+    NoPosition,
+    can_be_drawn_again,
+    read_position,
+    refusal,
+    set_position,
+    stages,
+)
+from detrain.adapters.tensorflow.guard.held_state import Pulls, runs_python
+from detrain.base.config import Mode
+from detrain.base.digest import Array, digest_value
+from detrain.base.errors import DetrainError, Diverged, NotCapturable
+from detrain.python.loaders.generator_replay import Elements
+
+ITERATORS: Final = ("tensorflow.iterator", "tensorflow.numpy_iterator")
+"""The kinds of iterators that the loop has made, in a checkpoint."""
+_ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
+_AHEAD: Final = ("_Prefetch", "_Parallel")
+
+
+class Datasets:
+    """Watches datasets and iterators from the moment TensorFlow is there."""
+
+    def __init__(self, births: Births, is_of_fit: Callable[[Any], bool], of_fit: Callable[[], Any]) -> None:
+        self._births, self._of_fit = births, of_fit
+        self._is_of_fit = is_of_fit
+        self._iterators: dict[str, weakref.ref[Any]] = {}
+        self._seeds: dict[str, weakref.ref[shuffle_seeds.Seeds]] = {}
+        self._caches: dict[str, weakref.ref[Any]] = {}
+        """Caches over shuffled sets."""
+        self._filled_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Caches whose content Python makes: another run of it may make another."""
+        self._called: dict[str, tuple[weakref.ref[Any], object]] = {}
+        """Sets that Python makes the elements of, and what they call for these."""
+        self._made: dict[str, int] = {}
+        self._described: set[str] = set()
+        """Keys of iterators that the loop has made, and a resumed process is to make again."""
+        self._restored: tuple[Mapping[str, Any], Mapping[str, Array], Any] | None = None
+        """What a run is being restored from: (state, positions, what the running `fit` draws from)."""
+        self._with_positions: dict[str, int] = {}
+        """What shuffled sets had given when the positions of iterators over them were read."""
+        self._pulls: Pulls | None = None
+        self._elements: Elements | None = None
+        self._uncertain: set[str] = set()
+        """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had, is chance."""
+
+    def begin_phase(self) -> None:
+        """A training loop begins: what iterators before it have gone over anew is known now, and comes back."""
+        self._uncertain.clear()
+
+    def made(self) -> dict[str, int]:
+        """Return how many iterators were made over each shuffled set."""
+        return self._made
+
+    def counters(self) -> dict[str, Any]:
+        """Return what each shuffled set has given as seeds, and how many elements the iterators alive have given."""
+        self._restored = None  # it may hold buffers; all that it was for has been made again by now
+        return {
+            "caches": {key: start for key, cached, cache in self._alive_caches() if (start := cache.start_of(cached)) is not None},
+            "seeds": {key: self._with_positions.get(key, seeds.given) for key, seeds in self._alive_seeds()},
+            "iterators": {key: iterator.detrain_pulled for key, iterator in self._alive()},
+            "last": {key: _digest(last) for key, iterator in self._alive() if (last := iterator.detrain_last) is not None},
+            "uncounted": [key for key, iterator in self._alive() if iterator.detrain_is_traced],
+        }
+
+    def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
+        """Return the positions of the iterators alive, as data, and why others have none.
+
+        With `forward` only of those that compiled functions advance: nobody counts what they draw, so it cannot be drawn again;
+        and of those that the loop has made somewhere, which loading the same batches may not make.
+        """
+        found: dict[str, Array] = {}
+        reasons = []
+        self._with_positions = {}
+        for key, iterator in self._alive():
+            if mode == "forward" and not iterator.detrain_is_traced and key not in self._described:
+                continue
+            if self._pulls is not None and self._pulls.has_waiting(iterator):
+                reasons.append("elements of a tf.data iterator are handed out again")
+                continue
+            try:
+                is_forced = mode == "seek" or iterator.detrain_is_traced
+                read = functools.partial(read_position, iterator, iterator._dataset, is_forced=is_forced)
+                found[key] = self.read_with(iterator._dataset, read)
+            except NoPosition as reason:
+                reasons.append(str(reason))
+        return found, reasons
+
+    def read_with(self, dataset: Any, read: Callable[[], Array]) -> Array:
+        """Return the position of an iterator over a dataset, which `read` returns; note what shuffled sets have given by then."""
+        position, given = shuffle_seeds.read_with(dataset, read)
+        self._with_positions.update(given)
+        found: Array = position
+        return found
+
+    def restore(self, state: Mapping[str, Any], positions: Mapping[str, Array], mode: Mode, of_fit: Any) -> None:
+        """Bring the iterators alive to where they were, and shuffled sets to the seeds that they give next.
+
+        `of_fit` is what the running `fit` draws from by an iterator of its own, or None.
+        """
+        if "seeds" not in state or any("/" in key for key in [*state["seeds"], *state["iterators"], *state["caches"]]):
+            raise Diverged("an earlier version of detrain took the checkpoint", "start anew with --fresh")
+        alive = dict(self._alive())
+        lost = [key for key in state["uncounted"] if key in alive and key not in positions]
+        if lost:  # no digest would tell: its batches are loaded inside of a function
+            raise NotCapturable(
+                f"{lost[0]!r}, a tf.data iterator that a tf.function advances, has no position: its pipeline has a state",
+                "draw its batches in the Python loop, or make it in the epoch that draws from it, and start anew with --fresh",
+            )
+        behind: dict[int, list[tuple[Any, int]]] = {}
+        drawn_again = []
+        for key, pulled in state["iterators"].items():
+            iterator = alive.get(key)
+            if iterator is not None and key in positions and (mode != "forward" or key in state["uncounted"]):
+                setting = functools.partial(set_position, iterator, positions[key])
+                shuffle_seeds.set_with(iterator._dataset, state["seeds"], setting)
+                iterator.detrain_pulled = pulled
+            elif iterator is not None:
+                behind.setdefault(id(getattr(iterator, "detrain_source", iterator)), []).append((iterator, pulled))
+                drawn_again.append((key, iterator))
+        with self._elements.again() if self._elements is not None else contextlib.nullcontext():
+            for together in behind.values():
+                _draw_again(together)
+        for key, iterator in drawn_again:
+            _require_same(key, iterator, state)
+        for key, cached, cache in self._alive_caches():
+            if key in state["caches"] and not cache.is_filled(cached):
+                self.set_seeds(state["caches"][key])
+                for _element in cached:
+                    pass
+        self._restored = state, positions, of_fit
+        self._settle_seeds()
+
+    def _settle_seeds(self) -> None:
+        assert self._restored is not None
+        state, _positions, of_fit = self._restored
+        repeated = self._repeated(of_fit)
+        self.set_seeds({key: given for key, given in state["seeds"].items() if key not in repeated})
+
+    def parts(self, value: Any) -> tuple[str, list[object]] | None:
+        """Return what an iterator is made of that has a position or can be drawn again, or None for anything else.
+
+        [its key, the set, what the sets that it draws from had given as seeds before it was made]
+        """
+        is_numpy = isinstance(value, dataset_ops.NumpyIterator)
+        iterator = value._iterator if is_numpy else value
+        if not self.is_counted(iterator):
+            return None
+        if refusal(iterator._dataset) is not None and (iterator.detrain_is_traced or not can_be_drawn_again(iterator._dataset)):
+            return None
+        key = self._births.key(iterator) or ""
+        self._described.add(key)
+        return ITERATORS[is_numpy], [key, iterator._dataset, iterator.detrain_given]
+
+    def remake(self, kind: str, key: str, dataset: Any, given: Mapping[str, int]) -> object | None:
+        """Return the iterator with a key, where it was; the one that is alive, if the code before the cut has made it again."""
+        iterator: Any = self._births.find(key)
+        if iterator is None and isinstance(dataset, dataset_ops.DatasetV2) and self._restored is not None:
+            state, positions, _of_fit = self._restored
+            if key not in state["iterators"]:
+                return None
+            self.set_seeds(given)
+            with self._births.naming(key):
+                iterator = iter(dataset)
+            if key in positions:
+                setting = functools.partial(set_position, iterator, positions[key])
+                shuffle_seeds.set_with(dataset, state["seeds"], setting)
+                iterator.detrain_pulled = state["iterators"][key]
+            else:
+                _draw_again([(iterator, state["iterators"][key])])
+                _require_same(key, iterator, state)
+            self._settle_seeds()
+        if not self.is_counted(iterator):
+            return None
+        if kind != ITERATORS[1]:
+            return iterator  # type: ignore[no-any-return]
+        numpy = object.__new__(dataset_ops.NumpyIterator)
+        numpy._iterator, numpy._dataset = iterator, iterator._dataset
+        return numpy  # type: ignore[no-any-return]
+
+    def _repeated(self, of_fit: Any) -> set[str]:
+        """Return the shuffled sets that an iterator alive repeats.
+
+        It takes seeds while it runs ahead of what draws from it: they come back with its position.
+        """
+        sources = [of_fit, *(getattr(iterator, "detrain_source", iterator._dataset) for _key, iterator in self._alive())]
+        return {seeds.key for source in sources if source is not None for seeds in shuffle_seeds.drawn(source).later}
+
+    def given(self) -> dict[str, int]:
+        """Return what shuffled sets have given as seeds, but for those that an iterator repeats: it stays where it is."""
+        repeated = self._repeated(self._of_fit())
+        return {key: seeds.given for key, seeds in self._alive_seeds() if key not in repeated}
+
+    def set_given(self, given: Mapping[str, int]) -> None:
+        """Set what `given` returned."""
+        for key, seeds in self._alive_seeds():
+            if key in given and seeds.given != given[key]:
+                seeds.given = given[key]
+
+    def set_seeds(self, given: Mapping[str, int]) -> None:
+        """Have shuffled sets go on with the seeds that come after those which they had given."""
+        for key, seeds in self._alive_seeds():
+            if key in given:
+                seeds.given = given[key]
+
+    def _alive_caches(self) -> Iterator[tuple[str, Any, shuffle_seeds.Cache]]:
+        for key, reference in list(self._caches.items()):
+            dataset = reference()
+            cache = None if dataset is None else shuffle_seeds.cache_of(dataset)
+            if cache is None:
+                del self._caches[key]
+            else:
+                yield key, dataset, cache
+
+    def _alive_seeds(self) -> Iterator[tuple[str, shuffle_seeds.Seeds]]:
+        for key, reference in list(self._seeds.items()):
+            seeds = reference()
+            if seeds is None:
+                del self._seeds[key]
+            else:
+                yield key, seeds
+
+    def is_counted(self, value: object) -> bool:
+        """Return whether an object is an iterator that `restore` brings back."""
+        key = self._births.key(value)
+        return key is not None and key in self._iterators and self._iterators[key]() is value
+
+    def loader_key(self, loader: object) -> str:
+        """Return the name of an iterator; empty for any other object."""
+        return self._births.key(loader) or "" if self.is_counted(loader) else ""
+
+    def not_captured(self) -> list[str]:
+        """Return, in words, what cannot be had again: orders of sets, and iterators that nobody has counted."""
+        found = [f"order of {key} (a shuffled set, repeated by an iterator that was left)" for key in sorted(self._uncertain)]
+        if self._filled_by_python:
+            found.append(
+                "what a cache() of tf.data holds (Python fills it; a resumed run fills it again, by what its Python draws then)"
+            )
+        return found + [
+            f"{key} (a tf.data iterator that a tf.function advances; {reason})"
+            for key, iterator in self._alive()
+            if iterator.detrain_is_traced and (reason := refusal(iterator._dataset, is_forced=True)) is not None
+        ]
+
+    def beyond_recall(self) -> list[str]:
+        """Return, in words, iterators that cannot give again what they gave: where compiled functions advance them, nobody has it;
+        where their pipelines run Python, handing elements out again would not do what that has done.
+        """
+        traced = [key for key, iterator in self._alive() if iterator.detrain_is_traced]
+        by_python = sorted(self._pulls.by_python) if self._pulls is not None else []
+        return [
+            *(f"{key} (a tf.data iterator that a tf.function advances)" for key in traced),
+            *(f"{key} (a tf.data iterator that the body advances, whose pipeline runs Python)" for key in by_python),
+        ]
+
+    def called(self) -> dict[str, object]:
+        """Return what sets alive call for their elements, by their keys."""
+        self._called = {key: entry for key, entry in self._called.items() if entry[0]() is not None}
+        return {key: generator for key, (_dataset, generator) in self._called.items()}
+
+    def _alive(self) -> Iterator[tuple[str, Any]]:
+        for key, reference in list(self._iterators.items()):
+            iterator = reference()
+            if iterator is None:
+                del self._iterators[key]
+            else:
+                yield key, iterator
+
+    def watch(
+        self, iterators: weakref.WeakSet[Any], pulls: Pulls, elements: Elements | None, fail: Callable[[DetrainError], None] | None
+    ) -> None:
+        """See each dataset and iterator. What they give goes through `pulls`; `iterators` takes those that are not of `fit`.
+
+        `elements` hears of what they have Python make, and of what bodies fetch; `fail` ends the process with its error.
+        """
+        self._pulls, self._elements = pulls, elements
+        shuffle_seeds.watch()
+        self._watch_sets()
+        self._watch_iterators(iterators)
+        _watch_elements(pulls, elements, self._births, fail)
+        if elements is not None:
+            _watch_python(elements)
+
+    def _watch_sets(self) -> None:
+        births = self._births
+        original_dataset = dataset_ops.DatasetV2.__init__
+        original_generator = dataset_ops.DatasetV2.from_generator
+        original_rewrite = dataset_ops.apply_rewrite
+
+        @functools.wraps(original_rewrite)
+        def rewritten(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original_rewrite(dataset, *args, **kwargs)
+            result.detrain_rewritten = dataset  # nothing else keeps it, and what is known of its order
+            return result
+
+        @functools.wraps(original_generator)
+        def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
+            dataset = original_generator(generator, *args, **kwargs)
+            if context.executing_eagerly():
+                # Not registered: what is made of a set is made by the program, and counted there.
+                self._called[births.next_key("generator", None)] = weakref.ref(dataset), generator
+            return dataset
+
+        @functools.wraps(original_dataset)
+        def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
+            original_dataset(dataset, *args, **kwargs)
+            seeds = shuffle_seeds.on_dataset(dataset) if context.executing_eagerly() else None
+            if seeds is not None:
+                seeds.key = births.register_at_top(dataset, "shuffle")
+                self._seeds[seeds.key] = weakref.ref(seeds)
+            if type(dataset).__name__ == "CacheDataset" and runs_python(dataset):
+                self._filled_by_python.add(dataset)
+            if context.executing_eagerly() and shuffle_seeds.cache_of(dataset) is not None:
+                self._caches[births.register_at_top(dataset, "cache")] = weakref.ref(dataset)
+
+        dataset_ops.apply_rewrite = rewritten
+        dataset_ops.DatasetV2.__init__ = dataset_made
+        dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
+
+    def _watch_iterators(self, iterators: weakref.WeakSet[Any]) -> None:
+        births = self._births
+        original_iterator = iterator_ops.OwnedIterator.__init__
+        original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
+
+        @functools.wraps(original_iterator)
+        def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+            is_of_fit = self._is_of_fit(sys._getframe(1))
+            if dataset is not None and context.executing_eagerly():
+                begin(iterator, dataset)
+            original_iterator(iterator, dataset, *args, **kwargs)
+            iterator.detrain_pulled, iterator.detrain_is_traced, iterator.detrain_last = 0, False, None
+            if not is_of_fit:  # whose batches are kept by their steps
+                iterators.add(iterator)
+            if dataset is not None and context.executing_eagerly():
+                if not is_of_fit:
+                    key = births.register_at_top(iterator, "iterator")
+                    self._iterators[key] = weakref.ref(iterator)
+                    iterator.detrain_made_at = self._births.moment()
+                    if self._elements is not None and self._elements.is_python and runs_python(dataset):
+                        iterator.detrain_python = key
+                # What `fit` draws from to its end it leaves nowhere.
+                self._count_iterator(
+                    iterator, dataset, is_drawn_out=is_of_fit and dataset.cardinality() != tf.data.INFINITE_CARDINALITY
+                )
+
+        @functools.wraps(original_many)
+        def many_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+            if dataset is not None and context.executing_eagerly():
+                begin(iterator, dataset)
+            original_many(iterator, dataset, *args, **kwargs)
+            if dataset is not None and context.executing_eagerly():
+                self._count_iterator(iterator, dataset)
+                for each in iterator._device_iterators:
+                    each.detrain_source = dataset
+
+        iterator_ops.OwnedIterator.__init__ = iterator_made
+        multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
+
+    def _count_iterator(self, iterator: Any, dataset: Any, *, is_drawn_out: bool = False) -> None:
+        """Count an iterator over the shuffled sets that it draws from."""
+        drawn = shuffle_seeds.drawn(dataset)
+        for key in drawn.names():
+            self._made[key] = self._made.get(key, 0) + 1
+        if drawn.later and not is_drawn_out:
+            iterator.detrain_runs_ahead = _runs_ahead(dataset)
+            iterator.detrain_left = weakref.finalize(iterator, self._uncertain.update, [seeds.key for seeds in drawn.later])
+            iterator.detrain_left.atexit = False
+
+
+def _watch_python(elements: Elements) -> None:
+    """See whether any function calls Python of the program's."""
+    original = script_ops._internal_py_func
+
+    @functools.wraps(original)
+    def called(func: Any, *args: Any, **kwargs: Any) -> Any:
+        elements.is_python |= not str(getattr(func, "__module__", "")).startswith("detrain.")
+        return original(func, *args, **kwargs)
+
+    script_ops._internal_py_func = called
+
+
+def _watch_elements(pulls: Pulls, elements: Elements | None, births: Births, fail: Callable[[DetrainError], None] | None) -> None:
+    """See what iterators give, eagerly, and which of them compiled functions advance."""
+    original_next = iterator_ops.OwnedIterator._next_internal
+    original_optional = iterator_ops.OwnedIterator.get_next_as_optional
+    original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
+    original_parts = iterator_ops.IteratorSpec._to_components
+
+    @functools.wraps(original_next)
+    def advanced(iterator: Any) -> Any:
+        python = getattr(iterator, "detrain_python", "") if context.executing_eagerly() else ""
+        if elements is not None and python:
+            elements.begin(python, iterator.detrain_pulled)
+        try:
+            value = pulls.next(iterator, original_next)
+        except errors_impl.OutOfRangeError:
+            end(iterator)
+            raise
+        if elements is not None and python:
+            elements.end(python)
+        if not context.executing_eagerly():
+            iterator.detrain_is_traced = True
+            return value
+        iterator.detrain_pulled += 1
+        if getattr(iterator, "detrain_made_at", None) not in (None, births.moment()) and _is_drawn_again(iterator):
+            iterator.detrain_last = value
+        if elements is not None and getattr(iterator, "detrain_made_at", None) not in (None, births.moment()):
+            try:
+                elements.note(value)
+            except DetrainError as error:
+                if fail is None:
+                    raise
+                fail(error)
+        return value
+
+    @functools.wraps(original_optional)
+    def advanced_if_possible(iterator: Any) -> Any:
+        if not context.executing_eagerly():
+            iterator.detrain_is_traced = True
+            return original_optional(iterator)
+        try:
+            value = advanced(iterator)
+        except errors_impl.OutOfRangeError:
+            return original_optional(iterator)
+        spec = iterator.element_spec
+        return optional_ops._OptionalImpl(gen_optional_ops.optional_from_value(structure.to_tensor_list(spec, value)), spec)
+
+    @functools.wraps(original_type)
+    def given_to_function(iterator: Any, *args: Any) -> Any:
+        iterator.detrain_is_traced = True
+        return original_type(iterator, *args)
+
+    @functools.wraps(original_parts)
+    def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
+        iterator.detrain_is_traced = True
+        return original_parts(spec, iterator)
+
+    iterator_ops.OwnedIterator._next_internal = advanced
+    iterator_ops.OwnedIterator.get_next_as_optional = advanced_if_possible
+    iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
+    iterator_ops.IteratorSpec._to_components = taken_apart
+
+
+def _draw_again(behind: Sequence[tuple[Any, int]]) -> None:
+    """Draw from the iterators of one source until each has given so many, in turn: it waits until each device takes its part."""
+    while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
+        for iterator in waiting:
+            iterator.detrain_last = next(iterator)
+
+
+def _is_drawn_again(iterator: Any) -> bool:
+    """Return whether a resumed run draws again what an iterator has given, as it has no position."""
+    if not hasattr(iterator, "detrain_is_drawn_again"):
+        iterator.detrain_is_drawn_again = refusal(iterator._dataset) is not None
+    return bool(iterator.detrain_is_drawn_again)
+
+
+def _digest(element: Any) -> str:
+    """Return the digest of the tensors in an element, but for those that have no numbers."""
+    parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in (tf.variant, tf.resource)]
+    return digest_value([part.numpy() for part in parts], lambda _value: None)
+
+
+def _require_same(key: str, iterator: Any, state: Mapping[str, Any]) -> None:
+    """Raise Diverged if an iterator that was drawn from again has not given, at last, what it had given."""
+    expected = state.get("last", {}).get(key)
+    if expected is None or iterator.detrain_last is None:
+        return
+    found = _digest(iterator.detrain_last)
+    if found != expected:
+        raise Diverged(
+            f"element {iterator.detrain_pulled - 1} of {key!r}, a tf.data iterator that lives on, has digest {found} as it is "
+            f"drawn again; the first run had {expected}",
+            "the data, or what its pipeline draws them with, is not what it was; restore it or use --fresh",
+        )
+
+
+def begin(iterator: Any, dataset: Any) -> None:
+    """Note what is there when an iterator over a dataset is about to be made."""
+    iterator.detrain_given = shuffle_seeds.given(dataset)
+    drawn = shuffle_seeds.drawn(dataset)
+    for stage in stages(dataset) if drawn.at_start or drawn.later else ():
+        cache = shuffle_seeds.cache_of(stage)
+        if cache is not None:
+            cache.begin(stage)
+
+
+def end(iterator: Any) -> None:
+    """Note that an iterator has run out: it goes over nothing anew any more, but for what a stage has drawn ahead and dropped."""
+    left = getattr(iterator, "detrain_left", None)
+    if left is not None and not iterator.detrain_runs_ahead:
+        left.detach()
+
+
+def _runs_ahead(dataset: Any) -> bool:
+    """Return whether a stage of a pipeline may end while one before it, which works on its own, still has elements."""
+    enders = [stage for stage in stages(dataset) if type(stage).__name__.startswith(_ENDERS)]
+    return any(type(stage).__name__.startswith(_AHEAD) for ender in enders for stage in stages(ender))

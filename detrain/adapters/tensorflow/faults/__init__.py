@@ -1,0 +1,1 @@
+"""Sites in TensorFlow's steps, and what is done there."""

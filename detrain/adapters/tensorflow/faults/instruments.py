@@ -1,0 +1,103 @@
+"""TensorFlow's side of an experiment: sites, the injector and the series, made together before the program uses TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
+from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
+from detrain.adapters.tensorflow.faults.injector import Gate, Injector
+from detrain.adapters.tensorflow.faults.step_metrics import Series
+from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.sites import Site
+
+
+class Instruments:
+    """See `detrain.runtime.session.experiment_run.Instruments`."""
+
+    def __init__(self, plans: Sequence[Experiment]) -> None:
+        injections = [plan.injection for plan in plans if plan.injection is not None]
+        groups: dict[tuple[object, ...], list[Injection]] = {}
+        for injection in injections:
+            groups.setdefault(injection.place, []).append(injection)
+        gate = Gate()
+        self._injectors = [
+            EagerInjector(group) if EagerInjector.is_of(group[0]) else Injector(group, gate) for group in groups.values()
+        ]
+        self._injector: Injector | EagerInjector | None = None
+        first = plans[0]
+        self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
+        if injections:
+            self.select(injections[0])
+        self._series = Series(self._sites)
+
+    def _points(self, name: str, replica: int) -> list[Point]:
+        return [injector for injector in self._injectors if isinstance(injector, Injector) and injector.fits(name, replica)]
+
+    def select(self, injection: Injection) -> None:
+        """Take up one of the injections."""
+        self._injector = next(injector for injector in self._injectors if injector.takes(injection))
+        self._injector.select(injection)
+        self._sites.eager.injector = self._injector if isinstance(self._injector, EagerInjector) else None
+
+    def on_keras(self) -> None:
+        """Keras is there now."""
+        self._sites.on_keras()
+        self._series.on_keras()
+
+    def on_keras_2(self) -> None:
+        """Keras 2 (`tf_keras`) is there now."""
+        self._sites.on_keras_2()
+        self._series.on_keras_2()
+
+    def begin_step(self) -> None:
+        """Count executions from here on."""
+        self._sites.begin_step()
+
+    def arm(self, occurrence: int) -> None:
+        """Have the site hit."""
+        if self._injector is not None:
+            self._sites.eager.begin()
+            self._injector.arm(occurrence)
+
+    def disarm(self) -> None:
+        """Have it hit no more."""
+        if self._injector is not None:
+            self._sites.eager.end()
+            self._injector.disarm()
+
+    def is_placed(self) -> bool:
+        """Return whether the site has been traced."""
+        return self._injector is not None and self._injector.is_placed
+
+    def firing(self) -> Firing | None:
+        """Return what the fault has done so far."""
+        return self._injector.firing() if self._injector is not None else None
+
+    def begin_series(self) -> None:
+        """The first step of this process is about to run."""
+        self._series.begin()
+
+    def has_trained(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
+        return self._series.has_loss()
+
+    def series(self) -> dict[str, float]:
+        """Return the loss and metrics of what has run since the last call."""
+        return self._series.read()
+
+    def state(self) -> object:
+        """Return what the series remembers."""
+        return self._series.state()
+
+    def set_state(self, state: object) -> None:
+        """Have the series remember what it did."""
+        self._series.set_state(state)
+
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return what each op has given last, as digests."""
+        return self._sites.digests()
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the step that has ended."""
+        return self._sites.sites()

@@ -1,0 +1,191 @@
+"""What a training step says of itself: the value whose gradient it takes (its loss), and Keras's metrics. No program is changed.
+
+In a compiled step the loss goes into a hidden variable, in eager code it is read. Metrics are read from their totals, so that each
+step has a value of its own, not the mean since the epoch began.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import weakref
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
+
+from detrain.adapters.tensorflow.faults.graph_sites import Sites, function_of, replica_of
+from detrain.adapters.tensorflow.hidden import hidden_variable
+from detrain.adapters.tensorflow.tensors import array_of
+
+_NOTHING: Final = np.zeros(2)
+
+
+class Series:
+    """Notes losses and metrics."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._losses: dict[tuple[str, int], Any] = {}
+        """Hidden variables by (function and turn in it, replica): [how often it was noted, the sum], since they were read."""
+        self._nothing: Any = None
+        """What is in them before anything is noted, a tensor once TensorFlow is in use."""
+        self._eager: dict[str, float] = {}
+        self._turns: dict[tuple[int, int], int] = {}
+        """How many gradients have been taken in a graph, by its id, and a replica."""
+        self._graphs: list[Any] = []
+        self._metrics: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """How often each was reset, in the order in which they were made."""
+        self._seen: weakref.WeakKeyDictionary[Any, tuple[int, float, float]] = weakref.WeakKeyDictionary()
+        """By metric: how often it had been reset, its total and its count when it was read last."""
+        original = tf.GradientTape.gradient
+
+        @functools.wraps(original)
+        def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            if not sites.where.is_inner(tape):  # a penalty's, or that of a block computed again (`recompute_grad`), is of no loss
+                self._note(target)
+            return original(tape, target, *args, **kwargs)
+
+        tf.GradientTape.gradient = gradient
+
+    def on_keras(self) -> None:
+        """Keras is there now."""
+        import keras
+
+        self._watch_metrics(keras.metrics.Metric, keras.metrics.Mean)
+
+    def on_keras_2(self) -> None:
+        """Keras 2 (`tf_keras`) is there now."""
+        import tf_keras
+
+        self._watch_metrics(tf_keras.metrics.Metric, tf_keras.metrics.Metric)
+
+    def _watch_metrics(self, cls: Any, reset_by: Any) -> None:
+        """`reset_by`: the class whose `reset_state` means have."""
+        original_init, original_reset = cls.__init__, reset_by.reset_state
+
+        @functools.wraps(original_init)
+        def made(metric: Any, *args: Any, **kwargs: Any) -> None:
+            original_init(metric, *args, **kwargs)
+            self._metrics.setdefault(metric, 0)
+
+        @functools.wraps(original_reset)
+        def reset(metric: Any) -> None:
+            self._metrics[metric] = self._metrics.get(metric, 0) + 1
+            original_reset(metric)
+
+        cls.__init__ = made
+        reset_by.reset_state = reset
+
+    def _note(self, target: Any) -> None:
+        tensors = [tensor for tensor in tf.nest.flatten(target) if tf.is_tensor(tensor) and tensor.dtype.is_floating]
+        if not tensors:
+            return
+        if context.executing_eagerly():
+            name = f"{sys._getframe(2).f_code.co_name} {sys._getframe(2).f_lineno}"
+            loss = float(sum(array_of(tf.convert_to_tensor(tensor)).astype(np.float64).sum() for tensor in tensors))
+            self._eager[name] = self._eager.get(name, 0.0) + loss
+            return
+        graph = ops.get_default_graph()
+        function = function_of(graph)
+        if function is None:
+            return
+        replica = replica_of(graph)
+        turn = self._turns[id(graph), replica] = self._turns.get((id(graph), replica), -1) + 1
+        self._graphs.append(graph)  # its id must stay its own
+        with self._sites.own_ops(graph):
+            key = (f"{function} {turn}", replica)
+            if key not in self._losses:
+                self._losses[key] = hidden_variable(_NOTHING, tf.float64)
+            total = tf.add_n([tf.reduce_sum(tf.cast(tensor, tf.float64)) for tensor in tensors])
+            self._losses[key].assign_add(tf.stack([tf.ones_like(total), total]), read_value=False)
+
+    def begin(self) -> None:
+        """The first step of this process is about to run: what there is, is not of it."""
+        self.read()
+
+    def has_loss(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
+        return not self._losses or bool(self._eager) or any(_read(each)[0] for each in self._losses.values())
+
+    def read(self) -> dict[str, float]:
+        """Return the loss of the step that has ended (of all replicas and tapes, those in loops, too), and its metrics.
+
+        A step that does not take a gradient has not its loss.
+        """
+        losses = self._take_losses()
+        return ({"loss": float(sum(losses))} if losses else {}) | self._read_metrics()
+
+    def _take_losses(self) -> list[float]:
+        """Return what has been noted since the last call."""
+        losses = list(self._eager.values())
+        self._eager.clear()
+        for variable in self._losses.values():
+            count, loss = _read(variable).tolist()
+            if count:
+                losses.append(loss)
+                if self._nothing is None:
+                    self._nothing = tf.constant(_NOTHING)
+                gen_resource_variable_ops.assign_variable_op(variable.handle, self._nothing)  # a fifth of the time of `assign`
+        return losses
+
+    def state(self) -> object:
+        """Return what is remembered from step to step."""
+        return self._metrics.copy(), self._seen.copy()
+
+    def set_state(self, state: Any) -> None:
+        """Remember what `state` has returned."""
+        metrics, seen = state
+        self._metrics.update(metrics)
+        self._seen = seen.copy()
+        self._take_losses()
+
+    def _read_metrics(self) -> dict[str, float]:
+        """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out.
+
+        So are those whose total was so large before, by a fault, that nothing can be told of what has come to it.
+        Of several with one name the second in the order of their making has `_1` behind it, and so on, as Keras names layers.
+        """
+        values: dict[str, float] = {}
+        for metric, resets in sorted(self._metrics.items(), key=lambda pair: str(pair[0].name)):
+            total, count = _value(metric, "total"), _value(metric, "count")
+            if total is None or count is None:
+                continue
+            before = self._seen.get(metric, (0, 0.0, 0.0))
+            self._seen[metric] = (resets, total, count)
+            if before[0] != resets or count < before[2]:
+                before = (resets, 0.0, 0.0)
+            if count > before[2] and not _is_lost(total - before[1], before[1], count - before[2]):
+                name, turn = str(metric.name), 0
+                while (numbered := f"{name}_{turn}" if turn else name) in values:
+                    turn += 1
+                values[numbered] = (total - before[1]) / (count - before[2])
+        return values
+
+
+def _is_lost(added: float, total: float, count: float) -> bool:
+    """Return whether what has been added to a total in float32 is too small beside it, or that is no number.
+
+    A mean is told to a hundredth or to a sixteenth of itself: an accuracy always is.
+    """
+    unit = float(np.spacing(np.float32(abs(total))))
+    return not math.isfinite(total) or (unit > count / 100 and abs(added) < 16 * unit)
+
+
+def _value(metric: Any, name: str) -> float | None:
+    variable = getattr(metric, name, None)
+    value = getattr(variable, "_value", variable)
+    if not isinstance(value, tf.Variable) or value.shape.rank != 0:
+        return None
+    return float(_read(value))
+
+
+def _read(variable: Any) -> Any:
+    """Return the value of a variable, past the layers of Python of its own `numpy`: this is done after each step."""
+    if not isinstance(variable, resource_variable_ops.BaseResourceVariable):  # it has copies on replicas
+        return variable.numpy()
+    return array_of(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))

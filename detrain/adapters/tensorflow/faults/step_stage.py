@@ -1,0 +1,161 @@
+"""Where in a step a thread is: which layer runs, and whether it goes forward, backward, or updates.
+
+Tapes that record and gradients that are being taken lie in each other: the innermost of them says the stage. What is made while a
+gradient is taken belongs to the backward pass, gradients of the program's own and sums of several gradients included; under a tape
+that is opened in there (`recompute_grad`) ops go forward again. Behind all of them an op belongs to the update if what it takes in
+comes from the backward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tensorflow.python.distribute import distribute_lib, mirrored_run
+from tensorflow.python.eager import backprop, imperative_grad
+from tensorflow.python.ops import gradients_util
+
+from detrain.adapters.tensorflow.faults.live_outputs import called_graphs
+from detrain.faults.sites import Stage
+
+_GRADIENT: Final = object()
+"""Stands for a gradient that is being taken."""
+_LOOPS: Final = ("While", "StatelessWhile")
+_BRANCHES: Final = ("If", "StatelessIf", "Case", "StatelessCase")
+_CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+@dataclass  # without slots: those would be one for all threads
+class Where(threading.local):
+    """What a thread is doing."""
+
+    layers: list[str] = field(default_factory=list)
+    gradients: list[tuple[str, Any]] = field(default_factory=list)
+    """For each gradient function being run: the layer of its op, and what is noted of it."""
+    optimizers: list[str] = field(default_factory=list)
+    own: int = 0
+    """Above 0 while ops of detrain's own are made."""
+    marks: list[object] = field(default_factory=list)
+    """Tapes that record and gradients that are taken, the innermost last."""
+
+    def watch(self) -> None:
+        """Have TensorFlow's tapes and gradients noted, in all threads."""
+        marks = self
+        push, pop = backprop.GradientTape._push_tape, backprop.GradientTape._pop_tape
+
+        @functools.wraps(push)
+        def pushed(tape: Any) -> None:
+            push(tape)
+            marks.marks.append(tape)
+
+        @functools.wraps(pop)
+        def popped(tape: Any) -> None:
+            pop(tape)
+            for place in reversed(range(len(marks.marks))):
+                if marks.marks[place] is tape:
+                    del marks.marks[place]
+                    break
+
+        backprop.GradientTape._push_tape, backprop.GradientTape._pop_tape = pushed, popped
+        for cls in (distribute_lib.ReplicaContextBase, mirrored_run._MirroredReplicaContext):
+            cls._merge_call = self._merging(cls._merge_call)
+        imperative_grad.imperative_grad = self._taking(imperative_grad.imperative_grad)
+        gradients_util._GradientsHelper = self._taking(gradients_util._GradientsHelper)
+
+    def _merging(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What replicas do together (updates, too) is done by another thread: it is where they are."""
+
+        @functools.wraps(original)
+        def merged(replica: Any, function: Callable[..., Any], *args: Any) -> Any:
+            there = {name: list(value) for name, value in vars(self).items() if isinstance(value, list)}
+
+            def called(*given: Any, **named: Any) -> Any:
+                here = vars(self).copy()
+                vars(self).update(there)
+                try:
+                    return function(*given, **named)
+                finally:
+                    vars(self).update(here)
+
+            return original(replica, called, *args)
+
+        return merged
+
+    def _taking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def taken(*args: Any, **kwargs: Any) -> Any:
+            with self._mark():
+                return original(*args, **kwargs)
+
+        return taken
+
+    @contextlib.contextmanager
+    def _mark(self) -> Iterator[None]:
+        depth = len(self.marks)
+        self.marks.append(_GRADIENT)
+        try:
+            yield
+        finally:
+            del self.marks[depth:]
+
+    def is_inner(self, tape: Any) -> bool:
+        """Return whether a tape's gradient is a part of another: of one that is being taken, or of a tape that records."""
+        return any(mark is not tape for mark in self.marks)
+
+    def stage(self, scope: str, is_late: Callable[[], bool]) -> tuple[Stage, str]:
+        """Return the stage and the layer of an op that is being made; `scope` stands for a layer where none runs.
+
+        `is_late` returns whether the op takes in what comes from the backward pass.
+        """
+        innermost = self.marks[-1] if self.marks else None
+        if innermost is _GRADIENT:
+            return "backward", (self.gradients[-1][0] if self.gradients else "") or scope
+        if self.optimizers:
+            return "optimizer", self.optimizers[-1]
+        layer = "/".join(self.layers) or scope
+        return ("optimizer" if innermost is None and is_late() else "forward"), layer
+
+
+class Late:
+    """Which tensors of graphs come from the backward pass. `stage_of` returns the stage of an op, None where it is not known."""
+
+    def __init__(self, stage_of: Callable[[Any], Stage | None]) -> None:
+        self._stage_of = stage_of
+        self._known: dict[tuple[int, str, int], tuple[Any, bool]] = {}
+        """Answers, and the tensors that they are of: no other graph shall take the number of theirs."""
+
+    def __call__(self, tensor: Any) -> bool:
+        """Return whether a tensor depends on a gradient."""
+        passed: dict[tuple[int, str, int], tuple[Any, bool]] = {}
+        waiting = [tensor]
+        while waiting:
+            each = waiting.pop()
+            key = (id(each.graph), each.op.name, each.value_index)
+            stage = self._stage_of(each.op)
+            if key in passed or stage == "forward" or (stage is None and self._known.get(key, (each, True))[1] is False):
+                continue
+            if stage is not None or key in self._known:
+                self._known[id(tensor.graph), tensor.op.name, tensor.value_index] = tensor, True
+                return True
+            passed[key] = each, False
+            waiting.extend(self._sources(each))
+        self._known.update(passed)
+        return False
+
+    @staticmethod
+    def _sources(tensor: Any) -> list[Any]:
+        """Return what a tensor is made of, outside and inside of the function that gives it."""
+        op, graph, index = tensor.op, tensor.graph, tensor.value_index
+        if op.type == "Placeholder":
+            outside = [outer for outer, inner in getattr(graph, "captures", ()) if inner is tensor]
+            return [outer for outer in outside if hasattr(outer, "op")]
+        if op.type in (*_LOOPS, *_BRANCHES, *_CALLS):
+            inside = [inner.outputs[index] for inner in called_graphs(graph, op) if index < len(inner.outputs)]
+            if op.type in _LOOPS:
+                return [*inside, op.inputs[index]]
+            return inside if op.type in _BRANCHES else [*inside, *op.inputs]
+        return list(op.inputs)

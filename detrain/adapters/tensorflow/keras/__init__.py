@@ -1,0 +1,1 @@
+"""Keras: `fit`, models and callbacks."""

@@ -1,0 +1,579 @@
+"""`Model.fit` with probes: Keras's own loops over epochs and batches get the probes that the rewriter gives to a program's loops.
+
+The function is compiled anew from its own source with the calls put in and all line numbers kept, so that a cut in it is a cut like
+any other: its locals (callbacks, logs) are state, and what runs between the loops runs again on the way to a cut.
+
+A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from the iterator
+instead; their digests are taken in the data pipeline, by a stage behind all others.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import os
+import random
+import sys
+import textwrap
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType, GeneratorType
+from typing import Any, Final, Protocol
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute.input_lib import DistributedIteratorBase
+
+from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, allow, read_position, set_position, stages
+from detrain.adapters.tensorflow.data.shuffle_seeds import set_with
+from detrain.adapters.tensorflow.guard.held_state import runs_python
+from detrain.base import PACKAGE, messages
+from detrain.base.digest import Array, digest_array
+from detrain.base.errors import FrameworkUnsupported, NotCapturable
+from detrain.python.inspect.frames import adopt, names_of
+
+_NAME: Final = "_detrain"
+"""The name of the probes in the globals of Keras's module."""
+_EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
+_STEP: Final = "multi_step_on_iterator"
+"""Keras's function that fetches one batch and trains on it."""
+_TRAIN: Final = "train_function("
+"""What `fit` calls to do a step."""
+_VALIDATING: Final = "self._eval_epoch_iterator ="
+_VALIDATION: Final = ("val_x", "val_y", "val_sample_weight")
+_CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
+_LIBRARIES: Final = (os.path.dirname(tf.__file__) + os.sep, str(PACKAGE) + os.sep)
+"""Where TensorFlow's code lies, and ours."""
+_HANDLES: Final = (tf.variant, tf.resource)
+FIT: Final = "fit"
+"""The key of the position of the loader of the `fit` that is running."""
+
+
+class Probes(Protocol):
+    """What the runtime gives to an adapter for a framework's own training loop: the probes, and what a lazy load takes."""
+
+    def epoch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Wrap the iterable of an epoch loop."""
+
+    def fetch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Wrap the iterable of a batch loop whose bodies load their batches."""
+
+    def record_epoch(self, epoch: object = None) -> None:
+        """Mark the start of an epoch."""
+
+    def record_batch(self, batch: object = None) -> bool:
+        """Mark that a body starts. Returns whether it is to be executed."""
+
+    def note_fetched(self, parts: list[np.ndarray[Any, Any]], *, is_whole: bool) -> None:
+        """Take the digest of the batch that the body has loaded, or of a part of it."""
+
+    def is_in_phase(self) -> bool:
+        """Return whether a loop with probes is running."""
+
+    def is_resuming(self) -> bool:
+        """Return whether the run is on its way to a checkpoint."""
+
+    def note_all_streams(self) -> None:
+        """Have the random streams at all batches of this phase recorded: its loader can only be replayed from its start."""
+
+    def epoch(self) -> int:
+        """Return the epoch that is running, -1 before the first."""
+
+    def load_again(self, epoch: int, batch: int, load: Callable[[], None]) -> None:
+        """Have a batch of this phase loaded by the random streams that it was loaded by, and compared with it."""
+
+    def begin_fetch(self) -> None:
+        """Have the random streams recorded as they are now, behind callbacks: Python is about to fetch the batch."""
+
+    def end_fetch(self) -> None:
+        """Have the batch recorded that has been fetched, before callbacks see it."""
+
+
+class Fit:
+    """Instruments `fit`, and knows the loader of the one that is running."""
+
+    def __init__(self, probes: Probes | None) -> None:
+        self._probes = probes
+        self._steps: weakref.ref[Any] | None = None
+        self._given: weakref.ref[Any] | None = None
+        self._has_fetched = False
+        self._runs_python = False
+        """Whether fetching a batch runs Python of the program, or that is not known."""
+        self._judged: Any = None
+        """What the loader's pipeline was before our stage came behind it; None if it is no such pipeline."""
+        self._iterator: weakref.ref[Any] | None = None
+        """What the last step was done with."""
+        self._passes: list[list[list[int]]] = []
+        """What has been drawn from the iterator of each pass over the data: [first epoch, epochs, steps in each]. Of data that are
+        made anew by each iterator, the last pass counts alone."""
+        self._turn = 0
+        """Steps done in the epoch that is running."""
+        self._target: tuple[int, Callable[[Any], None]] | None = None
+        """Steps to pass over without fetching, and the position to set the iterator to."""
+        self._validates_on: tuple[str, str] = ("", "")
+        """Digests of the arrays for validation before the loop, and when `fit` copied them, as it first validated."""
+        self._names: Mapping[str, Any] = {}
+        """The locals of the `fit` that is running, as they were before its loops."""
+
+    def watch(self) -> None:
+        """Keras is there now. Raises FrameworkUnsupported if its `fit` is not the one this was written for."""
+        from keras.src.backend.tensorflow import trainer
+        from keras.src.callbacks.backup_and_restore import BackupAndRestore
+        from keras.src.trainers.data_adapters import generator_data_adapter, py_dataset_adapter
+        from keras.src.utils import traceback_utils
+
+        for adapter in (generator_data_adapter.GeneratorDataAdapter, py_dataset_adapter.PyDatasetAdapter):
+            _fetch_in_turn(adapter)
+        _start_no_workers(py_dataset_adapter.PyDatasetAdapter)
+        _note_order(py_dataset_adapter.PyDatasetAdapter)
+        if self._probes is None:
+            return
+        probes = self._probes
+        _hold_back(BackupAndRestore, probes)
+        original = trainer.TensorFlowTrainer.fit
+        function = _instrumented(inspect.unwrap(original))
+        vars(trainer)[_NAME] = self
+        probed = traceback_utils.filter_traceback(function)
+
+        @functools.wraps(original)
+        def fit(*args: Any, **kwargs: Any) -> Any:
+            return (original if probes.is_in_phase() else probed)(*args, **kwargs)
+
+        trainer.TensorFlowTrainer.fit = fit
+        self._digest_distributed()
+        self._note_ends(trainer.TFEpochIterator)
+        self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
+        self.record_epoch, self.record_batch = probes.record_epoch, probes.record_batch
+        self.end_step = probes.end_fetch
+
+    def _note_ends(self, cls: Any) -> None:
+        """Know when an epoch is over, also where a step has found no further batch, so that its loop was left by an error."""
+        original = cls.catch_stop_iteration
+
+        @contextlib.contextmanager
+        def caught(steps: Any) -> Iterator[None]:
+            with original(steps):
+                yield
+            if self._steps is not None and self._steps() is steps:
+                self._turn = 0
+
+        cls.catch_stop_iteration = caught
+
+    # Called from the instrumented function.
+
+    def begin(self, steps: Any, given: object, epochs: Iterable[int]) -> Iterable[int]:
+        """`fit` is about to enter its epoch loop: `steps` is its EpochIterator, `given` what the program trains on."""
+        self._steps = weakref.ref(steps)
+        self._given = weakref.ref(given) if isinstance(given, GeneratorType) else None
+        self._has_fetched = False
+        self._names = names_of(sys._getframe(1))
+        self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
+        self._judged, self._iterator, self._passes, self._turn, self._target = None, None, [], 0, None
+        before = _digest([self._names.get(name) for name in _VALIDATION])
+        self._validates_on = before, before
+        if isinstance(steps._distributed_dataset, tf.data.Dataset):
+            self._judged = steps._distributed_dataset
+            _allow_permutation(steps.data_adapter, self._judged)
+            steps._distributed_dataset = self._digesting(self._judged)
+        if _is_generator(steps) or (self._runs_python and steps.steps_per_epoch is not None):
+            assert self._probes is not None
+            self._probes.note_all_streams()
+        return epochs
+
+    def steps(self, steps: Any, _given: object) -> Iterator[Any]:
+        """Yield the steps of an epoch. `_given` is named so that what the program trains on counts as state."""
+        self._turn, passed = 0, 0
+        for step in steps:
+            self._has_fetched = True
+            self._note_turn(steps, step[2])
+            if self._target is not None:  # the iterator was made as in the first run; what it gave there need not be fetched
+                (passed, set_to), self._target = self._target, None
+                set_to(step[2])
+            self._turn += 1
+            if self._turn > passed:
+                yield step
+        self._turn = 0
+
+    def _note_turn(self, steps: Any, iterator: Any) -> None:
+        """A step of the epoch that is running is about to be done with an iterator, which may have been drawn from before."""
+        assert self._probes is not None
+        if self._iterator is None or self._iterator() is not iterator:
+            self._iterator = weakref.ref(iterator)
+            self._passes = [*self._passes, []] if _is_generator(steps) else [[]]
+        runs, epoch = self._passes[-1], self._probes.epoch()
+        if runs and runs[-1][0] == epoch:
+            runs[-1][2] += 1
+            return
+        if len(runs) > 1 and runs[-2][2] == runs[-1][2] and sum(runs[-2][:2]) == runs[-1][0]:
+            runs[-2][1] += runs.pop()[1]
+        runs.append([epoch, 1, 1])
+
+    def begin_step(self) -> None:
+        """The step is about to fetch its batch."""
+        if self._runs_python:
+            assert self._probes is not None
+            self._probes.begin_fetch()
+
+    def validates(self, *data: object) -> None:
+        """The set for validation has been made, of copies of arrays as they are now."""
+        self._validates_on = self._validates_on[0], _digest(data)
+
+    def not_captured(self) -> list[str]:
+        """Return what of the running `fit` no resumed run will have."""
+        before, copied = self._validates_on
+        return [] if before == copied else [_CHANGED]
+
+    def source(self) -> Any:
+        """Return the set that the running `fit` draws from by an iterator that it has now, or None."""
+        steps = None if self._steps is None else self._steps()
+        return self._judged if steps is not None and (self._turn or _lives_on(steps)) else None
+
+    def pull(self, iterator: Iterator[Any]) -> None:
+        """Fetch what a step would have fetched, without the step."""
+        for _ in range(self._running().steps_per_execution):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            if isinstance(iterator, DistributedIteratorBase):
+                self._note(batch, is_whole=False)
+
+    def refetch(self, item: object, fetched: Sequence[list[np.ndarray[Any, Any]]]) -> object | None:
+        """Return a step of the running `fit` that fetches these batches again, or None if that would not be the same."""
+        steps = None if self._steps is None else self._steps()
+        dataset = None if steps is None or self._runs_python else steps._distributed_dataset
+        spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else None
+        if not isinstance(item, tuple) or spec is None or not all(type(part) is tf.TensorSpec for part in tf.nest.flatten(spec)):
+            return None
+
+        def elements() -> Iterator[Any]:
+            for parts in fetched:
+                yield tf.nest.pack_sequence_as(spec, parts)
+
+        # Of the very signature of the real one: the compiled step is not traced anew.
+        first, last, _iterator = item
+        return first, last, iter(tf.data.Dataset.from_generator(elements, output_signature=spec))
+
+    def is_pure(self, loader: object) -> bool:
+        """Return whether a loader is what yields the steps of the running `fit`, and its data need no Python."""
+        is_ours = isinstance(loader, GeneratorType) and loader.gi_code is Fit.steps.__code__
+        return is_ours and not self._runs_python
+
+    # State.
+
+    def state(self) -> dict[str, Any] | None:
+        """Return where the loader of the `fit` that is running is."""
+        steps = None if self._steps is None else self._steps()
+        if steps is None:
+            return None
+        return {
+            "num_batches": steps._num_batches,
+            "steps_seen": steps._steps_seen,
+            "has_iterator": _lives_on(steps),
+            "has_validated": getattr(self._names.get("self"), "_eval_epoch_iterator", None) is not None,
+            "seeds": getattr(steps._current_iterator, "detrain_given", {}),
+            "passes": self._passes,
+            "order": _order_of(steps) if not self._turn and _lives_on(steps) and steps._steps_seen else None,
+            "turn": self._turn,
+            "validates_on": self._validates_on[1],
+        }
+
+    def position(self, read_with: Callable[[Any, Callable[[], Array]], Array], *, is_forced: bool) -> Array | None:
+        """Return the position of the iterator that is drawn from or kept between epochs, None without one. Raises NoPosition.
+
+        `read_with` is given the set and what reads the position, and notes what shuffled sets have given by then.
+        """
+        steps = None if self._steps is None else self._steps()
+        if steps is None or not (self._turn or (_lives_on(steps) and steps._steps_seen)):
+            return None
+        iterator = self._iterator() if self._iterator is not None else steps._current_iterator
+        if self._judged is None or iterator is None:
+            raise NoPosition("fit() trains on a distributed set")
+        read = functools.partial(read_position, iterator, self._judged, is_forced=is_forced, is_judged=True)
+        return read_with(self._judged, read)
+
+    def restore(
+        self,
+        state: dict[str, Any] | None,
+        set_seeds: Callable[[Mapping[str, int]], None],
+        position: Array | None,
+        given: Mapping[str, int],
+    ) -> None:
+        """Bring the loader to where it was, if no epoch has begun in this process.
+
+        `set_seeds` has shuffled sets, by key, give the seeds that they gave next when the first run made its iterator; `given` is
+        what they had given at the checkpoint.
+        """
+        steps = None if self._steps is None else self._steps()
+        if steps is None or state is None or self._has_fetched:
+            return
+
+        def set_to(iterator: Any) -> None:
+            assert position is not None
+            set_with(self._judged, given, functools.partial(set_position, iterator, position))
+
+        if state["validates_on"] != self._validates_on[1]:
+            raise NotCapturable(
+                "the arrays that fit() validates on are not what it had copied: the loop had changed them in place by then",
+                "give it copies (`validation_data=(x.copy(), y.copy())`), and start anew with --fresh",
+            )
+        if state["turn"]:
+            self._target = None if position is None else (state["turn"], set_to)
+            return
+        if state["has_validated"]:
+            self._make_validation()
+        steps._num_batches, steps._steps_seen = state["num_batches"], state["steps_seen"]
+        self._passes = state["passes"]
+        is_drawn = state["has_iterator"] and state["steps_seen"] > 0
+        if _is_generator(steps):
+            for number, runs in enumerate(self._passes, 1):
+                iterator = iter(steps._distributed_dataset)
+                self._replay(runs, iterator)
+                if is_drawn and number == len(self._passes):
+                    steps._current_iterator, self._iterator = iterator, weakref.ref(iterator)
+            if is_drawn:
+                return
+        if not state["has_iterator"]:
+            return
+        set_seeds(state["seeds"])
+        steps._current_iterator = iter(steps._distributed_dataset)
+        if is_drawn:
+            self._iterator = weakref.ref(steps._current_iterator)
+            if position is not None:
+                set_to(steps._current_iterator)
+            elif state["order"] is not None:
+                steps.data_adapter.detrain_left = state["order"]
+            else:
+                self._replay(self._passes[-1], steps._current_iterator)
+
+    def _make_validation(self) -> None:
+        """Make the iterator over the validation set that `fit` makes once and keeps: making it may draw random numbers."""
+        names, model = self._names, self._names["self"]
+        model._eval_epoch_iterator = type(self._running())(
+            x=names["val_x"],
+            y=names["val_y"],
+            sample_weight=names["val_sample_weight"],
+            batch_size=names["validation_batch_size"] or names["batch_size"],
+            distribute_strategy=model.distribute_strategy,
+            steps_per_execution=model.steps_per_execution,
+            steps_per_epoch=names["validation_steps"],
+            shuffle=False,
+        )
+
+    def is_loader(self, value: object) -> bool:
+        """Return whether an object is a generator whose position `restore` brings back."""
+        return self._given is not None and self._given() is value
+
+    def _replay(self, runs: list[list[int]], iterator: Iterator[Any]) -> None:
+        """Draw from an iterator what the first run has drawn from it in a pass."""
+        assert self._probes is not None
+        for first, epochs, turns in runs:
+            for epoch in range(first, first + epochs):
+                for turn in range(turns):
+                    self._probes.load_again(epoch, turn, functools.partial(self.pull, iterator))
+
+    def _running(self) -> Any:
+        assert self._steps is not None
+        return self._steps()
+
+    def _digesting(self, dataset: Any) -> Any:
+        is_whole = self._running().steps_per_execution == 1
+
+        def passed(*element: Any) -> Any:
+            self._note(element, is_whole=is_whole)
+            return element if isinstance(dataset.element_spec, tuple) else element[0]
+
+        return dataset.map(passed)
+
+    def _digest_distributed(self) -> None:
+        """Take the digests of batches of distributed sets where a step fetches them: their pipelines run ahead of the steps."""
+        original = DistributedIteratorBase.get_next
+
+        @functools.wraps(original)
+        def get_next(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            batch = original(iterator, *args, **kwargs)
+            if sys._getframe(1).f_code.co_name == _STEP:
+                self._note(batch, is_whole=False)
+            return batch
+
+        DistributedIteratorBase.get_next = get_next
+
+    def _note(self, element: Any, *, is_whole: bool) -> None:
+        """Take the digest of a batch, now or whenever the function that is being traced runs."""
+        assert self._probes is not None
+        note = self._probes.note_fetched
+
+        def noted(*parts: np.ndarray[Any, Any]) -> None:
+            note(list(parts), is_whole=is_whole)
+
+        parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in _HANDLES]
+        tf.numpy_function(noted, parts, [], name="detrain_digest")
+
+
+def _digest(data: object) -> str:
+    """Return a digest of the arrays of NumPy in a nested value; empty without one."""
+    arrays = [each for each in tf.nest.flatten(data) if isinstance(each, np.ndarray) and not each.dtype.hasobject]
+    return "".join(map(digest_array, arrays))
+
+
+def _hold_back(backup: Any, probes: Probes) -> None:
+    """Keep Keras's own backup from resuming where detrain does: it would begin with another epoch, from another state."""
+    original = backup.on_train_begin
+
+    @functools.wraps(original)
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        if not probes.is_resuming():
+            original(self, logs)
+
+    backup.on_train_begin = on_train_begin
+
+
+def is_of_fit(frame: FrameType | None) -> bool:
+    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `Fit`, who look after it.
+
+    So whether they are the first around TensorFlow's code (many frames of it, where a strategy distributes a set) and ours.
+    """
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith((_EPOCH_ITERATOR, __file__)):
+            return True
+        if not file.startswith(_LIBRARIES):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _lives_on(steps: Any) -> bool:
+    """Return whether an iterator is kept from epoch to epoch."""
+    return steps._current_iterator is not None and steps.steps_per_epoch is not None
+
+
+def _allow_permutation(adapter: Any, dataset: Any) -> None:
+    """Let arrays be shuffled: an iterator draws one permutation, whole, before its first batch, and then ends."""
+    if type(adapter).__name__ == "ArrayDataAdapter":
+        for stage in stages(dataset):
+            if [type(source).__name__ for source in stage._inputs()] == ["_RangeDataset"]:
+                allow(stage, "RandomShuffle")
+
+
+def _is_generator(steps: Any) -> bool:
+    return type(steps.data_adapter).__name__ == "GeneratorDataAdapter"
+
+
+def _order_of(steps: Any) -> list[int] | None:
+    """Return what the iterator over a PyDataset that is running is to give: numbers of batches, the next one first.
+
+    None for other data, and for a PyDataset that has no end.
+    """
+    order: list[int] | None = getattr(steps.data_adapter, "detrain_order", None)
+    if order is None or not isinstance(steps._distributed_dataset, tf.data.Dataset):
+        return None
+    return order[steps.data_adapter.detrain_given :]
+
+
+def _note_order(adapter: Any) -> None:
+    """Have a PyDataset's batches given by an order that is known, and can be set: to come back to a batch runs no other."""
+
+    def finite(self: Any) -> Iterator[Any]:
+        order = self.__dict__.pop("detrain_left", None)
+        if order is None:
+            order = list(range(self.py_dataset.num_batches))
+            if self.shuffle:
+                random.shuffle(order)
+        self.detrain_order, self.detrain_given = order, 0
+        for number in order:
+            self.detrain_given += 1
+            yield self._standardize_batch(self.py_dataset[number])
+
+    adapter._finite_generator = finite
+
+
+def _fetch_in_turn(adapter: Any) -> None:
+    """Take the prefetching stage off loaders that run Python: how far they run ahead is chance, and so is what they draw."""
+    original = adapter.get_tf_dataset
+
+    @functools.wraps(original)
+    def get_tf_dataset(self: Any) -> Any:
+        dataset = original(self)
+        return dataset._input_dataset if type(dataset).__name__ == "_PrefetchDataset" else dataset
+
+    adapter.get_tf_dataset = get_tf_dataset
+
+
+def _start_no_workers(adapter: Any) -> None:
+    """Have a PyDataset's batches fetched one after another: what several workers draw, or count, has no order of its own."""
+    original = adapter.__init__
+
+    @functools.wraps(original)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.enqueuer is not None:
+            self.enqueuer = None
+            data = self.py_dataset
+            messages.say(f"{type(data).__name__}: batches are fetched in turn, to be the same again, not by {data.workers} workers")
+
+    adapter.__init__ = made
+
+
+def _instrumented(function: Any) -> Any:
+    """Return `fit` with probes."""
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    ast.increment_lineno(tree, first - 1)
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    loops = [
+        (outer, inner)
+        for outer in ast.walk(definition)
+        if isinstance(outer, ast.For)
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.For) and inner is not outer
+    ]
+    match loops:
+        case [
+            (
+                ast.For(target=ast.Name(id=epoch)) as outer,
+                ast.For(target=ast.Tuple(elts=[ast.Name(id=begin), _, ast.Name(id=iterator)]), iter=ast.Name(id=steps)) as inner,
+            )
+        ]:
+            pass
+        case _:
+            raise FrameworkUnsupported(
+                "this Keras's fit has other loops than the one detrain knows (3.15)",
+                "install the Keras that TensorFlow 2.21 asks for",
+            )
+    epochs = ast.unparse(outer.iter)
+    _replace(outer, f"{_NAME}.epoch_loop({_NAME}.begin({steps}, x, {epochs}))", f"{_NAME}.record_epoch({epoch})")
+    skip = f"if not {_NAME}.record_batch({begin}):\n    {_NAME}.pull({iterator})\n    continue"
+    _replace(inner, f"{_NAME}.fetch_loop({_NAME}.steps({steps}, x))", skip)
+    [step] = [index for index, each in enumerate(inner.body) if isinstance(each, ast.Assign) and _TRAIN in ast.unparse(each.value)]
+    [makes] = [each for each in ast.walk(outer) if isinstance(each, ast.If) and ast.unparse(each.body[0]).startswith(_VALIDATING)]
+    makes.body.append(_at(inner, f"{_NAME}.validates({', '.join(_VALIDATION)})"))
+    for index, name in ((step + 1, "end_step"), (step, "begin_step")):
+        inner.body.insert(index, _at(inner, f"{_NAME}.{name}()"))
+    space: dict[str, Any] = {}
+    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, space)
+    made = space[definition.name]
+    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
+    adopt(made.__code__)
+    return made
+
+
+def _replace(loop: ast.For, iterable: str, first: str) -> None:
+    """Give a loop another iterable and a first statement, at the line of its header."""
+    expression = _at(loop, iterable)
+    assert isinstance(expression, ast.Expr)
+    loop.body.insert(0, _at(loop, first))
+    loop.iter = expression.value
+
+
+def _at(loop: ast.For, text: str) -> ast.stmt:
+    """Return a statement at the line of a loop's header."""
+    [statement] = ast.parse(text).body
+    for node in ast.walk(statement):
+        if isinstance(node, ast.expr | ast.stmt):
+            ast.copy_location(node, loop.iter)
+    return statement

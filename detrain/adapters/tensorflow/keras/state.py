@@ -1,0 +1,304 @@
+"""State of Keras's own objects besides their variables: what a loop sets on them, and Keras's settings.
+
+A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].trainable`), lets dropout grow (`layer.rate += 0.1`)
+or changes `keras.config` in its loop has state in attributes that are the library's. Numbers, texts and truths among the attributes
+of layers, optimizers and metrics are captured whole, and functions (`layer.activation = tf.nn.tanh`) by their names; those of a
+resumed process that differ are set. A function that no name leads to is named where the loop has set it. Which layers and which
+optimizer a model has cannot be set: where the loop has changed that, the run that resumes stops.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.keras import config_objects
+from detrain.adapters.tensorflow.keras.loop_changes import SEEDS_2, Functions, SetInLoop, functions_of, scalars, set_functions
+from detrain.adapters.tensorflow.keras.rnn_masks import kept_masks, masks, restore_masks
+from detrain.adapters.tensorflow.tracing.json_values import Descriptions
+from detrain.base.errors import Diverged
+from detrain.python.inspect.object_graph import ABSENT
+
+_PARTS: Final = ("_layers", "_optimizer", "optimizer")
+"""Attributes that say what a model consists of."""
+
+_SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm", "_u_product_counter")
+"""Private attributes of Keras 2 that lie behind public ones, and what Nadam counts where its steps are not compiled."""
+
+_CONFIG: Final = frozenset({"floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch"})
+_SEED: Final = "global_random_seed"
+_GENERATOR: Final = "global_seed_generator"
+
+
+class KerasState:
+    """Reads and sets the state. `trainable_variables` yields (key, variable) of all of Keras's variables alive."""
+
+    def __init__(self, births: Births, variables: Callable[[], Iterable[tuple[str, Any]]]) -> None:
+        import keras
+        from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
+        from keras.src.ops.operation import Operation
+
+        self._config = keras.config
+        self._births = births
+        self._variables = variables
+        self._cell_type = DropoutRNNCell
+        self._generator_type = keras.random.SeedGenerator
+        self._without_variables = config_objects.classes_of(keras)
+        self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric, *self._without_variables)
+        self._at_phase: dict[str, dict[str, list[str]]] = {}
+        self._frozen: dict[str, bool] = {}
+        self._descriptions = Descriptions(births)
+        self._set = SetInLoop(scalars, self._without_variables, self._descriptions)
+        self._functions = Functions()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state, as JSON can have it."""
+        objects = self._objects()
+        return {
+            "config": {name: getattr(self._config, name)() for name in _CONFIG},
+            "dtype_policy": self._config.dtype_policy().name,
+            "names": dict(names_given()),
+            "seeds": self._global_seeds(),
+            "attributes": {key: scalars(value) for key, value in objects.items()},
+            "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
+            "settings": _contents(objects, self._without_variables, self._descriptions),
+            "masks": {key: found for key, value in objects.items() if (found := masks(value))},
+            "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
+            "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
+        }
+
+    def restore(self, state: dict[str, Any], again: frozenset[str] = frozenset()) -> None:
+        """Set the state. `again`: keys of what has been made again, and lacks what Keras adds later.
+
+        Raises Diverged where a model consists of what this process does not have.
+        """
+        config, objects = state["config"], self._objects()
+        for name in _CONFIG & config.keys():  # earlier versions kept less
+            if getattr(self._config, name)() != config[name]:
+                getattr(self._config, f"set_{name}")(config[name])
+        policy = state["dtype_policy"] if "dtype_policy" in state else config["dtype_policy"]
+        if self._config.dtype_policy().name != policy:
+            self._config.set_dtype_policy(policy)
+        if "names" in state:
+            names = names_given()
+            names.clear()
+            names.update(state["names"])
+        if "seeds" in state:
+            self._set_global_seeds(*state["seeds"])
+        for key, attributes in state["attributes"].items():
+            now = scalars(objects[key]) if key in objects else {}
+            own = vars(objects[key]) if key in objects else {}
+            kept = {name: value for name, value in attributes.items() if name in now or key in again}
+            own.update({name: value for name, value in kept.items() if name not in now or not _is_same(now[name], value)})
+        set_functions(state.get("functions", {}), objects)
+        for key, settings in state.get("settings", {}).items():
+            if key in objects:
+                config_objects.set_contents(objects[key], settings, self._descriptions)
+        restore_masks(state.get("masks", {}), objects)
+        frozen = set(state["frozen"])
+        for key, variable in self._variables():
+            if variable.trainable == (key in frozen):
+                variable.trainable = key not in frozen
+        for key, parts in state["parts"].items():
+            mine = self._parts(objects[key]) if key in objects else parts
+            for name, content in parts.items():
+                missing = [part for part in content if part not in objects and part not in mine.get(name, ())]
+                if mine.get(name) != content and (missing or name == "_layers"):
+                    what = name.strip("_")
+                    raise Diverged(
+                        f"the {what} of {key!r} was {_shown(content)} at the checkpoint, it is {_shown(mine.get(name))}",
+                        "the loop has changed what the model consists of: add layers, and compile, before the loop",
+                    )
+
+    def _global_seeds(self) -> tuple[int | None, str | None]:
+        """Return the seed that the program has set last, and the key of the generator behind draws without one of their own."""
+        return _global(_SEED), self._births.key(_global(_GENERATOR))
+
+    def _set_global_seeds(self, seed: int | None, key: str | None) -> None:
+        """Make the generator that the first draw in the loop has made: to make it draws a number of Python's."""
+        generator = None if key is None else self._births.find(key)
+        if key is not None and generator is None:
+            with self._births.naming(key):
+                generator = self._generator_type()
+        for name, value in ((_SEED, seed), (_GENERATOR, generator)):
+            _set_global(name, value)
+
+    def set_in_loop(self) -> dict[str, Any]:
+        """Return what the loop has set on objects that were there before it: a function that is traced now may read it."""
+        frozen = {key: not variable.trainable for key, variable in self._variables()}
+        now = {key: is_frozen for key, is_frozen in frozen.items() if self._frozen.get(key, False) != is_frozen}
+        return self._set.now(self._objects()) | ({"frozen": now} if now else {})
+
+    @contextlib.contextmanager
+    def as_set(self, state: dict[str, Any]) -> Iterator[None]:
+        """Have that set for as long as a function is traced."""
+        variables = dict(self._variables())
+        frozen = {key: value for key, value in state.get("frozen", {}).items() if key in variables}
+        frozen = {key: value for key, value in frozen.items() if variables[key].trainable == value}
+        before = {key: not value for key, value in frozen.items()}
+        for key, is_frozen in frozen.items():
+            variables[key].trainable = not is_frozen
+        try:
+            with self._set.again(state, self._objects()):
+                yield
+        finally:
+            for key, is_frozen in before.items():
+                variables[key].trainable = not is_frozen
+
+    def kept_masks(self) -> list[str]:
+        """Return, in words, the masks of dropout that cells keep from call to call."""
+        return kept_masks(self._births, self._cell_type)
+
+    def begin_phase(self) -> None:
+        """A training loop is about to be entered."""
+        self._frozen = {key: not variable.trainable for key, variable in self._variables()}
+        self._set.begin(self._objects())
+        built = {key: value for key, value in self._objects().items() if vars(value).get("built")}
+        self._at_phase = {key: self._parts(value) for key, value in built.items()}
+        self._functions.begin(self._objects())
+
+    def not_captured(self) -> list[str]:
+        """Return which models consist of other things than when the loop was entered."""
+        objects = self._objects()
+        return [
+            f"{name.strip('_')} of {key} (changed in the loop: {_shown(now)})"
+            for key, parts in self._at_phase.items()
+            if key in objects
+            for name, now in self._parts(objects[key]).items()
+            if name != "_optimizer" and name in parts and parts[name] != now
+        ] + self._functions.not_captured(objects)
+
+    def _objects(self) -> dict[str, Any]:
+        return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
+
+    def _parts(self, value: Any) -> dict[str, list[str]]:
+        """Return the keys of the registered objects that a model consists of."""
+        own, found = vars(value), {}
+        for name in _PARTS:
+            held = own.get(name)
+            items = list(held) if isinstance(held, list | tuple) else [held]
+            keys = [self._births.key(item) for item in items]
+            if held and None not in keys:
+                found[name] = [key for key in keys if key is not None]
+        return found
+
+
+class Keras2State:
+    """Reads and sets the numbers, texts and truths among the public attributes of layers and optimizers of Keras 2."""
+
+    def __init__(self, births: Births) -> None:
+        import tf_keras
+        from tf_keras.layers import Layer
+        from tf_keras.optimizers import Optimizer, legacy
+        from tf_keras.src.layers.rnn.dropout_rnn_cell_mixin import DropoutRNNCellMixin
+
+        self._births = births
+        self._cell_type = DropoutRNNCellMixin
+        self._without_variables = config_objects.classes_of(tf_keras)
+        self._types = (Layer, Optimizer, legacy.Optimizer, *self._without_variables)
+        self._descriptions = Descriptions(births)
+        self._set = SetInLoop(_settings, self._without_variables, self._descriptions)
+        self._functions = Functions()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state, as JSON can have it."""
+        objects = self._objects()
+        return {
+            "attributes": {key: _settings(value) for key, value in objects.items()},
+            "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
+            "settings": _contents(objects, self._without_variables, self._descriptions),
+            "masks": {key: found for key, value in objects.items() if (found := masks(value))},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set the state."""
+        objects = self._objects()
+        set_functions(state.get("functions", {}), objects)
+        for key, settings in state.get("settings", {}).items():
+            if key in objects:
+                config_objects.set_contents(objects[key], settings, self._descriptions)
+        restore_masks(state.get("masks", {}), objects)
+        attributes = state.get("attributes", state)  # earlier versions kept nothing else
+        for key, value in objects.items():
+            now = _settings(value)
+            for name, content in attributes.get(key, {}).items():
+                if _is_same(now.get(name, ABSENT), content):
+                    continue
+                if name == SEEDS_2:
+                    vars(value)[name]._seed = content
+                elif name[0] == "_":  # of this object alone: to set the property `trainable` sets it of all layers in it
+                    vars(value)[name] = content
+                else:
+                    setattr(value, name, content)
+
+    def kept_masks(self) -> list[str]:
+        """Return, in words, the masks of dropout that cells keep from call to call."""
+        return kept_masks(self._births, self._cell_type)
+
+    def begin_phase(self) -> None:
+        """A training loop is about to be entered."""
+        self._set.begin(self._objects())
+        self._functions.begin(self._objects())
+
+    def set_in_loop(self) -> dict[str, Any]:
+        """Return what the loop has set on objects that were there before it: a function that is traced now may read it."""
+        return self._set.now(self._objects())
+
+    def as_set(self, state: dict[str, Any]) -> AbstractContextManager[None]:
+        """Have that set for as long as a function is traced."""
+        return self._set.again(state, self._objects())
+
+    def not_captured(self) -> list[str]:
+        """Return which functions the loop has put on objects."""
+        return self._functions.not_captured(self._objects())
+
+    def _objects(self) -> dict[str, Any]:
+        return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
+
+
+def _contents(objects: dict[str, Any], types: tuple[type, ...], descriptions: Descriptions) -> dict[str, Any]:
+    settings = {key: config_objects.contents(value, descriptions) for key, value in objects.items() if isinstance(value, types)}
+    return {key: found for key, found in settings.items() if found}
+
+
+def names_given() -> dict[str, int]:
+    """Return how often Keras has given each name (`dense`, then `dense_1`); `keras.backend.get_uid` counts on."""
+    if _global("object_name_uids") is None:
+        _set_global("object_name_uids", collections.defaultdict(int))
+    found: dict[str, int] = _global("object_name_uids")
+    return found
+
+
+def _global(name: str) -> Any:
+    """Return what Keras keeps for all, under this name; None if nothing."""
+    from keras.src.backend.common import global_state
+
+    return global_state.get_global_attribute(name)
+
+
+def _set_global(name: str, value: object) -> None:
+    from keras.src.backend.common import global_state
+
+    global_state.set_global_attribute(name, value)
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """Return what a program sets on an object of Keras 2, and the seed that it draws with next, if it was given one.
+
+    What else is private says how far it is built.
+    """
+    found = {name: item for name, item in scalars(value).items() if name[0] != "_" or name in _SET_2}
+    seed = getattr(vars(value).get(SEEDS_2), "_seed", None)
+    return found if seed is None else found | {SEEDS_2: seed}
+
+
+def _is_same(one: object, other: object) -> bool:
+    return type(one) is type(other) and (one == other or one != one)  # noqa: PLR0124 - not a number is what it was
+
+
+def _shown(keys: list[str] | None) -> str:
+    return ", ".join(keys) if keys else "none"

@@ -1,0 +1,92 @@
+"""The memory of variables: read without a copy; and filled from a checkpoint, in memory of tensors that a variable takes over.
+
+Reading a variable copies nothing: the tensor shares its buffer. A later update of the variable sees that the buffer is shared and
+writes into a new one (`PrepareToUpdateVariable`, and XLA, which takes a buffer over only where nobody else has it). So holding what
+was read is copy on write, on the device, of just what changes. Where sparse updates write in place, reading copies.
+
+TensorFlow uses memory again that it has had. A large array of NumPy's is new from the kernel each time, which takes longer than to
+read it from a file in memory: 1 GB in 0.2 to 1 s, against 0.2 s.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context, execute
+from tensorflow.python.ops import gen_resource_variable_ops
+
+from detrain.base.array_memory import address_of
+from detrain.base.digest import Array
+
+_LARGE_BYTES: Final = 1 << 20
+"""Below this a copy costs less than the trouble."""
+NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
+"""The dtypes of variables that no checkpoint holds."""
+
+
+class Reader:
+    """Reads variables by one op a device. Raises tf.errors.FailedPreconditionError where one of them has no value yet."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        by_device: dict[str, tuple[list[str], list[Any], list[int]]] = {}
+        for key, variable in variables.items():
+            handle = variable.handle
+            keys, handles, dtypes = by_device.setdefault(handle.device, ([], [], []))
+            keys.append(key)
+            handles.append(handle)
+            dtypes.append(variable.dtype.as_datatype_enum)
+        self._groups = [(keys, handles, ("N", len(keys), "dtypes", dtypes)) for keys, handles, dtypes in by_device.values()]
+
+    def __call__(self) -> dict[str, Any]:
+        """Return tensors that share the variables' buffers."""
+        found: dict[str, Any] = {}
+        runtime = context.context()
+        for keys, handles, attributes in self._groups:
+            tensors = execute.execute("_ReadVariablesOp", len(handles), inputs=handles, attrs=attributes, ctx=runtime)
+            found.update(zip(keys, tensors, strict=True))
+        return found
+
+
+def read_each(variables: Mapping[str, Any]) -> dict[str, Array]:
+    """Return variables' values as arrays that share their buffers, without those that have none yet, or are not of numbers."""
+    numbers = {key: variable for key, variable in variables.items() if variable.dtype not in NO_NUMBERS}
+    with tf.init_scope():
+        try:
+            tensors = Reader(numbers)()
+        except tf.errors.FailedPreconditionError:
+            tensors = Reader({key: variable for key, variable in numbers.items() if has_value(variable)})()
+    return {key: array_of(tensor) for key, tensor in tensors.items()}
+
+
+def has_value(variable: Any) -> bool:
+    """Return whether a variable has been initialized."""
+    with tf.init_scope():
+        return bool(gen_resource_variable_ops.var_is_initialized_op(variable.handle))
+
+
+def array_of(tensor: Any) -> Array:
+    """Return the value of an eager tensor in its own buffer. `np.asarray` takes no scalars of bfloat16 and the like."""
+    return np.asarray(tensor._numpy())
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return a new array, to be filled: a large one of numbers in the memory of a tensor that `taken_over` returns."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _LARGE_BYTES or dtype.kind not in "fiu":
+        return np.zeros(shape, dtype)
+    with tf.device("CPU:0"):
+        tensor = tf.raw_ops.Empty(shape=shape, dtype=tf.as_dtype(dtype), init=False)
+    memory: Any = (ctypes.c_char * size).from_address(address_of(np.asarray(memoryview(tensor))))  # its own buffer, never a copy
+    memory.tensor = tensor  # lives as long as the array
+    return np.ndarray(shape, dtype, memory)
+
+
+def taken_over(array: Array, dtype: Any) -> Any:
+    """Return a tensor of what an array holds, in the array's very memory if `new_array` made it."""
+    tensor = getattr(array.base, "tensor", None)
+    return tf.constant(array, dtype) if tensor is None else tensor

@@ -1,0 +1,102 @@
+"""What a function or layer has been called with, as JSON can have it: tensors by type and shape, what has a name by that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.distribute import distribute_utils
+from tensorflow.python.distribute.values import DistributedVariable
+from tensorflow.python.trackable import data_structures
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.tracing.json_values import Description, Descriptions, NoDataError
+
+
+class Calls(Descriptions):
+    """Describes calls. `variable_key` and `keras_variable` are those of `Builder`: Keras's variables are around TensorFlow's."""
+
+    def __init__(self, births: Births, variable_key: Callable[[Any], str | None], keras_variable: Callable[[str], Any]) -> None:
+        super().__init__(births)
+        self._variable_key, self._keras_variable = variable_key, keras_variable
+        self._containers: tuple[type[Any], ...] = (list, dict, data_structures.ListWrapper)
+        """Lists and dicts of other classes are other structures for TensorFlow. What models make of a list is one."""
+
+    def on_keras(self) -> None:
+        """Keras is there now."""
+        from keras.src.utils.tracking import TrackedList
+
+        self._containers = (*self._containers, TrackedList)
+
+    def describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: str | None = None) -> str | None:
+        """Return a call as JSON, with the strategy around it; `scope` is Keras's path of names around a layer that is called.
+
+        None if an argument is no data.
+        """
+        try:
+            described = {
+                "strategy": self._births.key(tf.distribute.get_strategy()) if tf.distribute.has_strategy() else None,
+                "args": [self.describe(value) for value in args],
+                "kwargs": {name: self.describe(value) for name, value in kwargs.items()},
+                "scope": scope,
+            }
+        except NoDataError:
+            return None
+        return json.dumps(described)
+
+    def recall_arguments(self, call: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a call, tensors as `tf.TensorSpec`. Raises NotThereError."""
+        return [self.recall(value) for value in call["args"]], {name: self.recall(value) for name, value in call["kwargs"].items()}
+
+    def _described(self, value: Any, depth: int, count: Iterator[int]) -> Description:
+        if isinstance(value, DistributedVariable) and (primary := self._births.key(value._primary)) is not None:
+            return {"distributed": primary}
+        if isinstance(value, iterator_ops.OwnedIterator):
+            return {"iterator": self._describe_spec(value.element_spec)}
+        if isinstance(value, tf.data.Dataset):
+            return {"set": self._describe_spec(value.element_spec)}
+        if isinstance(value, tf.TensorSpec | tf.RaggedTensor | tf.SparseTensor):
+            return self._describe_spec(value if isinstance(value, tf.TensorSpec) else tf.type_spec_from_value(value))
+        key = self._variable_key(value)
+        if key is not None:
+            return {"key": key}
+        if isinstance(value, tf.Tensor | np.ndarray | np.generic):
+            return {"tensor": [tf.as_dtype(value.dtype).name, list(value.shape)]}
+        if isinstance(value, list | dict) and type(value) not in self._containers:
+            raise NoDataError
+        return super()._described(value, depth, count)
+
+    def _describe_spec(self, spec: Any) -> Description:
+        if type(spec) is tf.RaggedTensorSpec:
+            return {"ragged": [spec._shape.as_list(), spec.dtype.name, spec.ragged_rank, spec.row_splits_dtype.name]}
+        if type(spec) is tf.SparseTensorSpec and spec.shape.rank is not None:
+            return {"sparse": [spec.shape.as_list(), spec.dtype.name]}
+        if isinstance(spec, tf.TensorSpec):
+            return {"tensor": [spec.dtype.name, None if spec.shape.rank is None else spec.shape.as_list()]}
+        return self._described_items(spec, self._describe_spec)
+
+    def recall(self, description: Description) -> Any:
+        """Return an argument, tensors as `tf.TensorSpec`. Raises NotThereError."""
+        [(kind, content)] = description.items()
+        match kind:
+            case "tensor":
+                return tf.TensorSpec(content[1], content[0])
+            case "ragged":
+                return tf.RaggedTensorSpec(*content)
+            case "sparse":
+                return tf.SparseTensorSpec(*content)
+            case "iterator":
+                return iterator_ops.IteratorSpec(self.recall(content))
+            case "set":
+                return tf.data.DatasetSpec(self.recall(content))
+            case "distributed":
+                return distribute_utils.value_container(self._recall_key(content))
+        return super().recall(description)
+
+    def _recall_key(self, key: str) -> Any:
+        variable = self._keras_variable(key)
+        return super()._recall_key(key) if variable is None else variable

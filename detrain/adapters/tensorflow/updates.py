@@ -1,0 +1,166 @@
+"""Sees where weights are updated, whatever the program calls it: an optimizer is applied, or variables are set by their gradients.
+
+In eager code that is a call of Python. A compiled function is Python only while it is traced: the graph that an update was
+traced into is remembered (with those around it), and every later run of it from eager code is an update.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import gen_training_ops, resource_variable_ops
+from tensorflow.python.training import optimizer as graph_optimizer
+
+from detrain.adapters.tensorflow.random_ops import functions_of
+
+_ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
+_RULES = "resource(_sparse)?_apply_(?!.*fallback).*"
+"""Ops that are whole update rules: optimizers of Keras 2 (`legacy`) and of other libraries call them."""
+
+
+class Updates:
+    """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from another.
+
+    `on_assign(what)` is called where a trainable variable is set for no reason that is known: by a program that trains without
+    gradients, or one that restores weights. `on_write(handle)` is called where any variable is set outside of compiled functions.
+    """
+
+    def __init__(
+        self, on_update: Callable[[int], None], on_assign: Callable[[int], None], on_write: Callable[[object], None]
+    ) -> None:
+        self._on_update = on_update
+        self._on_write = on_write
+        self._on_assign = on_assign
+        self._depth = 0
+        self._by_gradient: set[int] = set()
+        """Handles of the variables by which a gradient was taken, until they are set or an optimizer takes it."""
+        self._watch(graph_optimizer.Optimizer, "apply_gradients")
+        self._watch_functions()
+        self._watch_gradients()
+        self._watch_rules()
+
+    def on_keras(self) -> None:
+        """Keras is there now."""
+        import keras
+
+        self._watch(keras.optimizers.Optimizer, "apply")
+
+    def _note(self, what: object) -> None:
+        """Note an update, in a graph that is being traced or in eager code."""
+        graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
+        if graph is None:
+            self._on_update(id(what))
+        while graph is not None:
+            graph.detrain_updates = True
+            graph = getattr(graph, "outer_graph", None)
+
+    def _note_gradients(self, handles: set[int], *, adds: bool = False) -> None:
+        """Gradients by these variables are taken: in eager code, or each time that the graph runs which is being traced.
+
+        `adds`: those that were taken before wait, too.
+        """
+        self._by_gradient = handles | (self._by_gradient if adds else set())
+        graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
+        while graph is not None:
+            graph.detrain_gradients = handles | getattr(graph, "detrain_gradients", set())
+            graph = getattr(graph, "outer_graph", None)
+
+    def _note_assignment(self, what: object) -> None:
+        if context.executing_eagerly():
+            self._on_assign(id(what))
+        else:
+            ops.get_default_graph().detrain_assigns = True
+
+    def _watch(self, cls: Any, name: str) -> None:
+        original = getattr(cls, name)
+
+        @functools.wraps(original)
+        def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._depth:
+                return original(optimizer, *args, **kwargs)
+            self._note(optimizer)
+            self._by_gradient.clear()
+            self._depth += 1
+            try:
+                return original(optimizer, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        setattr(cls, name, applied)
+
+    def _watch_functions(self) -> None:
+        original = concrete_function.ConcreteFunction._call_flat
+
+        @functools.wraps(original)
+        def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(function, *args, **kwargs)
+            graph = function._func_graph
+            if getattr(graph, "detrain_updates", False):
+                self._note(graph)
+            elif getattr(graph, "detrain_assigns", False):
+                self._note_assignment(graph)
+            elif hasattr(graph, "detrain_gradients"):  # it returns them, and who has called it sets the variables
+                self._note_gradients(graph.detrain_gradients, adds=True)  # several may be called before any is applied
+            return result
+
+        concrete_function.ConcreteFunction._call_flat = called
+
+    def _watch_gradients(self) -> None:
+        original_gradient = tf.GradientTape.gradient
+
+        @functools.wraps(original_gradient)
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note_gradients({id(handle) for source in tf.nest.flatten(sources) if (handle := _handle(source)) is not None})
+            return original_gradient(tape, target, sources, *args, **kwargs)
+
+        tf.GradientTape.gradient = gradient
+        for cls in (resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable):
+            for name in _ASSIGNMENTS:
+                if name in vars(cls):  # the second class has copies of the first one's methods
+                    self._watch_assignment(cls, name)
+
+    def _watch_rules(self) -> None:
+        for module, name, rule in functions_of(_RULES, gen_training_ops):
+            setattr(module, name, self._applying(rule))
+
+    def _applying(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(rule)
+        def applied(*args: Any, **kwargs: Any) -> Any:
+            of = args[0] if args else kwargs["var"]
+            self._on_write(of)
+            if not self._depth:
+                self._note(of)
+            return rule(*args, **kwargs)
+
+        return applied
+
+    def _watch_assignment(self, cls: Any, name: str) -> None:
+        original = getattr(cls, name)
+
+        @functools.wraps(original)
+        def assigned(variable: Any, *args: Any, **kwargs: Any) -> Any:
+            self._on_write(variable.handle)
+            if not self._depth and id(variable.handle) in self._by_gradient and not _is_initializing():
+                self._by_gradient.discard(id(variable.handle))
+                self._note(variable.handle)
+            elif not self._depth and variable.trainable and not _is_initializing():
+                self._note_assignment(variable.handle)
+            return original(variable, *args, **kwargs)
+
+        setattr(cls, name, assigned)
+
+
+def _is_initializing() -> bool:
+    """Return whether TensorFlow sets variables that a function made, in a graph of its own."""
+    return not context.executing_eagerly() and getattr(ops.get_default_graph(), "name", "") == "initialize_variables"
+
+
+def _handle(source: Any) -> Any:
+    """Return the handle of a variable of TensorFlow or Keras."""
+    return getattr(source if isinstance(source, tf.Variable) else getattr(source, "_value", None), "handle", None)

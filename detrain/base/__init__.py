@@ -1,0 +1,9 @@
+"""What every other room may use: errors, cursors, digests, configuration, messages. It imports nothing of detrain's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).parents[1]
+"""The folder that detrain's own code lies in."""

@@ -1,0 +1,125 @@
+"""What the command hands to the training process, as JSON in an open file: the probes of a large program fit into no variable."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Final, Literal
+
+import msgspec
+
+from detrain.base.structure import Structure
+
+VARIABLE: Final = "DETRAIN_SESSION"
+RESTARTED: Final = "DETRAIN_GUARD_RUN"
+"""Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
+
+Unit = Literal["epochs", "batches", "minutes"]
+Mode = Literal["auto", "seek", "forward"]
+"""How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
+
+
+class Every(msgspec.Struct, frozen=True):
+    """How often a checkpoint is taken: each `count` of `unit`."""
+
+    count: float
+    unit: Unit
+
+    def __str__(self) -> str:
+        return f"{self.count:g} {self.unit}"
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a traced run is to do."""
+
+    info: str
+    """The inst.info to write."""
+    base: str
+    """The folder that file names in it are relative to."""
+    static: Structure
+    """What static analysis proposes."""
+    epochs: int | None = None
+    """End after so many epochs; None: as soon as the loops are known for sure."""
+    is_second: bool = False
+    diff_size: int | None = None
+    marks: tuple[tuple[str, int], ...] = ()
+    """File and line of the loops that carry marks (3.11), by number."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one program. Paths are absolute."""
+
+    target: str
+    """The program's file, or with `is_module` the module's name."""
+    is_module: bool
+    entry: str
+    """The program's file."""
+    shown: str
+    """`sys.argv[0]` as the user wrote it."""
+    arguments: tuple[str, ...]
+    program: str
+    """Name of the program in the checkpoint home: the stem of its file, or the module's name."""
+    run: int
+    home: str
+    seed: int
+    threads: int
+    every: Every
+    keep: int
+    keep_every: int = 0
+    """Checkpoints of each so manieth epoch stay, too."""
+    keep_best: str = ""
+    """The number of the program by which the best checkpoint is told, and stays: `NAME`, where lower is better, or `max:NAME`."""
+    is_fresh: bool = False
+    """What an earlier process of the run heard is not to be heard again."""
+    is_strict: bool = False
+    stops_on_save_error: bool = True
+    saves_on_sigterm: bool = True
+    allows_environment: bool = False
+    loader: Mode = "auto"
+    stations: tuple[str, ...] = ()
+    """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""
+    edits: dict[str, list[tuple[int, int, str]]] = {}
+    """Probes to insert, by source file: (first byte, last byte, text) of the file as UTF-8."""
+    edited: dict[str, str] = {}
+    """The digests of these files' bytes, as they were when the probes were placed."""
+    environment: dict[str, str] = {}
+    is_bare: bool = False
+    """Only the deterministic settings: no probes, no checkpoints."""
+    trace: Trace | None = None
+    """Set for a run that is only to find the program's structure."""
+    structure: Structure | None = None
+    """The loops that carry probes, where detrain has found them itself."""
+    info: str = ""
+    """Where the structure is written once the run has confirmed it."""
+    guard: str = ""
+    """`detect` or `recover`: look for hardware faults at each cut."""
+    guards_gradients: bool = False
+    """The norms of gradients are looked at, too."""
+    ring: str = "device"
+    """Where the guard holds the last states: `device`, or `host` where the device's memory is short."""
+    goes_on_after_repeat: bool = False
+    """An alarm that comes again when steps are run again does not end the run."""
+    is_restarted: bool = False
+    """The guard has started this process: the one before it met an alarm."""
+    command: tuple[str, ...] = ()
+    """The arguments of the `detrain` command, to start it again."""
+
+    def hand_over(self) -> str:
+        """Write it into a nameless file that the program which replaces this process inherits; return what leads there."""
+        made = os.memfd_create("detrain") if hasattr(os, "memfd_create") else _nameless()
+        with os.fdopen(made, "wb", closefd=False) as file:
+            file.write(msgspec.json.encode(self))
+        os.set_inheritable(made, True)
+        return str(made)
+
+    @classmethod
+    def handed_over(cls, where: str) -> Config:
+        """Return what `hand_over` has written, and close the file."""
+        with os.fdopen(int(where), "rb") as file:
+            file.seek(0)
+            return msgspec.json.decode(file.read(), type=cls)
+
+
+def _nameless() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,174 @@
+"""Digests (xxh3-128) of values: what a batch, a tensor or a source file is compared by.
+
+A digest covers dtype, shape and every bit, so NaN payloads and negative zeros count. Objects that hold no data that detrain
+can read (models, open files) count by their type's name alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import functools
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from detrain.base.dtypes import dtype_name
+from detrain.base.source_parsing import parse
+
+Array = npt.NDArray[Any]
+ToArray = Callable[[object], Array | None]
+"""Returns a tensor's or variable's value, None for anything else."""
+
+_DOUBLE: Final = struct.Struct("<d")
+_MAX_DEPTH: Final = 8
+_SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+def digest_bytes(data: bytes | bytearray | memoryview) -> str:
+    """Return the xxh3-128 of the bytes as 32 hex digits."""
+    return str(xxhash.xxh3_128_hexdigest(data))
+
+
+def digest_array(array: Array) -> str:
+    """Return the digest of dtype, shape and raw bytes (C order) of an array."""
+    state = xxhash.xxh3_128()
+    _feed_array(state, array)
+    return str(state.hexdigest())
+
+
+def begin_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """Return a hash that has taken dtype and shape: fed with the raw bytes (C order), it is that of `digest_array`."""
+    return xxhash.xxh3_128(_header(dtype, shape))
+
+
+def digest_value(value: object, to_array: ToArray) -> str:
+    """Return the digest of a nested value. `to_array` turns a framework's tensor into an array, or returns None."""
+    return str(_fed_with(value, to_array).hexdigest())
+
+
+def raw_digest(value: object, to_array: ToArray) -> bytes:
+    """Return the digest of a nested value as its 16 bytes."""
+    return bytes(_fed_with(value, to_array).digest())
+
+
+def _fed_with(value: object, to_array: ToArray) -> Any:
+    state = xxhash.xxh3_128()
+    _feed(state, value, to_array, depth=0)
+    return state
+
+
+def size_bytes(value: object, to_array: ToArray) -> int:
+    """Return the bytes of the arrays in a batch: a tensor, or a tuple of them."""
+    if type(value) is tuple:
+        return sum(size_bytes(item, to_array) for item in value)
+    array = value if isinstance(value, np.ndarray) else to_array(value)
+    return 0 if array is None else array.nbytes
+
+
+def digest_source(source: bytes) -> str:
+    """Return the digest of what Python sees of a source file: its syntax tree, so that comments and blank lines do not count."""
+    try:
+        return digest_bytes(ast.dump(parse(source)).encode())
+    except (SyntaxError, ValueError):
+        return digest_bytes(source)
+
+
+def raw_bytes(array: Array) -> Any:
+    """Return the bytes of an array in C order, without a copy where it is contiguous."""
+    if array.itemsize == 0 or array.size == 0:
+        return b""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _feed_array(state: Any, array: Array) -> None:
+    dtype = array.dtype
+    state.update(_header(dtype, array.shape))
+    if dtype.hasobject:
+        _feed_all(state, array.reshape(-1).tolist(), lambda _: None, depth=0)
+    elif dtype.isbuiltin == 1 and dtype.kind in "biufc" and array.flags.c_contiguous:
+        state.update(array)
+    else:
+        state.update(raw_bytes(array))
+
+
+@functools.lru_cache(maxsize=256)
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return f"array {dtype_name(dtype) or dtype.str} {shape}".encode()
+
+
+@functools.lru_cache(maxsize=256)
+def _beginning(kind: type, length: int) -> bytes:
+    return f"{kind.__name__} {length};".encode()
+
+
+def _feed(state: Any, value: object, to_array: ToArray, depth: int) -> None:
+    """Feed a value. What batches are made of comes first: this runs once a batch."""
+    kind = type(value)
+    if (kind is tuple or kind is list) and depth < _MAX_DEPTH:
+        state.update(_beginning(kind, len(value)))  # type: ignore[arg-type]
+        _feed_all(state, value, to_array, depth + 1)  # type: ignore[arg-type]
+    elif kind is np.ndarray:
+        _feed_array(state, value)  # type: ignore[arg-type]
+    elif kind in _SCALARS:
+        _feed_scalar(state, value)  # type: ignore[arg-type]
+    elif (array := to_array(value)) is not None:
+        _feed_array(state, array)
+    else:
+        _feed_other(state, value, to_array, depth)
+
+
+def _feed_other(state: Any, value: object, to_array: ToArray, depth: int) -> None:
+    if isinstance(value, bool | int | float | complex | str | bytes):
+        _feed_scalar(state, value)
+    elif isinstance(value, np.ndarray | np.generic):
+        _feed_array(state, np.asarray(value))
+    elif depth < _MAX_DEPTH and isinstance(value, list | tuple | collections.deque):
+        state.update(f"{type(value).__name__} {len(value)};".encode())
+        _feed_all(state, value, to_array, depth + 1)
+    elif depth < _MAX_DEPTH and isinstance(value, Mapping) and (pairs := _pairs(value)) is not None:
+        state.update(f"dict {len(pairs)};".encode())
+        for pair in pairs:
+            _feed_all(state, pair, to_array, depth + 1)
+    elif depth < _MAX_DEPTH and isinstance(value, set | frozenset):
+        state.update(f"{type(value).__name__} {len(value)};".encode())
+        for digest in sorted(digest_value(item, to_array) for item in value):
+            state.update(digest.encode())
+    elif depth < _MAX_DEPTH and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        state.update(f"{type(value).__qualname__};".encode())
+        _feed_all(state, (getattr(value, each.name, None) for each in dataclasses.fields(value)), to_array, depth + 1)
+    else:
+        state.update(f"opaque {getattr(type(value), '__module__', '')}.{type(value).__qualname__};".encode())
+
+
+def _pairs(value: Mapping[Any, Any]) -> list[tuple[Any, Any]] | None:
+    """Return what a mapping holds, or None where it does not say (a file of HDF5 that is closed by now)."""
+    try:
+        return list(value.items())
+    except Exception:
+        return None
+
+
+def _feed_all(state: Any, values: Iterable[object], to_array: ToArray, depth: int) -> None:
+    for value in values:
+        _feed(state, value, to_array, depth)
+
+
+def _feed_scalar(state: Any, value: bool | int | float | complex | str | bytes | None) -> None:
+    if isinstance(value, float):
+        data = _DOUBLE.pack(value)
+    elif isinstance(value, complex):
+        data = _DOUBLE.pack(value.real) + _DOUBLE.pack(value.imag)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        data = f"{int(value):x}".encode()  # decimal digits are limited to 4300
+    elif isinstance(value, bytes):
+        data = value
+    else:
+        data = str.encode(value if isinstance(value, str) else repr(value), "utf-8", "surrogatepass")
+    state.update(f"{type(value).__name__} {len(data)} ".encode())
+    state.update(data)

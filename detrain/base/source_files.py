@@ -1,0 +1,57 @@
+"""The source files of a program: its entry, and the modules beside it that it imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from detrain.base.source_parsing import parse
+
+LIBRARIES: Final = ("site-packages", "dist-packages")
+"""Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""
+
+
+def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the parsed entry, and the modules it imports that lie beside it."""
+    entry = entry.resolve()
+    waiting, seen = [entry], set()
+    folders = _import_folders(entry)
+    around = next((folder for folder in entry.parents if folder.name in LIBRARIES), None)
+    own = entry.anchor if around is None else around / entry.relative_to(around).parts[0]
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.is_file() or not path.is_relative_to(own):
+            continue
+        seen.add(path)
+        try:
+            tree = parse(path.read_bytes(), str(path))
+        except (SyntaxError, ValueError):
+            continue
+        yield str(path), tree
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                places, names = folders, [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                places = folders
+                if node.level:
+                    places = [path.parents[node.level - 1]] if node.level <= len(path.parents) else []
+                module = node.module or ""
+                names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+            else:
+                continue
+            waiting += [file for place in places for name in names for file in _files(place, name)]
+
+
+def _import_folders(entry: Path) -> list[Path]:
+    """Return the folders that absolute imports start from: the entry's, and that of the package it is part of."""
+    folders = [entry.parent]
+    while (folders[-1] / "__init__.py").is_file():
+        folders.append(folders[-1].parent)
+    return folders
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    base = folder.joinpath(*name.split("."))
+    return [base.with_suffix(".py"), base / "__init__.py"] if name else []

@@ -1,0 +1,1 @@
+"""Trials, and what came of them."""

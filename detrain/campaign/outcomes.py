@@ -1,0 +1,181 @@
+"""What became of a trial, from what its process left: the series that the definitions of outcomes are about."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import click
+import numpy as np
+
+from detrain.base.errors import UsageError
+from detrain.campaign.subject import HANG, Done
+from detrain.faults.experiment import Cursor
+from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
+from detrain.python.inspect.program_metrics import is_accuracy
+from detrain.runtime.session.experiment_run import Step
+
+UNKNOWN = "finite (no accuracy to classify by)"
+"""The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
+NO_STEP = "finite (no step behind the fault to classify by)"
+"""The outcome of a trial whose variables differ, and that has no step behind the faulty one."""
+NO_LOSS = "unclassified (the program's loss was not seen)"
+"""The outcome of a trial of a program that takes no gradient by a tape."""
+USUAL: Final = Thresholds()
+_PERCENT: Final = 100.0
+_WORST_FIRST: Final = (
+    *(Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN, Outcome.CRASH, Outcome.HANG, Outcome.SHARP_SLOW, Outcome.SHARP),
+    *(Outcome.SLOW, Outcome.OTHER, Outcome.LOW_TEST_ACCURACY, Outcome.MASKED),
+)
+"""As docs/faults.md has them."""
+
+
+class HasSeries(Protocol):
+    """A step of a run, or of a record."""
+
+    @property
+    def series(self) -> dict[str, float | str]:
+        """Loss and metrics by name."""
+
+
+def threshold_option() -> Callable[[Any], Any]:
+    """Return the option that sets numbers of the outcomes' definitions."""
+    return click.option(
+        "--threshold",
+        "thresholds",
+        multiple=True,
+        metavar="NAME=NUMBER",
+        callback=lambda _context, _option, texts: read_thresholds(texts),
+        help="A number of the outcomes' definitions (docs/faults.md); repeatable.",
+    )
+
+
+def read_thresholds(texts: Iterable[str]) -> Thresholds:
+    """Return the usual thresholds with those that texts like `sharp_loss=0.4` set. Raises UsageError, FaultInvalid."""
+    known = {name: type(value) for name, value in dataclasses.asdict(USUAL).items()}
+    values = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in known:
+            raise UsageError(f"there is no threshold {name!r}", f"give one of {', '.join(known)}")
+        try:
+            values[name] = known[name](number)
+        except ValueError:
+            kind = "a whole number" if known[name] is int else "a fraction, 0 to 1"
+            raise UsageError(f"the threshold {name} is {number!r}, expected {kind}", f"write {name}=NUMBER") from None
+    return Thresholds(**values)
+
+
+def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = USUAL) -> str:
+    """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared.
+
+    Steps are compared with those of the golden run at the same cursors: of a trial that goes on longer (one that is ended early
+    where the loss is low) the common ones count, and one that leaves an epoch early is not masked.
+    """
+    known, faulty = golden.by_cursor(), trial.by_cursor()
+    if all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps):
+        return NO_LOSS
+    common = sorted(cursor for cursor in faulty if cursor in known and cursor[2] >= 0)
+    place = sum(cursor < at for cursor in common)
+    # Some programs take it now and then: the other steps have none, or that of an earlier one.
+    has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
+    names = [name for name in accuracies(golden) if _scale(golden, name, is_of_steps=True)] if has_accuracy else []
+    has_accuracy = bool(names)
+    outcomes = []
+    judged: list[str | None] = [*names] or [None]
+    for name in judged:  # of several outputs one alone may suffer
+        mine, its = (_series(run, golden, common, place, name) for run in (golden, trial))
+        outcomes.append(classify(mine, its, place, thresholds))
+    found = min(outcomes, key=_WORST_FIRST.index)
+    beyond = [step for cursor, step in faulty.items() if cursor[2] >= 0 and cursor not in known]
+    if found not in (Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN) and not all(math.isfinite(_loss(step)) for step in beyond):
+        return Outcome.SHORT_TERM_NAN.value
+    if found not in (Outcome.MASKED, Outcome.OTHER) or (has_accuracy and found is Outcome.OTHER):
+        return found.value
+    last = max(key for key in faulty if key[2] >= 0)
+    if last in known and faulty[last].state != "" and faulty[last].state == known[last].state:
+        return Outcome.MASKED.value
+    if not has_accuracy:
+        return UNKNOWN
+    if _leaves_early(known, trial, at):
+        return Outcome.OTHER.value
+    is_followed = any(cursor > at for cursor in common) or any(cursor[2] < 0 and cursor[:2] >= at[:2] for cursor in faulty)
+    return found.value if is_followed else NO_STEP
+
+
+def _leaves_early(known: Mapping[Cursor, Step], trial: Done, at: Cursor) -> bool:
+    """Return whether a trial left an epoch, behind the fault, before its last step in the golden run, or ended before that."""
+    steps = sorted(cursor for cursor in trial.by_cursor() if cursor[2] >= 0)
+    ends = [one for one, following in itertools.pairwise(steps) if one >= at and following[:2] != one[:2]]
+    is_early = any((phase, epoch, batch + 1) in known for phase, epoch, batch in ends)
+    return is_early or (trial.end == "program" and any(cursor > steps[-1] for cursor in known if cursor[2] >= 0))
+
+
+def loss_of(step: HasSeries) -> float:
+    """Return a step's loss; NaN where the program has none."""
+    return float(step.series.get("loss", math.nan))
+
+
+def _loss(step: Step) -> float:
+    """Return a step's loss; 0 where it has taken no gradient, though others do: it is as it should be."""
+    return float(step.series.get("loss", 0.0))
+
+
+def accuracy_of(step: HasSeries, name: str = "") -> float:
+    """Return a step's accuracy, that of a name, or else the first; NaN where the program has none."""
+    names = sorted(filter(is_accuracy, step.series))
+    return float(step.series[name if name in names else names[0]]) if names else math.nan
+
+
+def accuracies(golden: Done) -> list[str]:
+    """Return the names of the accuracies that each step has; one that is none if each has another."""
+    names = [set(filter(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0]
+    return sorted(set.intersection(*names)) or [""]
+
+
+def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int, accuracy: str | None) -> Series:
+    """Return the series of a run at cursors, by one of its accuracies; by None it is taken to be 1, and only the losses count.
+
+    A run without a step has begun with the faulty one, and ended in it. A step without an accuracy, which was left or ended before
+    it was taken, counts by its loss alone. Accuracies in percent are taken for what they are.
+    """
+    known, usual = done.by_cursor(), golden.by_cursor()
+    of_steps, of_validations = (_scale(golden, accuracy or "", is_of_steps=each) or 1.0 for each in (True, False))
+
+    def accuracy_at(cursor: Cursor) -> float:
+        if accuracy is None:
+            return 1.0
+        step = known[cursor] if _has(known[cursor], accuracy) else usual[cursor]
+        return accuracy_of(step, accuracy) / of_steps
+
+    validations = []
+    for cursor, step in known.items():
+        before = [number for number, key in enumerate(cursors) if key[:2] == cursor[:2]]
+        if cursor[2] < 0 and before and accuracy is not None and _has(step, ""):
+            loss = next((float(value) for name, value in sorted(step.series.items()) if "loss" in name), 0.0)
+            validations.append((max(before) + 1, loss, accuracy_of(step, accuracy) / of_validations))
+    return Series(
+        np.array([_loss(known[cursor]) for cursor in cursors], np.float64),
+        np.array([accuracy_at(cursor) for cursor in cursors], np.float64),
+        tuple(sorted(validations)),
+        0 if cursors else fault_step,
+        End.HUNG if done.status == HANG else End.FINISHED if done.is_whole else End.CRASHED,
+    )
+
+
+def _has(step: Step, accuracy: str) -> bool:
+    """Return whether a step has an accuracy; by no name, whether it has any."""
+    return accuracy in step.series if accuracy else any(map(is_accuracy, step.series))
+
+
+def _scale(golden: Done, accuracy: str, *, is_of_steps: bool) -> float:
+    """Return what the golden run's accuracies, those of steps or of validations, are parts of: 1, or 100 for percent.
+
+    0 for numbers that are no accuracies.
+    """
+    values = [accuracy_of(step, accuracy) for step in golden.steps if (step.batch >= 0) == is_of_steps]
+    most = max((value for value in values if math.isfinite(value)), default=0.0)
+    return 1.0 if most <= 1 else _PERCENT if most <= _PERCENT else 0.0

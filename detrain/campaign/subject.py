@@ -1,0 +1,402 @@
+"""What the commands about faults share: they run the program in processes of their own, from checkpoints of its golden run.
+
+All of it lies in one folder of the checkpoint home, `PROGRAM.faults`: the golden run (its checkpoints and what each of its steps
+said), the sites of the step, and a folder for each trial. The run's own checkpoints are read, never written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from detrain.base import PACKAGE, messages
+from detrain.base.child_processes import dying_with_this, scratch_folder
+from detrain.base.errors import DetrainError, FaultInvalid
+from detrain.cli.options import Program, info_owner
+from detrain.faults.experiment import BITS, VARIABLE, Alarm, Cursor, Experiment, Firing, written
+from detrain.faults.sites import Site
+from detrain.python.process.environment import base_environment
+from detrain.runtime.session.experiment_run import Log, Step
+from detrain.store import Catalogue, Entry, read_meta
+from detrain.store.catalogue import INFO_NAME, stations
+
+_NEVER: Final = "1000000000"
+_ALL: Final = "1000000000"
+DEFAULT_LIMIT_S: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a process that ran an experiment left."""
+
+    status: int
+    """Exit status of the process; -9 if it was killed, `HANG` if it took too long."""
+    steps: tuple[Step, ...]
+    end: str
+    """Why it ended; empty if it did not come to say."""
+    is_armed: bool = False
+    """Whether the faulty step was begun."""
+    fired: Firing | None = None
+    missed: tuple[Cursor, ...] = ()
+    """Steps of a permanent fault in which it was not done."""
+    sites: tuple[Site, ...] = ()
+    digests: tuple[tuple[str, int, int], ...] = ()
+    """(site, replica, digest) of each op of a step."""
+    alarm: Alarm | None = None
+    start: str = ""
+    """Digest of all variables where it began; empty in a process of its own."""
+    obstacle: str = ""
+    """Why no other trial of its process was begun."""
+    error: str = ""
+    """The end of what it wrote to stderr."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run came to its end."""
+        return self.status == 0 and self.end != "" and not self.end.startswith("crash")
+
+    def by_cursor(self) -> dict[Cursor, Step]:
+        """Return the steps by (phase, epoch, batch)."""
+        return {(step.phase, step.epoch, step.batch): step for step in self.steps}
+
+
+HANG: Final = 124
+_ERRORS: Final = "stderr"
+
+
+@dataclass
+class Subject:
+    """The program that faults are put into, with its arguments, and the folder of its experiments."""
+
+    program: Program
+    arguments: tuple[str, ...]
+    home: Path
+    limit_s: float = DEFAULT_LIMIT_S
+    is_quiet: bool = True
+    """Whether what the program prints is kept back."""
+    has_guard: bool = False
+    """Whether hardware faults are looked for."""
+    _seed: int = field(default=0, init=False)
+    _sources: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.home.absolute() / f"{self.program.name}.faults" / self.key[:16]
+        self._own = self._entries_of_run()
+        if self._own:
+            self._seed = read_meta(self._own[-1].path).seed
+
+    @property
+    def _golden(self) -> Path:
+        return self.folder / ("golden-guarded" if self.has_guard else "golden")
+
+    @property
+    def key(self) -> str:
+        """Digest of what the golden run depends on: sources, those of detrain, too, arguments, environment."""
+        digest = xxhash.xxh3_128()
+        for file in sorted(PACKAGE.rglob("*.py")):
+            digest.update(xxhash.xxh3_128(file.read_bytes()).digest())
+        for name, value in (*sorted(self.sources().items()), *sorted(self.environment().items())):
+            digest.update(f"{name}={value}\n".encode())
+        digest.update(msgspec.json.encode(self.arguments))
+        info = self.home / INFO_NAME
+        if info.is_file() and not info_owner(info):  # written by hand: other loops are other steps
+            digest.update(info.read_bytes())
+        return digest.hexdigest()
+
+    def sources(self) -> dict[str, str]:
+        """Return the digests of the program's source files, by their paths relative to the entry's folder."""
+        from detrain.base.source_files import sources
+
+        if not self._sources:  # they are asked for with each record
+            entry = self.program.path.resolve()
+            for file, _tree in sources(entry):
+                name = Path(os.path.relpath(file, entry.parent)).as_posix()
+                self._sources[name] = xxhash.xxh3_128(Path(file).read_bytes()).hexdigest()
+        return self._sources
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides about bits outside of the program."""
+        return base_environment(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+    def sites(self, plan: Experiment | None = None) -> list[Site]:
+        """Return the sites of the program's first step, or of a trial's; it is run until that is over, unless it has been."""
+        known = self.sites_file(plan)
+        if known.is_file():
+            return msgspec.json.decode(known.read_bytes(), type=list[Site])
+        if plan is None:
+            messages.say(f"finding the sites of {self.program.name}: running its first step")
+            with self.scratch() as home:
+                done = self.run(Experiment(log=str(home / "log"), is_profile=True), home)
+        else:
+            self.golden(plan)
+            messages.say(f"finding the sites of {self.program.name} in step {written(plan.at)}")
+            done = self.trial(Experiment(log="", is_profile=True, at=plan.at))
+        if done.end == "profile" and not done.sites:
+            raise FaultInvalid(
+                f"the step has no value of a dtype that faults can be in: {', '.join(BITS)}",
+                "a step in float64 has none, nor one of eager ops that takes no gradient; let the program compute in one of these",
+            )
+        if not done.sites:
+            raise failed("ended before a step of its training loop was over", done)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write(known, msgspec.json.encode(list(done.sites)))
+        return list(done.sites)
+
+    def sites_file(self, plan: Experiment | None) -> Path:
+        """Return the file that has the sites of a trial's step, or of the first one, if they have been listed."""
+        return self.folder / (f"sites-{written(plan.at).replace('/', '-').replace(':', '-')}.json" if plan else "sites.json")
+
+    def label_of(self, name: str) -> str:
+        """Return the label of a site that has been listed."""
+        files = sorted(self.folder.glob("sites*.json"))
+        listed = (site for file in files for site in msgspec.json.decode(file.read_bytes(), type=list[Site]))
+        return next((site.label for site in listed if site.name == name), name)
+
+    def golden(self, plan: Experiment, *, has_step: bool = True) -> Done:
+        """Return the golden run, which goes at least as far as a trial does, with checkpoints at its epochs.
+
+        What has been run before is not run again. Raises FaultInvalid where it does not have the trial's step, unless `has_step` is
+        false.
+        """
+        home = self._golden
+        log = home / "log"
+        start = (plan.at[0], plan.at[1], 0)
+        done = read_log(log)
+        if min(done.by_cursor(), default=start) > start:
+            shutil.rmtree(home)
+            done = read_log(log)
+        if not _covers(done, plan):
+            home.mkdir(parents=True, exist_ok=True)
+            if not Catalogue(home).entries():
+                link(self._own, start, home)
+            messages.say(f"golden run of {self.program.name}, without a fault")
+            golden = Experiment(log=str(log), at=plan.at, until=plan.until, count=plan.count, has_checkpoints=True)
+            done = self.run(golden, home, every="1")
+        if not done.is_whole:
+            raise failed("failed without any fault", done)
+        steps = sorted(key for key in done.by_cursor() if key[2] >= 0)
+        if not steps:
+            raise failed("ended before a step of its training loop was over", done)
+        if has_step and plan.at not in steps:  # behind the end, or it trains nothing: an episode that only fills a buffer
+            later = [key for key in steps if key > plan.at]
+            where = f"the next is {written(later[0])}" if later else f"the last is {written(steps[-1])}"
+            raise FaultInvalid(f"there is no step {written(plan.at)} that trains: {where}", "give another one")
+        return done
+
+    def say(self, text: str) -> None:
+        """Say whose output follows."""
+        if not self.is_quiet:
+            messages.say(f"{text}:")
+
+    def trial(self, experiment: Experiment, folder: Path | None = None) -> Done:
+        """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
+        with self.scratch(folder) as home:
+            self.link_golden((experiment.at[0], experiment.at[1], 0), home)
+            return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
+
+    def unarmed(self, experiment: Experiment) -> Done:
+        """Run a trial with its fault in place, but never armed."""
+        self.say("the run with the site in place, and no fault")
+        done = self.trial(msgspec.structs.replace(experiment, is_armed=False))
+        if experiment.at not in done.by_cursor():
+            raise failed("failed with the site in place and no fault", done)
+        return done
+
+    def link_golden(self, before: Cursor, home: Path) -> None:
+        """Put the checkpoints of the golden run up to a cursor into another home."""
+        link([entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")], before, home)
+
+    def start_of(self, at: Cursor) -> Path | None:
+        """Return the checkpoint from which a trial at a cursor starts; None: it starts anew."""
+        golden = [entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")]
+        before = _before(golden, (at[0], at[1], 0))
+        return before[-1].path if before else None
+
+    def run(self, experiment: Experiment, home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None) -> Done:
+        """Run the program with an experiment in a checkpoint home."""
+        with self.process([experiment], home, every=every, settings=settings) as process:
+            try:
+                status = process.wait(self.limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                status = HANG
+        done = read_log(home / "log")
+        return replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home))
+
+    @contextlib.contextmanager
+    def process(
+        self, experiments: Sequence[Experiment], home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Start the program with experiments in a checkpoint home; it is ended with the context."""
+        self._share_structure(home)
+        plan = home / "experiment.json"
+        _write(plan, msgspec.json.encode(experiments))
+        arguments = ["--ckpt", str(home), "--every", every, "--keep", _ALL, "--on-sigterm", "ignore"]
+        if self.has_guard:
+            arguments += ["--guard", "detect"]
+        if not Catalogue(home).entries():
+            arguments += ["--seed", str(self._seed), "--fresh"]
+        command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
+        environment = {**os.environ, **(settings or {}), VARIABLE: str(plan)}
+        with (home / _ERRORS).open("wb") as stderr:
+            process = subprocess.Popen(
+                [*command, self.program.shown, *self.arguments],
+                env=environment,
+                stdout=subprocess.DEVNULL if self.is_quiet else None,
+                stderr=stderr,
+                preexec_fn=dying_with_this(),  # noqa: PLW1509  there are no other threads of Python here
+            )
+        try:
+            yield process
+        except BaseException:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            raise
+
+    def _share_structure(self, home: Path) -> None:
+        """Have a run know the loops that the golden run, or the user, knows: what no analysis of the source finds is seen once."""
+        known = [folder / INFO_NAME for folder in (self._golden, self.home) if (folder / INFO_NAME).is_file()]
+        if known and not (home / INFO_NAME).exists():
+            shutil.copyfile(known[0], home / INFO_NAME)
+
+    @contextlib.contextmanager
+    def scratch(self, folder: Path | None = None) -> Iterator[Path]:
+        """Return an empty checkpoint home: a folder that stays, or one that is gone afterwards."""
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            yield folder
+            return
+        with scratch_folder(self.folder, "trial-") as home:
+            yield home
+
+    def _entries_of_run(self) -> list[Entry]:
+        """Return the checkpoints of the program's newest run with these arguments and this source, if there is one."""
+        entries = [entry for entry in Catalogue(self.home).entries() if entry.program == self.program.name]
+        mine = [entry for entry in entries if entry.run == entries[-1].run]
+        try:
+            meta = read_meta(mine[-1].path) if mine else None
+        except DetrainError:
+            return []
+        if meta is None or tuple(meta.arguments) != self.arguments or self.program.changed_sources(meta.sources):
+            return []
+        return mine
+
+
+def link(entries: Sequence[Entry], before: Cursor, home: Path) -> None:
+    """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
+    chosen = _before(entries, before)
+    if not chosen:
+        return
+    for entry in stations(chosen, chosen[-1]):
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.link(entry.path, home / entry.path.name)
+            except OSError:
+                shutil.copyfile(entry.path, home / entry.path.name)
+    journal = Catalogue(chosen[-1].path.parent).journal(chosen[-1].program, chosen[-1].run)
+    shutil.copyfile(journal, home / journal.name)
+
+
+def _before(entries: Sequence[Entry], cursor: Cursor) -> list[Entry]:
+    """Return the checkpoints of earlier phases, and those at or before a cursor."""
+    return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]
+
+
+def read_log(path: Path) -> Done:
+    """Return what a log says; of a step that was run again, the last."""
+    steps: dict[Cursor, Step] = {}
+    end, start, obstacle, fired, alarm, is_armed = "", "", "", None, None, False
+    missed: list[Cursor] = []
+    sites: tuple[Site, ...] = ()
+    digests: tuple[tuple[str, int, int], ...] = ()
+    if path.is_file():
+        for line in path.read_bytes().splitlines():
+            try:
+                entry = msgspec.json.decode(line, type=Log)
+            except msgspec.DecodeError:  # the process was killed while it wrote
+                continue
+            if entry.step is not None:
+                steps[entry.step.phase, entry.step.epoch, entry.step.batch] = entry.step
+            fired, alarm = entry.fired or fired, entry.alarm or alarm
+            if fired is not None and entry.hits:
+                fired = msgspec.structs.replace(fired, count=entry.hits)
+            if entry.missed is not None:
+                missed.append(entry.missed)
+            start, obstacle = entry.start or start, entry.obstacle or obstacle
+            is_armed = is_armed or entry.is_armed
+            sites = tuple(entry.sites or sites)
+            digests = tuple(entry.digests or digests)
+            end = entry.end or end
+    return Done(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle)
+
+
+def errors_of(home: Path) -> str:
+    """Return the end of what a process wrote to stderr."""
+    return "\n".join((home / _ERRORS).read_text(errors="replace").splitlines()[-12:])
+
+
+def _covers(done: Done, plan: Experiment) -> bool:
+    """Return whether a golden run goes as far as a trial."""
+    if not done.steps or done.end == "program":
+        return bool(done.steps)
+    steps = done.by_cursor()
+    after = sum(cursor >= plan.at and cursor[2] >= 0 for cursor in steps)
+    return plan.until in steps or (plan.until is None and plan.count is not None and after >= plan.count)
+
+
+def same_before(golden: Done, trial: Done, at: Cursor) -> bool | None:
+    """Return whether both runs say the same, bit for bit, of the steps before a cursor; None if they have none in common."""
+    known = golden.by_cursor()
+    common = [cursor for cursor in trial.by_cursor() if cursor[2] >= 0 and cursor < at and cursor in known]
+    return all(_agree(known[cursor], trial.by_cursor()[cursor]) for cursor in common) if common else None
+
+
+def same_from(golden: Done, other: Done, at: Cursor) -> bool:
+    """Return whether a run says of each step from a cursor on what the golden run says, digests of variables included.
+
+    The golden run has one of each step, the other one perhaps of some.
+    """
+    known = golden.by_cursor()
+    steps = {cursor: step for cursor, step in other.by_cursor().items() if cursor >= at}
+    return bool(steps) and all(
+        cursor in known and _agree(known[cursor], step) and step.state in ("", known[cursor].state)
+        for cursor, step in steps.items()
+    )
+
+
+def _agree(golden: Step, other: Step) -> bool:
+    """Return whether two runs have the same numbers at a step, as far as both have them.
+
+    A run that starts from a checkpoint has no accuracy before the program sets it: the golden one has that of an earlier step.
+    """
+    return all(golden.series.get(name, value) == value for name, value in other.series.items())
+
+
+def failed(what: str, done: Done) -> FaultInvalid:
+    """Return the error that says that a run of the program did not do what it should, and why."""
+    if done.status == HANG:
+        return FaultInvalid(f"the program {what}, and took longer than the time limit", "give it more with --time-limit")
+    known = [line for line in done.error.splitlines() if line.startswith("detrain: error: ")]
+    reason = known[-1].removeprefix("detrain: error: ") if known else (done.error.splitlines() or ["no message"])[-1]
+    return FaultInvalid(
+        f"the program {what} (exit status {done.status}): {reason}", "run it with `detrain run` to see what it says"
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)

@@ -1,0 +1,203 @@
+"""Reads the fault files (CSV) of the ISCA 2023 artifact.
+
+A file names a layer of one of six networks, a computation of that layer, an epoch, a step and a replica, the positions of elements
+in a tensor, and the value that each gets. Positions and values are taken as they are; `fmodel` says no more than which operand.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, TypeVar
+
+from detrain.base.errors import FaultInvalid
+from detrain.faults.limits import Shape, Stage
+from detrain.faults.models import PUBLISHED
+from detrain.faults.plan import Operand
+
+WORKLOADS: Final = {
+    "resnet18": "resnet18",
+    "resnet18_sgd": "resnet18_sgd",
+    "resnet18_nobn": "resnet18_nobn",
+    "effnet": "efficientnet_b0",
+    "densenet": "densenet121",
+    "nfnet": "nf_resnet",
+}
+"""The artifact's name of a network, and that of our example (examples/workloads)."""
+
+_RESNET: Final = r"conv1|basicblock_[1-4]_basic_[01]_(conv1|conv2|downsample)"
+LAYERS: Final = {
+    "resnet18": _RESNET,
+    "resnet18_sgd": _RESNET,
+    "resnet18_nobn": _RESNET,
+    "effnet": r"conv[12]|block[1-7]_mbconv_\d+_(conv1|conv2|se_reduce_conv|se_expand_conv)",
+    "densenet": r"densenet_conv|densenet_dense_block_\d+_bottleneck_\d+_conv[12]|densenet_transition_[1-3]_conv",
+    "nfnet": r"NF_ResNet_block_\d+_(conv[012]|conv_shortcut)",
+}
+_STAGES: Final = {"fwrd_inject": ("",), "bkwd_inject": ("_grad_in", "_grad_wt")}
+_REQUIRED: Final = (
+    "model",
+    "stage",
+    "fmodel",
+    "target_worker",
+    "target_layer",
+    "target_epoch",
+    "target_step",
+    "inj_pos",
+    "inj_values",
+)
+_KNOWN: Final = (*_REQUIRED, "learning_rate", "seed")
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?inf|nan", re.IGNORECASE)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFault:
+    """A fault file: `positions` are indices into the tensor of one replica, `values` what is put there, in the file's order.
+
+    `layer` is without the suffix of its stage, as our example of the network has it; `ignored` are the rows that mean nothing.
+    """
+
+    workload: str
+    fmodel: str
+    stage: Stage
+    worker: int
+    layer: str
+    epoch: int
+    step: int
+    positions: tuple[Shape, ...]
+    values: tuple[float, ...]
+    learning_rate: float | None = None
+    seed: int | None = None
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def operand(self) -> Operand:
+        """The tensor of the op that is hit."""
+        return PUBLISHED[self.fmodel].operand
+
+    @property
+    def target(self) -> str:
+        """The layer as the file names it."""
+        return self.layer if self.stage is Stage.FORWARD else f"{self.layer}_{self.stage.value}"
+
+
+def read_fault(path: Path) -> ArtifactFault:
+    """Read a fault file. Raises FaultInvalid for anything in it that is not as it should be, with the file and the row."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return parse_fault(list(csv.reader(file, strict=True)), str(path))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FaultInvalid(f"the fault file {path} cannot be read: {error}") from error
+
+
+def parse_fault(lines: Sequence[Sequence[str]], where: str) -> ArtifactFault:
+    """Return the fault of the cells of a file; `where` is its name in messages. Raises FaultInvalid."""
+    rows, ignored = _rows(lines, where)
+    model = _one(rows, "model", where, _one_of(WORKLOADS))
+    stage = _one(rows, "stage", where, _one_of(_STAGES))
+    target = _one(rows, "target_layer", where, str)
+    suffix = next((suffix for suffix in _STAGES[stage] if target.endswith(suffix)), None)
+    layer = target.removesuffix(suffix or "")
+    if suffix is None or not re.fullmatch(LAYERS[model], layer):
+        ending = ", then _grad_in or _grad_wt" if stage == "bkwd_inject" else ""
+        raise FaultInvalid(f"{where}: {target!r} is not a layer of {model} in {stage}", f"one is {LAYERS[model]}{ending}")
+    positions = _many(rows, "inj_pos", where, _position)
+    values = _many(rows, "inj_values", where, _number)
+    if len(positions) != len(values):
+        counts = f"{len(positions)} positions in inj_pos and {len(values)} values in inj_values"
+        raise FaultInvalid(f"{where}: {counts}", "give one value a position")
+    if len(set(positions)) < len(positions):
+        twice = next(position for position in positions if positions.count(position) > 1)
+        raise FaultInvalid(f"{where}: position {joined(twice)} is in inj_pos twice")
+    return ArtifactFault(
+        workload=WORKLOADS[model],
+        fmodel=_one(rows, "fmodel", where, _one_of(PUBLISHED)),
+        stage=Stage(suffix[1:]) if suffix else Stage.FORWARD,
+        worker=_one(rows, "target_worker", where, _index),
+        layer=layer,
+        epoch=_one(rows, "target_epoch", where, _index),
+        step=_one(rows, "target_step", where, _index),
+        positions=positions,
+        values=values,
+        learning_rate=_one(rows, "learning_rate", where, _number) if "learning_rate" in rows else None,
+        seed=_one(rows, "seed", where, _index) if "seed" in rows else None,
+        ignored=ignored,
+    )
+
+
+def _rows(lines: Sequence[Sequence[str]], where: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Return the rows that mean something, and the names of the others; a name that looks misspelt is refused."""
+    rows: dict[str, list[str]] = {}
+    ignored = []
+    for number, line in enumerate(lines, 1):
+        name, *cells = [cell.strip() for cell in line] or [""]
+        while cells and not cells[-1]:  # spreadsheets fill all rows up to the longest
+            cells.pop()
+        if name in rows:
+            raise FaultInvalid(f"{where}, row {number}: a second row {name!r}")
+        if name in _KNOWN:
+            rows[name] = cells
+        elif near := get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.8):
+            raise FaultInvalid(f"{where}, row {number}: there is no field {name!r}", f"write it {near[0]!r}")
+        elif name or cells:
+            ignored.append(name)
+    if missing := [name for name in _REQUIRED if name not in rows]:
+        raise FaultInvalid(f"{where}: no row {', '.join(map(repr, missing))}", f"a fault file has the rows {', '.join(_REQUIRED)}")
+    return rows, tuple(ignored)
+
+
+def _one(rows: dict[str, list[str]], name: str, where: str, read: Callable[[str], _T]) -> _T:
+    found = _many(rows, name, where, read)
+    if len(found) > 1:
+        raise FaultInvalid(f"{where}: {name} has {len(found)} values, expected one")
+    return found[0]
+
+
+def _many(rows: dict[str, list[str]], name: str, where: str, read: Callable[[str], _T]) -> tuple[_T, ...]:
+    if not rows[name]:
+        raise FaultInvalid(f"{where}: {name} has no value")
+    try:
+        return tuple(read(cell) for cell in rows[name])
+    except ValueError as error:
+        raise FaultInvalid(f"{where}: {name}: {error}") from error
+
+
+def _one_of(names: Sequence[str] | dict[str, _T]) -> Callable[[str], str]:
+    def read(cell: str) -> str:
+        if cell not in names:
+            raise ValueError(f"{cell!r} is none of {', '.join(names)}")
+        return cell
+
+    return read
+
+
+def _index(cell: str) -> int:
+    if not (cell.isascii() and cell.isdigit()):
+        raise ValueError(f"{cell!r} is not a whole number from 0 on")
+    return int(cell)
+
+
+def _number(cell: str) -> float:
+    if not _NUMBER.fullmatch(cell):
+        raise ValueError(f"{cell!r} is not a number")
+    if math.isinf(number := float(cell)) and "inf" not in cell.lower():
+        raise ValueError(f"{cell!r} is larger than any number of 64 bits")
+    return number
+
+
+def _position(cell: str) -> Shape:
+    try:
+        return tuple(_index(index.strip()) for index in cell.split("/"))
+    except ValueError as error:
+        raise ValueError(f"{cell!r} is not a position such as 107/3/3/85") from error
+
+
+def joined(position: Shape) -> str:
+    """Return a position as files write it."""
+    return "/".join(map(str, position))

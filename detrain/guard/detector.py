@@ -1,0 +1,163 @@
+"""The guard of a run: looks at each cut, says and logs what it sees, and decides what is done about it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from detrain.adapters.api import Framework
+from detrain.base import messages
+from detrain.base.cursor import Cursor
+from detrain.base.errors import FaultPersists
+from detrain.guard.bounds import Bounds, Excess, Mark
+
+DEPTH: Final = 2
+"""Steps that are run again. A fault in the gradients shows in the same step, one in the weights in the next."""
+
+_MOST_NAMED: Final = 8
+"""What is no number spreads to all variables within a step."""
+
+Action = Literal["detected", "went back", "restarted", "stopped", "went on"]
+
+
+class Guard:
+    """Watches the variables of a run. `log` is the file of its alarms, a line of JSON each."""
+
+    def __init__(self, *, recovers: bool, goes_on: bool, log: Path, frameworks: Sequence[Framework], is_first: bool) -> None:
+        self.recovers: Final = recovers
+        self.bounds: Final = Bounds({})
+        self._goes_on = goes_on
+        self._log = log
+        self._frameworks = frameworks
+        self._looked_at = 0
+        self.alarm: Excess | None = None
+        """The worst that the last look has seen."""
+        self._known: set[str] = set()
+        """Variables that have been named and are above their bound still."""
+        self._tried_until = self.restarted_until = -1
+        """Batches done at the last alarm after which steps were run again, or the run began again at a checkpoint."""
+        self._is_whole_way = False
+        if is_first:  # of a run that was killed before its first checkpoint
+            log.unlink(missing_ok=True)
+        lines = read_log(log)
+        if lines and lines[-1]["action"] == "restarted":
+            self.restarted_until = lines[-1]["batches_done"]
+
+    def must_go_back(self, cursor: Cursor, batches_done: int) -> bool:
+        """Look, where a body has run since the last look. Returns whether the last steps are to be run again.
+
+        Raises FaultPersists where that has been tried.
+        """
+        if batches_done == self._looked_at:
+            if not batches_done:  # what is infinite before the first step is so by intent: a framework remembers
+                for framework in self._frameworks:
+                    self.bounds.begin(*framework.norms())
+            return False
+        self._looked_at = batches_done
+        self.alarm = None
+        excesses = [excess for framework in self._frameworks for excess in self.bounds.judge(*framework.norms())]
+        if not excesses:
+            self._known.clear()
+            self._note_success(cursor, batches_done)
+            return False
+        self.alarm = excesses[0]
+        new = [excess for excess in excesses if excess.key not in self._known]
+        self._known = {excess.key for excess in excesses}
+        if not self.recovers:
+            if new:
+                self._say(cursor, batches_done, new, "detected")
+            return False
+        is_repeated = batches_done <= self._tried_until and self._is_whole_way
+        if not is_repeated and batches_done > self.restarted_until:
+            self._known.clear()
+            self._say(cursor, batches_done, excesses, "detected")
+            return True
+        if self._goes_on:
+            if new:
+                self._say(cursor, batches_done, new, "went on")
+            self.bounds.admit(excesses)
+            return False
+        self._say(cursor, batches_done, excesses, "stopped")
+        raise FaultPersists(
+            f"{self._describe(excesses[0])} at {cursor} again, after the steps before it were run again: no transient fault",
+            "training diverges here, or an earlier step did the damage: look at it, or go on with --on-repeat continue",
+        )
+
+    def has_tried(self, batches_done: int) -> bool:
+        """Return whether the steps before an alarm have been run again from memory, as far back as that went."""
+        return batches_done <= self._tried_until
+
+    def go_back(self, bounds: Mark) -> None:
+        """An earlier state of the run has been put back, and with it what the bounds were."""
+        self.bounds.go_back(bounds)
+        self._known.clear()
+        self._looked_at, self.alarm = -1, None
+
+    def note_way(self, cursor: Cursor, batches_done: int, *, back_to: Cursor, steps: int) -> None:
+        """The state of an earlier cut has been put back."""
+        self._tried_until, self._is_whole_way, self._looked_at = batches_done, steps >= DEPTH, -1
+        self._write(cursor, batches_done, "went back", {"back_to": str(back_to), "steps": steps})
+        messages.say(f"went back to {back_to}, in memory: {steps} step{'s' if steps > 1 else ''} run again")
+
+    def note_restart(self, cursor: Cursor, batches_done: int, why: str) -> None:
+        """The run is about to begin again at a checkpoint."""
+        self._write(cursor, batches_done, "restarted", {"why": why})
+        messages.say(f"no exact way back in memory ({why}): starting again from a checkpoint before the fault")
+
+    def _note_success(self, cursor: Cursor, batches_done: int) -> None:
+        if max(self._tried_until, self.restarted_until) in range(batches_done + 1):
+            self._tried_until = self.restarted_until = -1
+            self._write(cursor, batches_done, "recovered", {})
+            messages.say(f"at {cursor} again, without the alarm: it was a transient fault, and is undone")
+
+    def _say(self, cursor: Cursor, batches_done: int, excesses: Sequence[Excess], action: Action) -> None:
+        for excess in excesses[:_MOST_NAMED]:
+            details = {"variable": excess.key, "norm": _number(excess.norm), "bound": _number(excess.bound), "kind": excess.kind}
+            self._write(cursor, batches_done, action, {**details, **self._largest(excess.key)})
+        more = f" and {len(excesses) - 1} more" if len(excesses) > 1 else ""
+        messages.warn(f"alarm at {cursor}: {self._describe(excesses[0])}{more}")
+
+    def _describe(self, excess: Excess) -> str:
+        largest = self._largest(excess.key)
+        where = f", {largest['value']} at {largest['position']}" if largest else ""
+        return f"{excess.key} has norm {excess.norm:.4g}, bound {excess.bound:.4g} ({excess.kind}){where}"
+
+    def _largest(self, key: str) -> dict[str, Any]:
+        """Return the element of a variable that is no number, or the largest, and where it is."""
+        for framework in self._frameworks:
+            array = framework.tensors().get(key)
+            if array is not None and array.size:
+                sizes = np.abs(array.astype(np.float64))
+                place = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
+                position = [int(number) for number in np.unravel_index(place, array.shape)]
+                return {"value": _number(float(array.reshape(-1)[place])), "position": position}
+        return {}
+
+    def _write(self, cursor: Cursor, batches_done: int, action: str, more: dict[str, Any]) -> None:
+        line = json.dumps({"at": str(cursor), "cut": cursor.cut, "batches_done": batches_done, "action": action, **more})
+        with io.FileIO(self._log, "a") as file:  # not `open`, by which the program's own files are followed
+            file.write(line.encode() + b"\n")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log of alarms."""
+    found = []
+    for line in _lines(path):
+        with contextlib.suppress(ValueError):  # the machine went down while it was written
+            found.append(json.loads(line))
+    return found
+
+
+def _lines(path: Path) -> Iterable[bytes]:
+    return path.read_bytes().splitlines() if path.is_file() else ()
+
+
+def _number(value: float) -> float | str:
+    """Return a number as JSON can have it."""
+    return value if np.isfinite(value) else str(value)

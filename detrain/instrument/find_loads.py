@@ -1,0 +1,114 @@
+"""Where a loop gets its batch: from what its header goes over, or by a statement of its body that flows into the update."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+from typing import Final
+
+from detrain.base.structure import AnyLoop, bound_names
+from detrain.instrument.syntax import GRADIENTS, arguments_of, called_name, loop_counts, read_names
+
+_PASSING_ON: Final = frozenset(
+    {"enumerate", "zip", "tqdm", "track", "iter", "list", "islice", "progress", "progressbar", "Progbar"}
+)
+_STAGES: Final = frozenset({"prefetch", "take", "skip", "batch", "shuffle", "repeat", "cache", "as_numpy_iterator", "with_options"})
+_NOISE: Final = frozenset(
+    {"normal", "uniform", "truncated_normal", "randn", "rand", "standard_normal", "stateless_normal", "stateless_uniform"}
+)
+_RANDOM: Final = re.compile(r"\b(random|rng|generator)\b")
+LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
+
+
+def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> tuple[int | None, str]:
+    """Return the line of the call (or slice) that loads the batch, None where the header does; and what is loaded from."""
+    statement = _load_statement(loop, update, counting)
+    if statement is None and not loop_counts(loop, counting):
+        return None, ast.unparse(_unwrapped(loop.iter))  # type: ignore[union-attr]
+    counters = set() if isinstance(loop, ast.While) else set(bound_names([loop.target]))
+    loads = [
+        node
+        for part in ([statement] if statement is not None else arguments_of(update))
+        for node in ast.walk(part)
+        if isinstance(node, ast.Call | ast.Subscript)
+        and (statement is not None or read_names(node) & counters or _is_called_a_load(node))
+    ]
+    return (loads[0].lineno, ast.unparse(loads[0])) if loads else (None, "")
+
+
+def _unwrapped(iterable: ast.expr) -> ast.expr:
+    """Return what an iterable takes its elements from: `data` of `enumerate(tqdm(data.prefetch(2)))` and of `data[:100]`."""
+    while True:
+        if isinstance(iterable, ast.Subscript) and isinstance(iterable.slice, ast.Slice):
+            iterable = iterable.value
+        elif isinstance(iterable, ast.Call) and called_name(iterable) in _PASSING_ON and iterable.args:
+            if called_name(iterable) == "zip" and len(iterable.args) > 1:
+                return ast.Tuple([_unwrapped(argument) for argument in iterable.args], ast.Load())
+            iterable = iterable.args[0]
+        elif isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute) and iterable.func.attr in _STAGES:
+            iterable = iterable.func.value
+        else:
+            return iterable
+
+
+def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> ast.stmt | None:
+    """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and takes
+    them from something other than what the loop has already loaded; drawn noise only if nothing else is. None if the loop's header
+    does it all."""
+    before: list[ast.stmt] = []
+    wanted = read_names(update)
+    for statement in loop.body:
+        if any(node is update for node in ast.walk(statement)):
+            if isinstance(statement, AnyLoop | ast.With):  # over optimizers, or a tape's: it takes its gradients itself
+                wanted |= read_names(statement)
+            break
+        before.append(statement)
+    header = set() if isinstance(loop, ast.While) or loop_counts(loop, counting) else set(bound_names([loop.target]))
+    for statement in reversed(before):
+        if wanted & set(bound_names([statement])):
+            wanted |= read_names(statement)
+    accumulated = {name for inner in before if isinstance(inner, AnyLoop) for name in bound_names([inner])}
+    loaded = set(header)
+    found: ast.stmt | None = None
+    noise: ast.stmt | None = None
+    for statement in before:
+        bound = set(bound_names([statement]))
+        is_from_loaded = bool(read_names(statement, with_index=False) & loaded)
+        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or GRADIENTS.search(ast.unparse(statement).lower())
+        if is_computed or (is_from_loaded and not _takes_next(statement)):
+            loaded |= bound
+        elif _loads(statement) and not bound <= accumulated:
+            if bound & wanted and (not header & wanted or surely_loads(statement, loaded)):
+                if _draws_noise(statement):
+                    noise = statement
+                else:
+                    found = statement
+            loaded |= bound
+    return found or noise
+
+
+def _loads(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Call | ast.Subscript | ast.Await) for node in ast.walk(statement))
+
+
+def _draws_noise(statement: ast.stmt) -> bool:
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(called_name(call) in _NOISE and _RANDOM.search(ast.unparse(call.func)) for call in calls)
+
+
+def _takes_next(statement: ast.stmt) -> bool:
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(called_name(call).strip("_").startswith(("next", "get_next")) for call in calls)
+
+
+def surely_loads(statement: ast.stmt, loaded: set[str]) -> bool:
+    """Return whether a statement loads although the header already brings in what is trained on: `x = data[i]`."""
+    return any(
+        _is_called_a_load(node) or (isinstance(node, ast.Subscript) and bool(read_names(node.slice) & loaded))
+        for node in ast.walk(statement)
+    )
+
+
+def _is_called_a_load(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and any(word in called_name(node).lower() for word in LOADING_WORDS)

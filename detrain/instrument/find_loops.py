@@ -1,0 +1,194 @@
+"""Static analysis: find the training loops of a program from its source, without running it.
+
+The update is recognised by the calls that change weights (`apply_gradients`, `train_on_batch`, ...), through the functions of the
+program that make them. The batch loop is the innermost loop whose body updates; the epoch loop is the loop around it, in the same
+function or in the one that calls it. What only a run can tell (which of two readings is right) is the tracer's business.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from detrain.base.errors import CannotRewrite
+from detrain.base.source_files import sources
+from detrain.base.source_parsing import parse
+from detrain.base.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
+from detrain.instrument.find_loads import find_load, surely_loads
+from detrain.instrument.find_updates import Updates, find_updates
+from detrain.instrument.fit_calls import fits_in
+from detrain.instrument.scopes import Scope, methods_in, references_compiled_in, scopes_in, without_keras_steps
+from detrain.instrument.syntax import (
+    counting_names,
+    inner_nodes,
+    invoked_by,
+    loop_counts,
+    loops_in,
+    own_nodes,
+    read_names,
+)
+
+_Found = tuple[Scope, AnyLoop, list[AnyLoop]]
+"""A loop, where it stands, and the loops around it, outermost first."""
+
+
+def analyse(entry: Path) -> Structure:
+    """Return the structure of the program whose main file is `entry`; modules beside it that it imports are read too."""
+    trees = dict(sources(entry))
+    methods = {method.name for tree in trees.values() for method in methods_in(tree)}
+    wrapped = references_compiled_in(trees.values())
+    scopes = [scope for file, tree in trees.items() for scope in scopes_in(file, tree, methods, wrapped)]
+    scopes = without_keras_steps(scopes)
+    updates = find_updates(trees.values(), scopes, methods)
+    loops = [(scope, loop, parents) for scope in scopes if not scope.is_compiled for loop, parents in loops_in(scope.node)]
+    whole = {id(scope) for scope in scopes if _is_step_with_loops(scope, loops, updates)}
+    loops = [found for found in loops if id(found[0]) not in whole]
+    steps = Updates(updates.direct, updates.references - _looping_references(scopes, loops, updates))
+    chosen = {id(loop) for _scope, loop, _parents in loops if _is_batch_loop(loop, steps)}
+    nests = [
+        nest
+        for scope, loop, parents in loops
+        if id(loop) in chosen and not any(id(parent) in chosen for parent in parents)
+        for nest in _with_calling_loops(_nest(scope, loop, parents, steps), scope, loops, scopes)
+    ]
+    fits = tuple(fit for file, tree in trees.items() for fit in fits_in(file, tree))
+    return Structure(tuple(nests), "static analysis", fits)
+
+
+def epoch_loop_among(parents: list[AnyLoop], loop: AnyLoop, counting: Collection[str]) -> tuple[AnyLoop | None, tuple[str, ...]]:
+    """Return the epoch loop among the loops around a batch loop (outermost first), and what is to be said about the choice.
+
+    It is the nearest, unless that goes over parts of the data (files, shards): its variable leads to what is loaded, and a loop
+    that counts is around it. `counting`: names of the file that stand for ranges.
+    """
+    if not parents:
+        return None, ()
+    nearest = parents[-1]
+    is_over_parts = not loop_counts(nearest, counting) and _leads_to(nearest, loop)
+    if len(parents) > 1 and loop_counts(parents[-2], counting) and is_over_parts:
+        what = f"line {nearest.lineno} goes over parts of the data: the loop around it counts the epochs, not this one"
+        return parents[-2], (what,)
+    return nearest, ()
+
+
+def _leads_to(outer: AnyLoop, inner: AnyLoop) -> bool:
+    """Return whether the variable of a loop, perhaps through other names, is read by the header of a loop inside it."""
+    if isinstance(outer, ast.While) or isinstance(inner, ast.While):
+        return False
+    names = set(bound_names([outer.target]))
+    for statement in outer.body:
+        if any(node is inner for node in ast.walk(statement)):
+            break
+        if read_names(statement) & names:
+            names |= set(bound_names([statement]))
+    return bool(read_names(inner.iter) & names)
+
+
+def observed_nest(file: str, tree: ast.Module, loop: AnyLoop, epoch: tuple[str, AnyLoop] | None, update: ast.Call | None) -> Nest:
+    """Return the nest of a batch loop in which a run was seen to update weights, by the call `update` in its body."""
+    load_line, loader = (None, "") if update is None else find_load(loop, update, counting_names(tree))
+    return Nest(
+        _located(file, tree, loop),
+        None if epoch is None else _located(epoch[0], _parsed(epoch[0], file, tree), epoch[1]),
+        load_line,
+        None if update is None else update.lineno,
+        loader,
+    )
+
+
+def _parsed(file: str, known: str, tree: ast.Module) -> ast.Module:
+    return tree if file == known else parse(Path(file).read_bytes())
+
+
+def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:
+    for scope in scopes_in(file, tree, (), ()):
+        if any(node.lineno == loop.lineno for node, _parents in loops_in(scope.node)):
+            return _loop(scope, loop)
+    raise CannotRewrite(f"{file}:{loop.lineno}: the loop is in the body of a class", "put it into a function, or at the top level")
+
+
+def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> bool:
+    """Return whether a function is one training step although it updates in a loop: the critic of a WGAN, trained several times.
+
+    It then updates beside that loop too, the loop only counts and loads nothing, and a loop of the program calls the function.
+    """
+    own = [(loop, parents) for inside, loop, parents in loops if inside is scope and any(updates.calls_in(loop))]
+    if not own or not scope.references or any(parents or not _only_repeats(loop, updates, scope.counting) for loop, parents in own):
+        return False
+    inside = {id(node) for loop, _parents in own for node in ast.walk(loop)}
+    if all(id(call) in inside for call in updates.calls([scope.node])):
+        return False
+    calls = (
+        node for other, loop, _parents in loops if other is not scope for node in own_nodes(loop) if isinstance(node, ast.Call)
+    )
+    return any(invoked_by(call) & scope.references for call in calls)
+
+
+def _only_repeats(loop: AnyLoop, updates: Updates, counting: Collection[str]) -> bool:
+    if isinstance(loop, ast.While) or not loop_counts(loop, counting):
+        return False
+    counters = set(bound_names([loop.target]))
+    reads = {name for call in updates.calls_in(loop) for name in read_names(call)}
+    return not counters & reads and not any(surely_loads(statement, counters) for statement in loop.body)
+
+
+def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updates) -> set[str]:
+    """Return the references to functions that update in a loop of their own, or call one that does: these are no steps."""
+    found = {reference for scope, loop, _parents in loops if any(updates.calls_in(loop)) for reference in scope.references}
+    while True:
+        calling = (scope for scope in scopes if not scope.is_compiled and scope.calls & found)
+        more = {reference for scope in calling for reference in scope.references} - found
+        if not more:
+            return found
+        found |= more
+
+
+def _is_batch_loop(loop: AnyLoop, updates: Updates) -> bool:
+    """Return whether a loop's body updates weights outside of inner loops (an inner loop that also does is a part of the body)."""
+    inner = inner_nodes(loop)
+    return any(id(call) not in inner for call in updates.calls_in(loop))
+
+
+def _nest(scope: Scope, loop: AnyLoop, parents: list[AnyLoop], updates: Updates) -> Nest:
+    update = next(updates.calls_in(loop))
+    load_line, loader = find_load(loop, update, scope.counting)
+    evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
+    around, remarks = epoch_loop_among(parents, loop, scope.counting)
+    epoch_loop = None if around is None else _loop(scope, around)
+    return Nest(_loop(scope, loop), epoch_loop, load_line, update.lineno, loader, evidence, remarks)
+
+
+def _loop(scope: Scope, loop: AnyLoop) -> Loop:
+    kind = "while" if isinstance(loop, ast.While) else "for"
+    return Loop(scope.file, loop.lineno, loop.col_offset, kind, scope.qualname, loop_digest(loop))
+
+
+def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: list[Scope]) -> list[Nest]:
+    """If a nest has no epoch loop of its own, take the loops that call the function which holds it: a nest with each.
+
+    All of them stand in one function: methods are known by their names alone, and elsewhere another class's may be meant.
+    """
+    names, seen = set(scope.references), set[str]()
+    while nest.epoch_loop is None and names - seen:
+        seen |= names
+        around = [(calling, _loop(calling, loop)) for calling, loop, _parents in loops if _calls(loop, names)]
+        around = [(calling, loop) for calling, loop in around if loop != nest.batch_loop]
+        if around:
+            return [msgspec.structs.replace(nest, epoch_loop=loop) for calling, loop in around if calling is around[0][0]]
+        names = {reference for other in scopes if other.calls & names for reference in other.references}
+    return [nest]
+
+
+def _calls(loop: AnyLoop, names: Collection[str]) -> bool:
+    """Return whether the body of a loop, outside of inner loops, calls one of the functions.
+
+    The header of a `for` does not count: it is called once, and a generator made there trains between two turns of the loop.
+    """
+    inner = inner_nodes(loop)
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        inner |= {id(node) for node in ast.walk(loop.iter)}
+    calls = (node for node in own_nodes(loop) if isinstance(node, ast.Call) and id(node) not in inner)
+    return any(not invoked_by(call).isdisjoint(names) for call in calls)

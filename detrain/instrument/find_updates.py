@@ -1,0 +1,114 @@
+"""What updates weights: calls by their own nature, and the functions of the program that make such calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from detrain.base.structure import AnyLoop, bound_names
+from detrain.instrument.scopes import Scope, aliases_in
+from detrain.instrument.syntax import Inner, called_name, invoked_by, is_over_gradients, own_nodes, read_names
+
+_UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
+_BY_GRADIENT: Final = frozenset({"GradientTape", "gradient", "gradients", "fit", "fit_generator", "compile"})
+"""Calls of programs that train by gradients, themselves or through Keras."""
+_SETTERS: Final = frozenset({"assign", "assign_add", "assign_sub", "set_weights"})
+_OPTIMIZER_WORDS: Final = ("opt", "optim")
+_OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What updates weights: calls by their own nature, and references to functions of the program that make such calls."""
+
+    direct: set[int]
+    """`id` of the calls."""
+    references: set[str]
+
+    def calls(self, nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+        """Yield the calls that update, in the order of the source."""
+        for root in nodes:
+            for node in [root, *own_nodes(root)]:
+                if isinstance(node, ast.Call) and (id(node) in self.direct or invoked_by(node) & self.references):
+                    yield node
+
+    def calls_in(self, loop: AnyLoop) -> Iterator[ast.Call]:
+        """Yield those in the body of a loop; functions that it defines run where they are called."""
+        yield from self.calls(statement for statement in loop.body if not isinstance(statement, Inner))
+
+
+def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> Updates:
+    """Return what updates weights: the calls, and the functions of the program that make them, directly or through others."""
+    updates = Updates(_direct_updates(trees) or _settings(trees), set())
+    aliases = aliases_in(trees, methods)
+    before = -1
+    while before != len(updates.references):
+        before = len(updates.references)
+        for scope in scopes:
+            if any(updates.calls([scope.node])):
+                updates.references.update(scope.references)
+        for names, functions in aliases:
+            if functions & updates.references:
+                updates.references.update(names)
+    return updates
+
+
+def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    gradients = {name for node in nodes for name in _gradients_bound(node)}
+    return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_direct_update(node, gradients)}
+
+
+def _settings(trees: Iterable[ast.Module]) -> set[int]:
+    """Return the calls that set weights, in a program that takes no gradients: k-means, an evolution strategy.
+
+    Left out are those on what a loop around them goes over or looks up: they put saved weights back, one layer after another.
+    """
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if any(called_name(call) in _BY_GRADIENT for call in calls):
+        return set()
+    loops = [node for node in nodes if isinstance(node, ast.For)]
+    restoring = {
+        id(node)
+        for loop in loops
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_of(loop, node.func.value)
+    }
+    return {id(call) for call in calls if called_name(call) in _SETTERS and isinstance(call.func, ast.Attribute)} - restoring
+
+
+def _is_of(loop: ast.For, value: ast.expr) -> bool:
+    """Return whether a loop binds what a value is taken from: what it goes over, or what its body looks up."""
+    return not read_names(value, with_index=False).isdisjoint(bound_names([loop]))
+
+
+def _gradients_bound(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Assign):
+        calls = (n for n in ast.walk(node.value) if isinstance(n, ast.Call))
+        return bound_names(node.targets) if any(called_name(call) == "gradient" for call in calls) else ()
+    return bound_names([node.target]) if isinstance(node, ast.For) and is_over_gradients(node) else ()
+
+
+def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
+    name = called_name(call)
+    if name in _UPDATES or _is_fit_as_step(call):
+        return True
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if name == "assign_sub":  # gradient descent by hand
+        return any(read_names(argument) & gradients for argument in call.args)
+    return name == "apply" and any(word in ast.unparse(call.func.value).lower() for word in _OPTIMIZER_WORDS)
+
+
+def _is_fit_as_step(call: ast.Call) -> bool:
+    """Return whether a call of Keras's `fit` trains for one epoch: in a loop that is a step, not a training of its own.
+
+    An argument that only Keras's has tells it from the `fit` of a scaler or a classifier.
+    """
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    epochs = given.get("epochs", ast.Constant(1))
+    is_one = isinstance(epochs, ast.Constant) and epochs.value == 1
+    return called_name(call) == "fit" and isinstance(call.func, ast.Attribute) and is_one and not _OF_KERAS.isdisjoint(given)

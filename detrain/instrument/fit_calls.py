@@ -1,0 +1,69 @@
+"""Calls of Keras's `fit`: what they train on, for how long, and how detrain comes back into them.
+
+`fit` carries probes of its own (in `keras.fit`), so nothing here decides about a run: this is for the reader.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from detrain.base.structure import Fit
+from detrain.instrument.syntax import called_name
+
+_FIT: Final = frozenset({"fit", "fit_generator"})
+_IN_ORDER: Final = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data", "shuffle")
+"""The parameters of `Model.fit` that are given by position at times."""
+_TOLD: Final = (
+    "x", "y", "epochs", "initial_epoch", "batch_size", "steps_per_epoch",
+    "validation_data", "validation_split", "validation_freq", "callbacks", "shuffle",
+)  # fmt: skip
+"""Those that matter to a reader, in the order in which they are shown."""
+_LONGEST: Final = 60
+
+
+def fits_in(file: str, tree: ast.Module) -> Iterator[Fit]:
+    """Yield the calls of `fit` in a file. Whether it is Keras's shows only in a run."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called_name(node) in _FIT and isinstance(node.func, ast.Attribute):
+            yield described(file, node)
+
+
+def described(file: str, call: ast.Call) -> Fit:
+    """Return what the source says of a call of `fit`."""
+    given = dict(zip(_IN_ORDER, [None if isinstance(each, ast.Starred) else each for each in call.args], strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    told = {name: _short(value) for name in _TOLD if (value := given.get(name)) is not None and not _is_none(value)}
+    rest = [_short(keyword.value) for keyword in call.keywords if keyword.arg is None]
+    if rest:
+        told["more"] = "**" + ", **".join(rest)
+    return Fit(file, call.lineno, _short(call.func), told)
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _short(value: ast.expr) -> str:
+    text = " ".join(ast.unparse(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def summary(fit: Fit) -> str:
+    """Return in words what a run has shown of a call, else what its source says."""
+    if fit.epochs is None:
+        told = [f"{name}={text}" for name, text in fit.arguments.items() if name in ("x", "epochs", "steps_per_epoch")]
+        return f"{fit.function}({', '.join(told)}), not seen to train"
+    epochs = f"{fit.epochs} epoch{'s' * (fit.epochs != 1)}"
+    batches = "batches" if fit.batches is None else f"{fit.batches} batch{'es' * (fit.batches != 1)}"
+    return f"{epochs} of {batches}" + (f", from {fit.loader}" if fit.loader else "")
+
+
+def way_back(fit: Fit) -> str:
+    """Return how a run that was killed in this `fit` comes back."""
+    if fit.loader == "a generator":
+        passed = "the generator is pulled again as often as it had been, and what it yields is not trained on"
+    else:
+        passed = "epochs before the checkpoint are passed over, in its own the loader is set to its position, or fetched from again"
+    return f"{passed}; then weights, optimizer, callbacks and random streams are set"

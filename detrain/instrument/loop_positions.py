@@ -1,0 +1,103 @@
+"""Where loops are in a source file: which of them are around a position, within the function that the position is in."""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
+
+from detrain.base.compiled_sources import source_of
+from detrain.base.source_parsing import parse
+from detrain.base.structure import AnyLoop
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a source file: one-based lines, zero-based columns in bytes."""
+
+    line: int
+    column: int
+    end: tuple[int, int] = (0, 0)
+    """(line, column) where the expression ends, if Python knows it."""
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """(line, column)."""
+        return self.line, self.column
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A parsed source file."""
+
+    file: str
+    tree: ast.Module
+
+    def loops_around(self, line: int, column: int) -> list[AnyLoop]:
+        """Return the loops whose bodies hold a position (one-based line, zero-based column in bytes), outermost first."""
+        found: list[AnyLoop] = []
+        _descend(self.tree, (line, column), found)
+        return found
+
+    def calls_at(self, place: Position) -> list[ast.Call]:
+        """Return the calls at a position: those that are just there first, then those around it, the outermost first."""
+        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and node.lineno <= place.line <= _end(node)[0]]
+        return sorted(calls, key=lambda call: (call.lineno, call.col_offset, *_end(call)) != (*place.start, *place.end))
+
+
+@lru_cache(maxsize=256)
+def read_source(file: str) -> Source | None:
+    """Return a source file, or None if it cannot be parsed."""
+    try:
+        return Source(file, parse(source_of(file)))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=1024)
+def real_path(filename: str) -> str:
+    """Return the path of a source file without links."""
+    return os.path.realpath(filename)
+
+
+def position(frame: FrameType) -> Position:
+    """Return where a suspended frame is."""
+    for index, (line, end_line, column, end_column) in enumerate(frame.f_code.co_positions()):
+        if index == frame.f_lasti // 2:
+            if line is None or column is None or end_line is None or end_column is None:
+                break
+            return Position(line, column, (end_line, end_column))
+    return Position(frame.f_lineno, 1 << 30)  # no columns (-X no_debug_ranges): the end of the line
+
+
+def body_lines(loop: AnyLoop) -> range:
+    """Return the lines of a loop's body, the header's own line left out."""
+    return range(max(loop.body[0].lineno, loop.lineno + 1), _end(loop.body[-1])[0] + 1)
+
+
+def _descend(node: ast.AST, place: tuple[int, int], found: list[AnyLoop]) -> None:
+    for child in ast.iter_child_nodes(node):
+        if hasattr(child, "lineno") and not _holds(child, place):
+            continue
+        if isinstance(child, _FUNCTIONS) and any(_holds(part, place) for part in _body(child)):
+            found.clear()
+        elif isinstance(child, AnyLoop) and any(_holds(statement, place) for statement in child.body):
+            found.append(child)
+        _descend(child, place, found)
+
+
+def _body(function: ast.AST) -> list[ast.AST]:
+    body = function.body  # type: ignore[attr-defined]
+    return body if isinstance(body, list) else [body]
+
+
+def _holds(node: ast.AST, place: tuple[int, int]) -> bool:
+    return (node.lineno, node.col_offset) <= place <= _end(node)  # type: ignore[attr-defined]
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    return node.end_lineno or 0, node.end_col_offset or 0  # type: ignore[attr-defined]

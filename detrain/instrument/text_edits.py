@@ -1,0 +1,111 @@
+"""Insertions into a source file: applied to its text, and undone in the line and column numbers of the compiled code.
+
+An edit is (first byte, last byte, text): the bytes of the source in that range (mostly none) give way to the text. Compiling an
+edited source gives code whose positions are those of the original, so that tracebacks show what the user wrote.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import tokenize
+import warnings
+from collections.abc import Sequence
+from types import CodeType
+
+from detrain.base.source_parsing import parse
+
+Edit = tuple[int, int, str]
+"""(first byte, last byte, text), positions in the source as UTF-8."""
+
+
+def decode_source(data: bytes) -> tuple[str, str]:
+    """Return the text of a source file, its line ends as they are, and its encoding (PEP 263)."""
+    lines = iter(data.splitlines(keepends=True))  # a lone carriage return ends a line, too
+    encoding, _lines = tokenize.detect_encoding(lambda: next(lines, b""))
+    return data.decode(encoding), encoding
+
+
+def apply(source: bytes, edits: Sequence[Edit]) -> bytes:
+    """Return UTF-8 source with the edits made."""
+    parts: list[bytes] = []
+    position = 0
+    for first, last, text in sorted(edits):
+        parts += [source[position:first], text.encode()]
+        position = last
+    return b"".join([*parts, source[position:]])
+
+
+def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeType:
+    """Compile a source file with edits; every position in the code is that of the original, and so are errors and warnings."""
+    null = data.find(b"\0")
+    if null >= 0:  # of bytes, compile says less than Python of a file
+        lines = data[:null].splitlines(keepends=True)
+        begun = lines.pop() if lines and not lines[-1].endswith((b"\r", b"\n")) else b""
+        where = (filename, len(lines) + 1, None, begun.decode(errors="replace"))
+        raise SyntaxError("source code cannot contain null bytes", where)
+    code = compile(data, filename, "exec", dont_inherit=True)
+    if not edits:
+        return code
+    source = decode_source(data)[0].encode()
+    edited = apply(source, edits)
+    tree = parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its cookie says
+    back = _Back(source, edited, edits)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno, node.col_offset = back.position(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+            node.end_lineno, node.end_col_offset = back.position(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+    with warnings.catch_warnings(action="ignore"):
+        return compile(tree, filename, "exec", dont_inherit=True)
+
+
+def around(value: ast.expr, starts: Sequence[int], probe: str) -> list[Edit]:
+    """Return the insertions that hand a value to a probe; `starts` are those of the lines of its source."""
+    assert value.end_lineno is not None
+    assert value.end_col_offset is not None
+    first = starts[value.lineno - 1] + value.col_offset
+    last = starts[value.end_lineno - 1] + value.end_col_offset
+    return [(first, first, f"{probe}(("), (last, last, "))")]
+
+
+def line_starts(text: bytes) -> list[int]:
+    """Return the offset at which each line of a source starts."""
+    return [start for start, _end in _line_spans(text)]
+
+
+class _Back:
+    """Maps (line, byte column) of the edited text to the original's."""
+
+    def __init__(self, source: bytes, edited: bytes, edits: Sequence[Edit]) -> None:
+        self._edited_lines = _line_spans(edited)
+        self._source_starts = line_starts(source)
+        self._marks: list[tuple[int, int, int]] = []  # (start in edited, length of text, last byte in source)
+        shift = 0
+        for first, last, text in sorted(edits):
+            length = len(text.encode())
+            self._marks.append((first + shift, length, last))
+            shift += length - (last - first)
+        self._starts = [mark[0] for mark in self._marks]
+
+    def position(self, line: int, column: int) -> tuple[int, int]:
+        start, end = self._edited_lines[line - 1]
+        inside = min(column, end - start)  # Python 3.11 places parts of some f-strings beyond the end of their line
+        offset = self._original(start + inside)
+        index = bisect.bisect_right(self._source_starts, offset) - 1
+        return index + 1, offset - self._source_starts[index] + column - inside
+
+    def _original(self, offset: int) -> int:
+        index = bisect.bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return offset
+        start, length, last = self._marks[index]
+        return last + max(offset - start - length, 0)
+
+
+def _line_spans(data: bytes) -> list[tuple[int, int]]:
+    """Return where each line starts, and where it ends without its line end."""
+    spans, start = [], 0
+    for line in data.splitlines(keepends=True):
+        spans.append((start, start + len(line.rstrip(b"\r\n"))))
+        start += len(line)
+    return spans or [(0, 0)]

@@ -1,0 +1,1 @@
+"""What detrain knows of Python itself: objects, names, streams, files. It knows no framework."""

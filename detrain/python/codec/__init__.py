@@ -1,0 +1,1 @@
+"""Python objects as data, and back, in place."""

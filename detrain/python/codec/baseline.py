@@ -1,0 +1,132 @@
+"""What the program held when it entered the loop: what only changes later counts as changed.
+
+Objects that are not data have an address, the path at which they were found first. A resumed process comes to the loop in the
+same way, so that the address leads to its own such object.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from detrain.python.inspect.names import names_of_function, static_name
+from detrain.python.inspect.object_graph import ABSENT
+
+
+@dataclass(slots=True)
+class Baseline:
+    """What was there when the loop was entered."""
+
+    arrays: dict[str, list[object]] = field(default_factory=dict)
+    """Large arrays and constant tensors by digest."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """Digest of each array by its path."""
+    data: dict[str, int] = field(default_factory=dict)
+    """Identity of what each name was bound to, but for what others may hold when the name is read no more."""
+    _bound: dict[str, Callable[[], object]] = field(default_factory=dict)
+    _known: dict[int, Callable[[], object]] = field(default_factory=dict)
+    _addresses: dict[int, str] = field(default_factory=dict)
+    _by_address: dict[str, Callable[[], object]] = field(default_factory=dict)
+    _sets: dict[int, frozenset[int]] = field(default_factory=dict)
+    _positions: dict[int, object] = field(default_factory=dict)
+    _names: dict[int, frozenset[str]] = field(default_factory=dict)
+    _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = field(default_factory=dict)
+    _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = field(default_factory=dict)
+
+    def add(self, value: object, path: str = "") -> None:
+        """Note an object, without keeping it alive if that can be had. Without a path it has no address."""
+        if self.has(value) and (not path or id(value) in self._addresses):
+            return
+        try:
+            reference: Callable[[], object] = weakref.ref(value)
+        except TypeError:
+            reference = lambda: value  # noqa: E731
+        self._known[id(value)] = reference
+        self._addresses.pop(id(value), None)
+        if path:
+            address = path if path not in self._by_address else f"{path} #{len(self._by_address)}"
+            self._addresses[id(value)] = address
+            self._by_address[address] = reference
+
+    def bind(self, name: str, value: object) -> None:
+        """Note to which object a name was bound."""
+        try:
+            self._bound[name] = weakref.ref(value)
+        except TypeError:
+            self._bound[name] = lambda: value
+
+    def is_bound(self, name: str, value: object) -> bool:
+        """Return whether a name was bound to this object, and `bind` was told so."""
+        return name in self._bound and self._bound[name]() is value
+
+    def bind_static(self, value: object) -> None:
+        """Note a module, or a function or class that a name in one leads to."""
+        self.bind(static_name(value), value)
+
+    def is_of_loop(self, value: Any) -> bool:
+        """Return whether the loop has defined a function or class, which its name leads to, in a module that was there."""
+        name = static_name(value)
+        module, _, qualified = name.partition(":")
+        return f"{module}:" in self._bound and qualified.isidentifier() and not self.is_bound(name, value)
+
+    def has(self, value: object) -> bool:
+        """Return whether an object was there."""
+        known = self._known.get(id(value))
+        return known is not None and known() is value
+
+    def address(self, value: object) -> str | None:
+        """Return the address of an object that was there."""
+        return self._addresses.get(id(value)) if self.has(value) else None
+
+    def at(self, address: str | None) -> object:
+        """Return the object at an address, or ABSENT."""
+        found = self._by_address[address]() if address in self._by_address else None
+        return ABSENT if found is None else found
+
+    def add_position(self, value: object, position: object) -> None:
+        """Note where an object is that hands out one thing after another."""
+        if position is not None:
+            self._positions[id(value)] = position
+
+    def is_at(self, value: object, position: object) -> bool:
+        """Return whether an object is where it was, or has no position."""
+        return self._positions.get(id(value)) == position
+
+    def add_names(self, value: object, names: Iterable[str]) -> None:
+        """Note under which names an object held what is state."""
+        self._names[id(value)] = frozenset(names)
+
+    def names(self, value: object) -> frozenset[str]:
+        """Return the names under which an object that was there held what is state."""
+        return self._names.get(id(value), frozenset()) if self.has(value) else frozenset()
+
+    def add_function(self, function: FunctionType) -> None:
+        """Note what a function does, and what it is called."""
+        self._functions[id(function)] = weakref.ref(function), function.__code__, names_of_function(function)
+
+    def is_other(self, function: FunctionType) -> bool:
+        """Return whether a function that was there does something else now, or is called otherwise."""
+        known, code, names = self._functions.get(id(function), (None, None, None))
+        is_known = known is not None and known() is function
+        return is_known and (code is not function.__code__ or names != names_of_function(function))
+
+    def add_methods(self, cls: type, methods: dict[str, object]) -> None:
+        """Note the methods of a class."""
+        self._methods[id(cls)] = weakref.ref(cls), methods
+
+    def methods(self, cls: type) -> dict[str, object] | None:
+        """Return the methods that a class had, or None if it was not there."""
+        known, methods = self._methods.get(id(cls), (None, None))
+        return methods if known is not None and known() is cls else None
+
+    def add_set(self, value: object, elements: list[object]) -> None:
+        """Note the elements of a set."""
+        self.add(value)
+        self._sets[id(value)] = frozenset(map(id, elements))
+
+    def has_set(self, value: object, elements: list[object]) -> bool:
+        """Return whether a set was there with just these elements."""
+        return self.has(value) and self._sets.get(id(value)) == frozenset(map(id, elements))

@@ -1,0 +1,344 @@
+"""Python state -> graph, the leaves: arrays, random generators, numbers, dates and the like, and what their encoding shares."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import fractions
+import io
+import random
+import weakref
+import zoneinfo
+from collections.abc import Iterable, Iterator, Mapping
+from types import CellType, MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.base.array_memory import address_of, axes_of, memory_of, owner_of
+from detrain.base.digest import Array, digest_array
+from detrain.base.dtypes import dtype_name
+from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.state_rules import TEXTS, Kinds, member_attributes
+from detrain.python.inspect.fingerprint import Unreadable
+from detrain.python.inspect.library_reads import is_consulted, is_read
+from detrain.python.inspect.names import (
+    class_name,
+    is_findable,
+    is_own_class,
+    module_of,
+    type_name,
+)
+from detrain.python.inspect.object_graph import (
+    ABSENT,
+    AND_READ,
+    BIT_GENERATORS,
+    LARGE_BYTES,
+    NANS,
+    STREAMS,
+    WITH_VARIABLES,
+    Hooks,
+    Item,
+    is_plain,
+    shown,
+)
+from detrain.python.inspect.progress import is_open_for_writing, place_of, position, stands_still, takes_in
+from detrain.python.inspect.stored_attributes import is_of_framework
+
+_BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
+"""Modules of Python's whose objects stand for what threads, tasks and processes do."""
+_UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
+
+
+class Leaves:
+    """State of an encoder, and the encoding of what holds no other objects."""
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        baseline: Baseline,
+        *,
+        is_baseline: bool = False,
+        are_loads_replayed: bool = False,
+        cells: Mapping[str, CellType] | None = MappingProxyType({}),
+    ) -> None:
+        self._hooks = hooks
+        self._baseline = baseline
+        self._collects = is_baseline
+        self._kinds = Kinds(hooks, baseline, collects=is_baseline)
+        self._are_loads_replayed = are_loads_replayed
+        """What loads move on is where it was when a resumed process has loaded as often."""
+        self._cells = cells
+        """The variables of the calls that go on which functions share, by where they are; None if they cannot be read."""
+        self._moved: list[str] = []
+        self._unknown: list[str] = []
+        self._is_loader = False
+        """Inside of what a batch loop goes over."""
+        self._nodes: list[list[Item] | None] = []
+        self._numbers: dict[int, int] = {}
+        self._alive: list[object] = []
+        self._arrays: dict[str, Array] = {}
+        self._lost: list[str] = []
+        self._lost_numbers: dict[int, str] = {}
+        self._classes: dict[str, Item] = {}
+        """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any more."""
+        self._noted: set[type] = set()
+        self._addresses: list[tuple[int, str, set[Any], str]] = []
+        self._far_views: list[tuple[int, Array, str]] = []
+        self._is_unordered = False
+        """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
+        self._depth = 0
+
+    def encode(self, value: object, path: str) -> Item:
+        """Return the item for a value. `path` is how the program would write it, for messages."""
+        raise NotImplementedError
+
+    def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:
+        """Encode attributes; names are items too, since a name need not be valid UTF-8."""
+        raise NotImplementedError
+
+    def _lose(self, number: int, path: str, why: str) -> list[Item]:
+        """Name what is not captured, at each place that holds it."""
+        if not self._collects:
+            self._lost.append(f"{shown(path)} ({why})")
+            self._lost_numbers[number] = why
+        is_fatal = why.endswith(WITH_VARIABLES)  # not even an object of its class will do in its place
+        return ["opaque", why if is_fatal else why.partition(":")[0], None]
+
+    def _node(self, value: object, node: list[Item]) -> Item:
+        self._nodes.append(node)
+        self._alive.append(value)
+        return [len(self._nodes) - 1]
+
+    def _encode_all(self, values: Iterable[object], path: str) -> list[Item]:
+        items = list(values)
+        return items if is_plain(items) else [self.encode(item, f"{path}[{index}]") for index, item in enumerate(items)]
+
+    def _encode_scalar(self, value: Any, path: str) -> list[Item] | None:
+        """Encode what has no parts that others could hold."""
+        cls = type(value)
+        if value is ABSENT:
+            return ["absent"]
+        if cls is float:  # not a number: as a key it is found by its identity alone
+            return ["nan", value, next((name for name, known in NANS.items() if known is value), None)]
+        if cls is complex:
+            return ["complex", value.real, value.imag]
+        if cls is bytearray:
+            return ["bytearray", bytes(value)]
+        if cls in (range, slice):
+            return [cls.__name__, *[self.encode(part, path) for part in (value.start, value.stop, value.step)]]
+        if cls in TEXTS:
+            return ["text", cls.__name__, self.encode(TEXTS[cls](value), path)]
+        if cls is fractions.Fraction:
+            return ["fraction", self.encode(value.numerator, path), self.encode(value.denominator, path)]
+        if cls in (datetime.datetime, datetime.time):
+            naive = value.replace(tzinfo=None).isoformat()
+            return [cls.__name__, naive, value.fold, self.encode(value.tzinfo, f"{path}.tzinfo")]
+        if cls is datetime.timedelta:
+            return ["timedelta", value.days, value.seconds, value.microseconds]
+        if cls is datetime.timezone:
+            offset, *name = value.__getinitargs__()
+            return ["timezone", self.encode(offset, path), *name]
+        if cls is zoneinfo.ZoneInfo and value.key is not None:
+            return ["zoneinfo", value.key]
+        if issubclass(cls, enum.Enum):
+            bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
+            own = member_attributes(value) if is_own_class(cls) else {}
+            return ["enum", self._name_of(cls, path), value.name, bits, self._encode_pairs(own, path)]
+        return None
+
+    def _name_of(self, cls: type, path: str) -> str:
+        """Return the name of an object's class; behind it, where no name leads to a class made in a function, its address."""
+        if is_findable(cls) or not is_own_class(cls):
+            return class_name(cls)
+        if self._collects:
+            self._baseline.add(cls, "" if self._is_unordered else f"{path}.__class__")
+        address = self._baseline.address(cls)
+        return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
+
+    def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
+        """Encode NumPy's scalars, dtypes and generators, and Python's generator."""
+        cls = type(value)
+        if cls in (np.str_, np.bytes_):  # as an array it would lose its trailing zeros
+            return ["npstr" if cls is np.str_ else "npbytes", self.encode(str(value) if cls is np.str_ else bytes(value), path)]
+        if issubclass(cls, np.generic):
+            array = np.asarray(value)
+            return ["npscalar", self._store(array)] if dtype_name(array.dtype) is not None and array.itemsize else None
+        if issubclass(cls, np.dtype):
+            name = dtype_name(value)
+            return None if name is None else ["dtype", name]
+        if cls in STREAMS:
+            return self._encode_stream(cls, value, path)
+        if cls is np.random.SeedSequence:
+            parts = (value.entropy, value.spawn_key, value.pool_size, value.n_children_spawned)
+            return ["seeds", *[self.encode(part, path) for part in parts]]
+        if cls.__name__ in BIT_GENERATORS and cls is getattr(np.random, cls.__name__):
+            return self._describe_bits(value, path, has_seeds=True)
+        return None
+
+    def _encode_stream(self, base: Any, value: Any, path: str) -> list[Item]:
+        """Encode the place of a generator; read past the methods of a class that derives from `base`."""
+        if base is random.Random:
+            _version, words, gauss = base.getstate(value)
+            return ["random", self._store(np.array(words, np.uint32)), gauss]
+        if base is np.random.RandomState:
+            state = base.get_state(value, legacy=False)
+            bits = self._encode_bits(value._bit_generator, path, has_seeds=state["bit_generator"] != "MT19937")
+            return ["RandomState", bits, [state["has_gauss"], state["gauss"]]]
+        return ["Generator", self.encode(value.bit_generator, f"{path}.bit_generator"), None]
+
+    def _encode_bits(self, bits: Any, path: str, *, has_seeds: bool) -> Item:
+        known = self._numbers.get(id(bits))
+        if known is not None:
+            return [known]
+        item = self._node(bits, [])
+        self._numbers[id(bits)] = item[0]
+        self._nodes[item[0]] = self._describe_bits(bits, path, has_seeds=has_seeds)
+        return item
+
+    def _describe_bits(self, bits: Any, path: str, *, has_seeds: bool) -> list[Item]:
+        """Describe a bit generator. The seeds of a legacy one are from the system, and nothing can be spawned from it."""
+        seeds = getattr(bits, "seed_seq", None) if has_seeds else None
+        return ["bits", type(bits).__name__, self.encode(bits.state, path), self.encode(seeds, f"{path}.seed_seq")]
+
+    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
+        """What is not data stays as it is, under the address that it had when the loop was entered.
+
+        What has moved on is named, unless all that it holds is captured beside.
+        """
+        if self._collects:
+            self._baseline.add(value, "" if self._is_unordered else path)
+            self._baseline.add_position(value, position(value))
+            if not self._is_loader:
+                self._hooks.follow(value)
+        elif (pulled := self._hooks.pulled(value)) is not None and self._baseline.address(value):
+            self._moved.append(f"{shown(path)} (generator)")
+            return ["generator", type_name(value), self._baseline.address(value), pulled]
+        elif not self._baseline.has(value):
+            made = self._encode_new(value, path)
+            if made is not None:
+                return made
+            why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
+            if module_of(type(value)).partition(".")[0] in _BESIDE and is_read(path, self._hooks.files()):
+                why = f": what goes on beside the loop has made it{AND_READ}"
+            return self._lose(number, path, f"{type_name(value)}{why}")
+        elif (loader := self._encode_offered(value, path)) is not None:
+            return loader
+        elif is_open_for_writing(value):
+            if not self._hooks.is_known_file(value):
+                self._lose(number, path, f"{type_name(value)}: open for writing")
+        elif not is_captured and (place := self._note_moved(number, value, path)) is not None:
+            return ["opaque", type_name(value), self._baseline.address(value), place]
+        return ["opaque", type_name(value), self._baseline.address(value)]
+
+    def _encode_new(self, value: object, path: str) -> list[Item] | None:
+        """Encode what the loop has made and a framework can make again, if all that it is made of is there."""
+        described = self._hooks.parts_of_new(value)
+        if described is None:
+            return None
+        lost = len(self._lost)
+        items = [self.encode(part, f"{path}[{index}]") for index, part in enumerate(described[1])]
+        if len(self._lost) > lost:
+            del self._lost[lost:]
+            return None
+        return ["made", described[0], items]
+
+    def _encode_offered(self, value: object, path: str) -> list[Item] | None:
+        """Encode the position that an object of a library offers, if that is data."""
+        offered = self._hooks.loader_state(value) if self._baseline.address(value) else None
+        if offered is None:
+            return None
+        lost = len(self._lost)
+        item = self.encode(offered[1], f"{path}.state")
+        if len(self._lost) > lost:
+            del self._lost[lost:]
+            return None
+        return ["loader", type_name(value), self._baseline.address(value), offered[0], item]
+
+    def _note_moved(self, number: int, value: object, path: str) -> str | None:
+        """Name what has moved on: as lost, or as what loading the same batches again brings back; return where that is."""
+        if self._hooks.is_loader(value):
+            return None
+        now = position(value)
+        if now is None and self._is_loader:
+            self._moved.append(f"{shown(path)} ({type_name(value)})")
+        elif now is None and self._are_loads_replayed and _is_iterator_of_library(value):
+            self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
+        elif now is None and not stands_still(value):
+            self._unknown.append(f"{shown(path)} ({type_name(value)})")
+        elif isinstance(now, Unreadable) and not self._is_loader:
+            self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
+        elif not self._baseline.is_at(value, now):
+            if self._are_loads_replayed and not takes_in(value):
+                self._moved.append(f"{shown(path)} ({type_name(value)})")
+                place = place_of(value)
+                if place is None:  # no resumed run can see whether loading has brought it there
+                    self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
+                return place
+            read = AND_READ if is_consulted(value, path, self._hooks.files()) else ""
+            self._lose(number, path, f"{type_name(value)}: it has moved on{read}")
+        return None
+
+    def _note_weak(self, value: object, path: str) -> None:
+        """Name a dictionary that holds weakly and has changed: what a baseline holds lives longer than without detrain."""
+        if not isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
+            return
+        if self._collects:
+            self._baseline.add_position(value, position(value))
+        elif not self._baseline.is_at(value, position(value)):
+            self._lost.append(f"{shown(path)} ({type_name(value)}: when what it holds is let go of is not as without detrain)")
+
+    def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
+        owner = owner_of(value)
+        is_view = owner is not value and value.nbytes > 0 and memory_of(owner) is not None
+        if value.dtype == object and owner.dtype == object and owner.ndim:
+            if is_view:
+                return self._encode_view(value, path)
+            return ["objects", list(value.shape), self._encode_all(value.reshape(-1).tolist(), path)]
+        if dtype_name(value.dtype) is None:
+            return self._encode_opaque(number, value, path)
+        if not is_view or dtype_name(owner.dtype) is None:
+            return self._encode_array("ndarray", value, value, path)
+        if id(owner) in self._numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES):
+            return self._encode_view(value, path)
+        if self._collects:
+            return self._encode_array("ndarray", value, value, path)
+        self._far_views.append((number, value, path))  # a large owner is captured only if the program holds it elsewhere
+        return []
+
+    def _encode_view(self, value: Array, path: str) -> list[Item]:
+        owner = owner_of(value)
+        offset = address_of(value) - address_of(owner)
+        form = [offset, list(value.shape), list(value.strides), dtype_name(value.dtype)]
+        return ["view", self.encode(owner, f"{path}.base"), *form, value.flags.writeable]
+
+    def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
+        """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data differ."""
+        before, is_large = self._baseline.paths.get(path), array.nbytes > LARGE_BYTES
+        digest = digest_array(array) if self._collects or before is not None or is_large else ""
+        if self._collects:
+            self._baseline.arrays.setdefault(digest, []).append(value)
+            if not self._is_unordered:
+                self._baseline.paths[path] = digest
+            return []
+        there = self._baseline.arrays.get(digest, ()) if is_large else ()
+        if any(known is value for known in there) or (there and kind == "tensor"):
+            return ["same", digest, kind]
+        if array.dtype == object:
+            return ["texts", list(array.shape), array.reshape(-1).tolist()]
+        axes = axes_of(array)
+        stored = array if axes is None else array.transpose(axes)
+        return [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
+
+    def _store(self, array: Array) -> str:
+        if self._collects:
+            return ""
+        name = f"{len(self._arrays):05d}"
+        self._arrays[name] = np.array(array, copy=True, order="C")
+        return name
+
+
+def _is_iterator_of_library(value: object) -> bool:
+    """Return whether an object that shows no position hands out one thing after another, is no file, and no framework's."""
+    is_other = isinstance(value, io.IOBase) or is_of_framework(type(value))  # Python calls a file an iterator, too: of its lines
+    return isinstance(value, Iterator) and not is_other and not stands_still(value)

@@ -1,0 +1,441 @@
+"""Python state -> graph: walks live objects, and describes each by data alone. What does not fit is named, never guessed."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import random
+import types
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from detrain.base.array_memory import owner_of
+from detrain.base.digest import Array
+from detrain.python.codec.encode_leaves import Leaves
+from detrain.python.codec.set_order import frozen_recipe, set_recipe
+from detrain.python.codec.state_rules import (
+    class_attributes,
+    class_methods,
+    functions_in,
+    has_contents,
+    has_value_hash,
+    is_plain_state,
+    is_wrapper,
+    may_hold_state,
+    plain,
+    read_slot,
+)
+from detrain.python.codec.stdlib_objects import parts
+from detrain.python.inspect import function_source
+from detrain.python.inspect.frames import has_user_code
+from detrain.python.inspect.names import (
+    STATIC,
+    class_name,
+    computes,
+    container_base,
+    find_method,
+    find_static,
+    find_type,
+    is_bound,
+    is_findable,
+    is_own_class,
+    is_user_class,
+    names_of_function,
+    own_attributes,
+    slots_of,
+    static_name,
+    stream_base,
+    type_name,
+)
+from detrain.python.inspect.object_graph import (
+    ABSENT,
+    CONTAINERS,
+    MAX_DEPTH,
+    Encoded,
+    Item,
+    deep_calls,
+    key_path,
+    shown,
+)
+from detrain.python.inspect.ownership import is_data_object
+from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
+from detrain.python.inspect.progress import place_of, position
+from detrain.python.inspect.stored_attributes import program_names
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+_ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
+"""Where a process of 64 bits may have its objects."""
+
+
+class Encoder(Leaves):
+    """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
+
+    def finish(self, roots: Mapping[str, Item]) -> Encoded:
+        """Return the graph with its named roots."""
+        for number, view, path in self._far_views:
+            is_near = id(owner_of(view)) in self._numbers
+            self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
+        for number, holder, keys, path in self._addresses:
+            if not self._numbers.keys().isdisjoint(keys):
+                self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
+        cells = {
+            f"cells|{place}": [self._numbers[id(cell)]] for place, cell in (self._cells or {}).items() if id(cell) in self._numbers
+        }
+        roots = {**roots, **self._classes, **cells}
+        graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
+        return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
+
+    def encode_loader(self, value: object, path: str) -> Item:
+        """Return the item for what a batch loop goes over, after all else: what is lost of it is loaded again, and so no loss."""
+        lost, self._lost = self._lost, []
+        self._is_loader = True
+        item = self.encode(value, path)
+        self._is_loader = False
+        self._moved += self._lost
+        self._lost = lost
+        return item
+
+    def encode(self, value: object, path: str) -> Item:
+        """Return the item for a value. `path` is how the program would write it, for messages."""
+        kind = type(value)
+        if value is None or kind in (bool, bytes) or (kind is float and value == value):  # noqa: PLR0124 - not a NaN
+            return value
+        if kind is int:
+            assert isinstance(value, int)
+            return value if value in _INT64 else self._node(value, ["int", hex(value)])
+        if kind is str:
+            assert isinstance(value, str)
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return self._node(value, ["str", value.encode("utf-8", "surrogatepass")])
+            return value
+        number = self._numbers.get(id(value))
+        if number is not None:
+            if number in self._lost_numbers:
+                self._lose(number, path, self._lost_numbers[number])
+            return [number]
+        number = len(self._nodes)
+        self._numbers[id(value)] = number
+        self._nodes.append(None)
+        self._alive.append(value)
+        if self._depth:
+            self._nodes[number] = self._encode_below(number, value, path)
+        else:
+            with deep_calls():
+                self._nodes[number] = self._encode_below(number, value, path)
+        return [number]
+
+    def _encode_below(self, number: int, value: object, path: str) -> list[Item]:
+        if self._depth >= MAX_DEPTH:
+            return self._lose(number, path, f"{type_name(value)}: nested too deeply")
+        self._depth += 1
+        try:
+            return self._encode_object(number, value, path)
+        finally:
+            self._depth -= 1
+
+    def _encode_object(self, number: int, value: Any, path: str) -> list[Item]:
+        cls = type(value)
+        if cls in (set, frozenset):
+            return self._encode_set(number, value, path)
+        if cls.__name__ in CONTAINERS and CONTAINERS[cls.__name__] is cls:
+            return self._encode_container(number, cls, value, path)
+        if cls is np.ndarray:
+            return self._encode_ndarray(number, value, path)
+        kinds = np.generic | np.dtype | np.random.SeedSequence | np.random.BitGenerator | random.Random
+        if stream_base(cls) is not None:
+            return self._encode_derived(number, value, path)
+        if issubclass(cls, kinds) or cls in (np.random.RandomState, np.random.Generator):
+            return self._encode_numpy(value, path) or self._encode_opaque(number, value, path)
+        return self._encode_scalar(value, path) or self._encode_special(number, value, path)
+
+    def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:
+        """Encode attributes; names are items too, since a name need not be valid UTF-8."""
+        return [[self.encode(name, path), self.encode(item, f"{path}.{name}")] for name, item in list(values.items())]
+
+    def _encode_container(self, number: int, cls: Any, value: Any, path: str) -> list[Item]:
+        """Encode what a container holds; read past the methods of a class that derives from it."""
+        if issubclass(cls, dict):
+            entries = list((cls if cls is collections.OrderedDict else dict).items(value))
+            self._note_addresses(number, cls, [key for key, _ in entries], path)
+            pairs = [[self.encode(k, f"{path} key"), self.encode(v, key_path(path, k))] for k, v in entries]
+            factory = self.encode(value.default_factory, f"{path}.default_factory") if cls is collections.defaultdict else None
+            return [cls.__name__, pairs, factory]
+        items = self._encode_all(list(cls.__iter__(value)), path)
+        return [cls.__name__, items, value.maxlen] if cls is collections.deque else [cls.__name__, items]
+
+    def _note_addresses(self, number: int, cls: type, keys: list[object], path: str) -> None:
+        """Note keys that may be addresses of objects: whether one is, shows when all objects are known."""
+        found = set() if self._collects else {key for key in keys if type(key) is int and key in _ADDRESSES}
+        if found:
+            self._addresses.append((number, cls.__name__, found, path))
+
+    def _encode_set(self, number: int, value: Any, path: str) -> list[Item]:
+        """Encode a set with what its order takes; one that no process can order alike is named, unless it is as it was."""
+        base = set if isinstance(value, set) else frozenset
+        name, content = base.__name__, list(base.__iter__(value))
+        self._note_addresses(number, base, content, path)
+        has_order = len(content) < 2 or all(map(has_value_hash, content))
+        before, self._is_unordered = self._is_unordered, self._is_unordered or not has_order
+        items = self._encode_all(content, path)
+        self._is_unordered = before
+        if self._collects:
+            self._baseline.add_set(value, content)
+            return [name, items, None]
+        how: Item = None if name == "set" else "list"
+        is_exact = False
+        if has_order:
+            how, is_exact = set_recipe(value) if name == "set" else frozen_recipe(value)
+        if is_exact or not self._baseline.has_set(value, content):
+            if not is_exact:
+                why = "its order cannot be made again" if has_order else "its order is that of addresses"
+                self._lose(number, path, f"{name}: {why}")
+            return [name, items, how]
+        return [name, items, "kept"]
+
+    def _encode_special(self, number: int, value: Any, path: str) -> list[Item]:
+        cls = type(value)
+        if cls is types.CellType:
+            return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
+        if computes(value):
+            return ["static", static_name(value), None]
+        if cls is types.FunctionType and (has_user_code(value) or self._baseline.is_other(value)):
+            return self._encode_function(number, value, path)
+        if issubclass(cls, type) and is_own_class(value):
+            return self._encode_class(number, value, path)
+        if is_wrapper(value):
+            return ["wrapped", cls.__name__, self._encode_all(functions_in(value), path)]
+        if is_bound(value):
+            owner = self.encode(value.__self__, f"{path}.__self__")
+            is_named = cls is not types.MethodType or find_method(value.__self__, value.__name__) == value
+            return ["method", value.__name__, owner, None if is_named else self.encode(value.__func__, f"{path}.__func__")]
+        if issubclass(cls, STATIC):
+            return self._encode_static(number, value, path)
+        if cls is functools.partial and not vars(value):
+            names = ("func", "args", "keywords")
+            return ["partial", *[self.encode(getattr(value, name), f"{path}.{name}") for name in names]]
+        if is_table(value):
+            return self._encode_table(number, value, path)
+        described = parts(value) or moment_parts(value)
+        if described is not None:
+            self._note_weak(value, path)
+            return ["made", described[0], self._encode_all(described[1], path)]
+        variable = self._hooks.variable(value)
+        if variable is not None:
+            if self._collects:
+                self._baseline.add(value)
+            return ["variable", variable, self._hooks.is_of_loop(value)]
+        tensor = self._hooks.tensor(value)
+        if tensor is not None:
+            return self._encode_tensor(value, tensor, path)
+        if is_user_class(cls):
+            return self._encode_user_object(number, value, path)
+        is_marked = self._hooks.holds_variables(value) and self._kinds.is_marked(value)
+        described = None if is_marked else self._hooks.parts(value)
+        if described is not None:
+            return ["made", described[0], self._encode_all(described[1], path)]
+        is_kept = self._kinds.is_of_library(value) and not self._kinds.is_choice(value)
+        if self._hooks.is_container(value) and not is_kept and self._kinds.is_walkable(value):
+            return ["held", type_name(value), self._encode_held(number, value, path)]
+        if isinstance(value, logging.Filterer):
+            self._note_handlers(value, path)
+        if is_own_class(cls) or self._kinds.is_holder(value) or self._kinds.is_marked(value):
+            return self._encode_derived(number, value, path)
+        return self._encode_opaque(number, value, path)
+
+    def _encode_tensor(self, value: Any, array: Array, path: str) -> list[Item]:
+        """Encode a tensor, with the attributes that someone has set on it."""
+        node = self._encode_array("tensor", value, array, path)
+        attributes = getattr(value, "__dict__", None)
+        return ["annotated", node, self._encode_pairs(attributes, path)] if attributes else node
+
+    def _encode_held(self, number: int, value: Any, path: str) -> Item:
+        """Encode what a framework's list, dict, set or tuple holds; the order of a set is its own, not that of a copy."""
+        if isinstance(value, set):
+            return self._node(plain(value), self._encode_set(number, value, path))
+        return self.encode(plain(value), path)
+
+    def _encode_table(self, number: int, value: Any, path: str) -> list[Item]:
+        """A table is described by what it holds; a large one that is as it was stays as it is."""
+        is_kept = self._collects or (is_large(value) and self._baseline.is_at(value, position(value)))
+        described = None if is_kept else table_parts(value)
+        if described is not None:
+            return ["made", described[0], self._encode_all(described[1], path)]
+        node = self._encode_opaque(number, value, path)
+        place = None if self._collects or self._lost_numbers.get(number) else place_of(value)
+        return [*node, place] if place is not None and len(node) == 3 else node
+
+    def _note_classes(self, cls: type) -> None:
+        """Encode what the classes of an object hold besides methods."""
+        for base in cls.__mro__:
+            if base not in self._noted and is_own_class(base):
+                self._noted.add(base)
+                if self._baseline.methods(base) or class_attributes(base) or class_methods(base):
+                    turn = "" if is_findable(base) else f" #{len(self._noted)}"  # made in a function, perhaps more than once
+                    self._classes[f"class|{class_name(base)}{turn}"] = self.encode(base, base.__qualname__)
+
+    def _note_handlers(self, value: Any, path: str) -> None:
+        """Encode what a logger or a handler, which stays as it is, leads to: its handlers and filters may be of the program."""
+        for kind in ("handlers", "filters"):
+            for index, held in enumerate(getattr(value, kind, ())):
+                place = f"{path}.{kind}[{index}]"
+                if isinstance(held, logging.Filterer | logging.Filter):
+                    self._classes[f"class|{place}"] = self.encode(held, place)
+
+    def _encode_user_object(self, number: int, value: Any, path: str) -> list[Item]:
+        cls = type(value)
+        self._note_classes(cls)
+        if hasattr(cls, "_fields") and issubclass(cls, tuple):
+            return ["namedtuple", self._name_of(cls, path), self._encode_all(tuple.__iter__(value), path)]
+        own = own_attributes(value)
+        attributes = None if own is value else self._encode_pairs(own or {}, path)
+        slots = {name: item for name, slot in slots_of(cls).items() if (item := read_slot(slot, value)) is not None}
+        base = container_base(cls)
+        if base is set:
+            content: list[Item] | None = self._encode_set(number, value, path)
+        else:
+            content = None if base is None else self._encode_container(number, base, value, path)
+        named = self._encode_pairs({n: i[0] for n, i in slots.items()}, path)
+        return ["object", self._name_of(cls, path), attributes, named, content]
+
+    def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
+        """An object of a class that derives from a library's stays as it is; what the program's methods store there is state."""
+        stream = stream_base(type(value))
+        is_captured = stream is not None or is_data_object(value, is_plain_state)
+        node = self._encode_opaque(number, value, path, is_captured=is_captured)
+        self._note_classes(type(value))
+        if not self._collects and not self._baseline.has(value):
+            return node
+        stored = self._kinds.attributes(value)
+        if self._collects:
+            self._baseline.add_names(value, stored)
+        gone = dict.fromkeys(sorted(self._baseline.names(value) - (own_attributes(value) or {}).keys()), ABSENT)
+        pairs = self._encode_pairs(self._state(value, stored, path, is_own=is_own_class(type(value))) | gone, path)
+        place = None if stream is None else self._encode_stream(stream, value, path)
+        return ["derived", *node[1:3], pairs, place, *node[3:]]
+
+    def _state(self, owner: object, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
+        """Return those of such attributes that can be described, or that no run goes on without. Others are named if `is_own`."""
+        state = {}
+        for name, item in stored.items():
+            is_new = self._hooks.holds_variables(item) and self._hooks.is_of_loop(item)
+            # What a model of the program's makes and keeps, its method may make anew in each epoch.
+            is_needed = is_new and not self._hooks.holds_variables(owner)
+            if is_needed or self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
+                state[name] = item
+            elif not self._collects and is_own:
+                self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
+        return state
+
+    def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
+        return ["static", static_name(value), self._address(number, value, path)]
+
+    def _address(self, number: int, value: object, path: str) -> str | None:
+        """Return the address of a function or class whose name does not lead to it; name it if it has none."""
+        if self._is_of_loop(value):
+            self._lose(number, path, type_name(value))
+        if is_findable(value):
+            return None
+        if self._collects:
+            self._baseline.add(value, "" if self._is_unordered else path)
+        return self._baseline.address(value)
+
+    def _is_of_loop(self, value: object) -> bool:
+        """Return whether the loop has made a function or class."""
+        if self._collects:
+            return False
+        if not is_findable(value):
+            return not self._baseline.has(value)
+        return self._baseline.is_of_loop(value) or self._is_put_into_class(value)
+
+    def _is_put_into_class(self, value: Any) -> bool:
+        """Return whether the loop has put a function or class into a class, under a name that says it is from there."""
+        owner_name, _, name = static_name(value).rpartition(".")
+        owner = find_static(owner_name)
+        methods = self._baseline.methods(owner) if isinstance(owner, type) else None
+        held = None if methods is None else methods.get(name)
+        return methods is not None and held is not value and value not in functions_in(held)
+
+    def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:
+        """A function stays as it is, and one that the loop has made is made again from the program's source; what its closure, its
+        defaults and its attributes hold is state."""
+        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        is_new, is_other = self._is_of_loop(value), self._baseline.is_other(value)
+        if self._collects:
+            self._baseline.add_function(value)
+        source = function_source.source(value) if is_new or is_other else None
+        names = [self.encode(name, path) for name in names_of_function(value)] if is_new or is_other else []
+        state = [
+            [self.encode(cell, f"{path}.<{name}>") for name, cell in cells.items()],
+            self.encode(value.__defaults__, f"{path}.__defaults__"),
+            self.encode(value.__kwdefaults__, f"{path}.__kwdefaults__"),
+            self._encode_pairs({name: item for name, item in vars(value).items() if name not in self._hooks.on_functions}, path),
+        ]
+        if is_new and source is not None and self._are_known(cells, source):
+            return ["defined", *source.key, names, self._encode_annotations(value, path), *state]
+        node = ["function", static_name(value), self._address(number, value, path), *state]
+        if is_other and source is None:
+            return self._lose(number, path, "function: its code is not in the source")
+        return [*node, [*source.key, names]] if is_other and source is not None else node
+
+    def _are_known(self, cells: Mapping[str, types.CellType], source: function_source.Source) -> bool:
+        """Return whether all who share the variables of a function that the loop has made are captured with it."""
+        if self._cells is None:
+            return not cells
+        of_frames = {id(cell) for cell in self._cells.values()}
+        return not any(function_source.may_go_on(source, name) for name, cell in cells.items() if id(cell) not in of_frames)
+
+    def _encode_annotations(self, value: types.FunctionType, path: str) -> list[Item]:
+        """Encode what the arguments of a function are said to be: texts, and classes by name. Other such things are named."""
+        pairs: list[Item] = []
+        for name, item in list(value.__annotations__.items()):
+            if item is None or type(item) is str:
+                pairs.append([name, self.encode(item, path)])
+            elif isinstance(item, type) and find_type(class_name(item)) is item:
+                pairs.append([name, self._node(item, ["type", class_name(item)])])
+            else:
+                self._lost.append(f"{shown(f'{path}.__annotations__[{name!r}]')} ({type_name(item)})")
+        return pairs
+
+    def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
+        """A class stays as it is; its attributes that are not methods are state, and so is what methods hold.
+
+        Methods that hold nothing are written only where they are not those that were there when the loop was entered.
+        """
+        if self._collects:
+            for name, item in list(vars(value).items()):
+                if isinstance(item, type) and is_own_class(item) and not is_findable(item):  # a namedtuple, named without its class
+                    self._baseline.add(item, f"{path}.{name}")
+        known = self._baseline.methods(value)
+        attributes = class_attributes(value, known or {})
+        if not is_user_class(value):  # it derives from a library's
+            names = program_names(value, self._hooks.stored_outside, attributes)
+            stored = {name: item for name, item in attributes.items() if name in names or not self._kinds.is_of_library(item)}
+            attributes = self._state(value, stored, path, is_own=True)
+        address = self._address(number, value, path)
+        methods = class_methods(value, known or {})
+        if self._collects:
+            self._baseline.add_methods(value, methods)
+        before = known or methods
+        changed = {
+            name: item
+            for name, item in methods.items()
+            if self._collects
+            or before.get(name) is not item
+            or may_hold_state(item)
+            or any(map(self._baseline.is_other, functions_in(item)))
+        }
+        gone = [name for name in before if name not in methods]
+        return [
+            "class",
+            class_name(value),
+            address,
+            self._encode_pairs(attributes, path),
+            self._encode_pairs(changed, path),
+            [self.encode(name, path) for name in gone],
+        ]

@@ -1,0 +1,278 @@
+"""Which objects are data: what has the hash of its value, and which attributes of a library's object are state."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import pathlib
+import random
+import types
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.base.dtypes import dtype_name
+from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.stdlib_objects import parts
+from detrain.python.inspect.frames import has_user_code, is_user_file
+from detrain.python.inspect.names import STATIC, computes, is_own_class, is_user_class, own_attributes
+from detrain.python.inspect.object_graph import CONTAINERS, Hooks
+from detrain.python.inspect.ownership import is_data_object
+from detrain.python.inspect.pandas_tables import is_table
+from detrain.python.inspect.progress import is_open_for_writing
+from detrain.python.inspect.stored_attributes import is_of_framework, program_names
+
+TEXTS: Final[dict[type, Callable[[Any], str]]] = {
+    datetime.date: datetime.date.isoformat,
+    decimal.Decimal: str,
+    uuid.UUID: str,
+    pathlib.PosixPath: str,
+    pathlib.PurePosixPath: str,
+    pathlib.PureWindowsPath: str,
+}
+_VALUE_TYPES: Final = (int, float, complex, str, bytes, bool, range, fractions.Fraction, np.generic, *TEXTS)
+"""Kinds whose hash is that of their value, in every process of the same hash seed."""
+_STATE_TYPES: Final = (
+    *(bool, int, float, complex, str, bytes, bytearray, range, slice, enum.Enum, fractions.Fraction),
+    *(np.ndarray, np.generic),
+    *(datetime.date, datetime.time, datetime.timedelta, random.Random, np.random.RandomState, np.random.Generator, *TEXTS),
+)
+_DEEP_STATE: Final = 8
+"""Containers of data are not nested deeper than this in an object of a library."""
+
+
+class Kinds:
+    """Tells data from what stays as it is. `collects`: the baseline is being made, and everything counts."""
+
+    def __init__(self, hooks: Hooks, baseline: Baseline, *, collects: bool) -> None:
+        self._hooks, self._baseline, self._collects = hooks, baseline, collects
+
+    def is_walkable(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute can be described: data, and among it what stays as it is."""
+        if self.is_state(value) or self._collects or isinstance(value, (*STATIC, functools.partial)) or computes(value):
+            return True
+        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
+            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            return depth < _DEEP_STATE and all(self.is_walkable(item, depth + 1) for item in values)
+        return self._hooks.variable(value) is not None or self._baseline.has(value)
+
+    def is_of_library(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute is the library's through and through: layers, variables, losses, and containers of these."""
+        cls = type(value)
+        if cls in CONTAINERS.values() or self._hooks.is_container(value):
+            values = list(value.values() if isinstance(value, dict) else value)
+            return bool(values) and depth < _DEEP_STATE and all(self.is_of_library(item, depth + 1) for item in values)
+        if computes(value):
+            return False
+        if isinstance(value, types.FunctionType):
+            return not is_user_file(value.__code__.co_filename)
+        is_framework = is_of_framework(cls) and not self.is_holder(value) and not self.is_marked(value)
+        return self._hooks.variable(value) is not None or (is_framework and not self._is_tensor(value))
+
+    def attributes(self, value: object) -> dict[str, object]:
+        """Return the attributes of an object of a library's, or of a class that derives from one, that are the program's: data, and
+        what the program chooses among objects of libraries."""
+        own = own_attributes(value) or {}
+        of_program = program_names(type(value), self._hooks.stored_outside, own)
+        names = own.keys() if self.is_holder(value) else of_program
+        chosen = of_program if is_own_class(type(value)) else frozenset()
+        stored = {name: item for name, item in list(own.items()) if name in names}
+        return {
+            name: item
+            for name, item in stored.items()
+            if not self.is_of_library(item) or (name in chosen and (self.is_choice(item) or self.is_made(item)))
+        }
+
+    def is_made(self, value: Any, depth: int = 0) -> bool:
+        """Return whether the loop has made such a thing, and building ahead will not: a loss, a schedule, an optimizer."""
+        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
+            values = list(value.values() if isinstance(value, dict) else value)
+            return depth < _DEEP_STATE and any(self.is_made(item, depth + 1) for item in values)
+        if self._hooks.holds_variables(value):
+            is_new = self._hooks.is_of_loop(value)
+        else:
+            is_new = callable(value) and hasattr(type(value), "get_config")
+        return is_new and not self.is_choice(value)
+
+    def is_choice(self, value: Any, depth: int = 0) -> bool:
+        """Return whether the program may have put objects of a library's in the place of others: such as were there before the
+        loop, data sets, or what the loop has made and a resume makes again: a compiled function of its own, a variable."""
+        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
+            values = list(value.values() if isinstance(value, dict) else value)
+            return depth < _DEEP_STATE and all(self.is_choice(item, depth + 1) for item in values)
+        is_known = self._collects or self._baseline.has(value)
+        is_new_variable = self._hooks.variable(value) is not None and self._hooks.is_of_loop(value)
+        wrapped = getattr(value, "__wrapped__", None)
+        is_data_set = hasattr(type(value), "element_spec")  # of tf.data
+        return is_known or is_new_variable or is_data_set or has_user_code(getattr(wrapped, "__func__", wrapped))
+
+    def is_holder(self, value: object) -> bool:
+        """Return whether all attributes of a library's object that are data are state."""
+        return self._hooks.is_holder(value) or is_data_object(value, is_plain_state)
+
+    def is_marked(self, value: object) -> bool:
+        """Return whether the program has put attributes on an object of a framework: `model.counter = 0`."""
+        return is_of_framework(type(value)) and not self._hooks.stored_outside.isdisjoint(own_attributes(value) or ())
+
+    def is_state(self, value: Any, depth: int = 0) -> bool:
+        """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
+        cls = type(value)
+        if is_open_for_writing(value) or is_table(value) or parts(value) is not None:
+            return True
+        if value is None or issubclass(cls, _STATE_TYPES):
+            return cls is not np.ndarray or dtype_name(value.dtype) is not None
+        if cls in CONTAINERS.values() or self._hooks.is_container(value):
+            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            return depth < _DEEP_STATE and all(self.is_state(item, depth + 1) for item in values)
+        if is_user_class(cls):
+            return True
+        if is_own_class(cls) or self.is_holder(value):
+            return self._collects or self._baseline.has(value)
+        return self._hooks.variable(value) is None and self._is_tensor(value)
+
+    def _is_tensor(self, value: object) -> bool:
+        return self._hooks.tensor(value) is not None or self._hooks.parts(value) is not None
+
+
+def plain(value: Any) -> object:
+    """Return a plain list, dict or set of what a framework's one holds, or the tuple that is in its wrapper."""
+    if isinstance(value, tuple):
+        return value.__wrapped__  # type: ignore[attr-defined]
+    return next(base(value) for base in (collections.OrderedDict, dict, list, set) if isinstance(value, base))
+
+
+def is_plain_state(value: object) -> bool:
+    """Return whether a value is data of a kind that needs no framework."""
+    cls = type(value)
+    if issubclass(cls, np.ndarray):
+        return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
+    return issubclass(cls, _STATE_TYPES) or is_user_class(cls) or is_table(value) or parts(value) is not None
+
+
+def has_contents(cell: types.CellType) -> bool:
+    """Return whether a closure's variable is bound."""
+    try:
+        cell.cell_contents  # noqa: B018 - reading it is the test
+    except ValueError:
+        return False
+    return True
+
+
+_NOTHING: Final[Mapping[str, object]] = types.MappingProxyType({})
+
+
+def class_attributes(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
+    """Return the attributes of a class that are state: no methods (as are those `known`), descriptors or names of Python."""
+    if hasattr(cls, "_fields"):
+        return {}
+    static = (*STATIC, functools.cached_property, types.MemberDescriptorType, types.GetSetDescriptorType)
+    found = {
+        name: item
+        for name, item in list(vars(cls).items())
+        if known.get(name, _NOTHING) is not item
+        and not (name.startswith("__") and name.endswith("__"))
+        and name != "_abc_impl"
+        and not issubclass(type(item), static)
+    }
+    if not issubclass(cls, enum.Enum):
+        return found
+    members = dict(cls.__members__)
+    plain_found = {name: item for name, item in found.items() if name not in members and not _is_of_enum(name)}
+    return plain_found | {name: member for name, member in members.items() if member_attributes(member)}
+
+
+def member_attributes(member: enum.Enum) -> dict[str, object]:
+    """Return what the program has set on a member of an enumeration."""
+    return {name: item for name, item in vars(member).items() if not _is_of_enum(name)}
+
+
+def _is_of_enum(name: str) -> bool:
+    return name.startswith("_") and name.endswith("_")
+
+
+def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
+    """Return what a class holds that code is: its functions, what wraps such, and classes. The program may put others there.
+
+    Methods that Python calls by itself count if they are written in the program. What is `known` need not be looked at.
+    """
+    if hasattr(cls, "_fields"):
+        return {}
+    is_own = is_user_class(cls)
+    found = {}
+    for name, item in list(vars(cls).items()):
+        if known.get(name, _NOTHING) is item:
+            found[name] = item
+            continue
+        if not issubclass(type(item), (*STATIC, functools.cached_property)) or (
+            name.startswith("__") and name.endswith("__") and not any(map(has_user_code, functions_in(item)))
+        ):
+            continue
+        if is_own or any(map(has_user_code, functions_in(item))) or (isinstance(item, type) and is_own_class(item)):
+            found[name] = item
+    return found
+
+
+def functions_in(item: Any) -> tuple[Any, ...]:
+    """Return a function by itself, or what an attribute of a class that wraps functions holds: None where it has none."""
+    cls = type(item)
+    if cls is types.FunctionType:
+        return (item,)
+    return tuple(getattr(item, part) for part in WRAPPERS[cls.__name__][1]) if is_wrapper(item) else ()
+
+
+def is_wrapper(item: object) -> bool:
+    """Return whether an attribute of a class is a function in one of Python's wrappers."""
+    return type(item).__name__ in WRAPPERS and WRAPPERS[type(item).__name__][0] is type(item)
+
+
+WRAPPERS: Final[dict[str, tuple[Any, tuple[str, ...]]]] = {
+    "staticmethod": (staticmethod, ("__func__",)),
+    "classmethod": (classmethod, ("__func__",)),
+    "property": (property, ("fget", "fset", "fdel")),
+    "cached_property": (functools.cached_property, ("func",)),
+}
+"""How Python wraps functions in a class: by name the kind, and the functions that it is made with."""
+
+
+def may_hold_state(item: Any) -> bool:
+    """Return whether a function holds what its calls may change: a closure, attributes, defaults that are no constants."""
+    if type(item) is types.FunctionType:
+        defaults = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
+        closes_over = item.__closure__ is not None and item.__code__.co_freevars != ("__class__",)
+        holds = closes_over or bool(item.__dict__) or not all(type(each) in _CONSTANTS for each in defaults)
+        return holds and has_user_code(item)
+    return is_own_class(item) if isinstance(item, type) else any(map(may_hold_state, functions_in(item)))
+
+
+_CONSTANTS: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
+
+
+def read_slot(slot: Any, value: object) -> tuple[object] | None:
+    """Return what is in a slot, past the hooks of the class, or None if it is not set."""
+    try:
+        return (slot.__get__(value),)
+    except AttributeError:
+        return None
+
+
+def _is_nan(value: object) -> bool:
+    """Return whether a value is not a number: then it is found by its identity alone, and its hash is its address."""
+    return bool(value != value)  # noqa: PLR0124
+
+
+def has_value_hash(value: object) -> bool:
+    """Return whether a hash is that of a value, in every process of the same hash seed, not of an address."""
+    cls = type(value)
+    if cls in (tuple, frozenset) or (issubclass(cls, tuple) and cls.__hash__ is tuple.__hash__):
+        return all(map(has_value_hash, value))  # type: ignore[call-overload]
+    if value is None:  # a constant from 3.12 on
+        return bool(hash(None) == 0xFCA86420)
+    if issubclass(cls, (*_VALUE_TYPES, enum.Enum, datetime.time, datetime.timedelta)):
+        return cls.__hash__ is not object.__hash__ and not _is_nan(value)
+    return cls.__hash__ is not object.__hash__ and is_user_class(cls)

@@ -1,0 +1,1 @@
+"""What the interpreter tells: frames, names, which names are read, whose an object is."""

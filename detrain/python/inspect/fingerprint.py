@@ -1,0 +1,226 @@
+"""What an object of a library or an extension leads to, as far as it can be read: where that changes, the object has moved on.
+
+An object of an extension keeps what it likes where Python does not see it (the game behind an environment, a physics engine). One
+that shows nothing at all is unreadable, and so is what leads to it: whether it has moved, nobody knows.
+"""
+
+from __future__ import annotations
+
+import array
+import collections.abc
+import ctypes
+import enum
+import gc
+import io
+import itertools
+import mmap
+import operator
+import random
+import sqlite3
+import sys
+import threading
+import types
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from detrain.base.digest import digest_array
+from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.names import module_of, own_attributes
+from detrain.python.inspect.object_graph import CONTAINERS
+from detrain.python.inspect.ownership import FRAMEWORKS, extends_library, is_library_class
+from detrain.python.inspect.pandas_tables import content, is_table
+from detrain.python.inspect.stored_attributes import stored_names
+
+_MOST: Final = 100_000
+"""Objects that are read for one."""
+_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, np.generic)
+_LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_OF_FUNCTIONS: Final = ("_cython", "nanobind")
+"""Where tools that make extensions have their own kinds of functions."""
+_STILL: Final = frozenset({"grpc", "lxml", "matplotlib", "pandas", "PIL", "pyarrow", "scipy", "sklearn", "tokenizers", "yaml"})
+"""Packages whose extensions keep what was put there: fonts, tables, trees."""
+_OF_PROCESS: Final = (
+    *("_", "abc", "argparse", "builtins", "contextlib", "ctypes", "functools", "gc", "importlib", "inspect", "logging", "runpy"),
+    *("multiprocessing", "re", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
+    *("types", "typing", "warnings", "weakref", "zipimport", "concurrent.futures.thread", "concurrent.futures.process"),
+)
+"""Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by themselves."""
+_HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
+_OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
+
+
+class Unreadable:
+    """Stands for where an object is that cannot be read: equal to nothing but itself."""
+
+
+def inside(value: object) -> object:
+    """Return a digest of the numbers, texts and arrays that an object leads to, `Unreadable`, or None if it is not looked into.
+
+    Objects of the program and of frameworks are captured by themselves, or named: what leads to them does not answer for them.
+    """
+    cls = type(value)
+    top, is_own = module_of(cls).partition(".")[0], extends_library(cls)
+    is_foreign = is_own or is_library_class(cls)
+    if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_foreign):
+        return None
+    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _of_library(value) if is_own else _parts(value), 0
+    if (not left and _is_of_extension(value)) or _hides_where_it_is(value):
+        return Unreadable()
+    while left and read < _MOST:
+        item = left.pop()
+        read += 1
+        if isinstance(item, _SCALARS):
+            text = hex(item) if type(item) is int else repr(item)  # Python writes no more than 4,300 digits
+            state.update(text.encode("utf-8", "surrogatepass"))
+        elif id(item) not in seen:
+            seen.add(id(item))
+            parts = _parts(item) if _is_looked_into(item) else ()
+            if (not parts and _is_of_extension(item)) or _hides_where_it_is(item):
+                return Unreadable()
+            state.update(f"{type(item).__name__};".encode())
+            left += parts
+    return str(state.hexdigest()) if read else None
+
+
+def of_python(value: object) -> object:
+    """Return a digest of what an object of Python's own library holds, or None if it is not one that holds data.
+
+    What it leads to counts as far as it is numbers, texts, containers and other objects of Python's library: what the program
+    has put there, an archive's table of contents, how far a file is.
+    """
+    if not _is_of_python(value):
+        return None
+    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _parts(value), 0
+    while left and read < _MOST:
+        item = left.pop()
+        read += 1
+        if isinstance(item, _SCALARS):
+            state.update((hex(item) if type(item) is int else repr(item)).encode("utf-8", "surrogatepass"))
+        elif id(item) not in seen:
+            seen.add(id(item))
+            state.update(f"{type(item).__name__};".encode())
+            if isinstance(item, io.IOBase):
+                left.append(_tell(item))
+            if type(item) in CONTAINERS.values() or _is_of_python(item):
+                left += _parts(item)
+    return str(state.hexdigest()) if read else None
+
+
+def _is_of_python(value: object) -> bool:
+    """Return whether an object is of a class of Python's library, with attributes, that is not about the process itself."""
+    module = module_of(type(value))
+    is_known = module.partition(".")[0] in sys.stdlib_module_names and not module.startswith(_OF_PROCESS)
+    return is_known and own_attributes(value) is not None and not isinstance(value, type | enum.Enum)
+
+
+def _tell(file: Any) -> object:
+    try:
+        return "closed" if file.closed else file.tell()
+    except (OSError, ValueError):
+        return None
+
+
+def memory(value: Any) -> bytes | None:
+    """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a database."""
+    try:
+        return _memory(value)
+    except (ValueError, sqlite3.Error):  # closed, released
+        return b""
+
+
+def _memory(value: Any) -> bytes | None:
+    cls = type(value)
+    module = module_of(cls).partition(".")[0]
+    if isinstance(value, np.ma.MaskedArray):
+        return value.tobytes() + np.ma.getmaskarray(value).tobytes()
+    if isinstance(value, array.array | np.ndarray | memoryview):
+        return value.tobytes()
+    if isinstance(value, mmap.mmap):
+        return b"" if value.closed else value[:]
+    if isinstance(value, threading.local):
+        return repr(sorted(vars(value).items())).encode()
+    if module_of(cls) == "multiprocessing.sharedctypes":
+        return bytes(memoryview(value.get_obj()))
+    if module in _HASHES and callable(getattr(value, "hexdigest", None)):
+        return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
+    if module == "sqlite3" and hasattr(value, "total_changes"):
+        return str(value.total_changes).encode()
+    if module == "PIL" and hasattr(value, "tobytes"):
+        return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
+    return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
+
+
+def _is_looked_into(item: Any) -> bool:
+    known = (np.ndarray, random.Random, np.random.BitGenerator, np.random.Generator, np.random.RandomState)
+    is_known = type(item) in CONTAINERS.values() or isinstance(item, known) or is_table(item) or _is_iterator_of_python(item)
+    return is_known or is_library_class(type(item)) or extends_library(type(item))
+
+
+def _of_library(value: object) -> list[Any]:
+    """Return what an object of the program's consists of but for what its own methods store there: that is captured."""
+    own, stored = own_attributes(value) or {}, stored_names(type(value))
+    return [each for name, item in own.items() if name not in stored for each in (name, item)]
+
+
+def _parts(item: Any) -> list[Any]:
+    """Return what an object consists of."""
+    cls = type(item)
+    if cls in CONTAINERS.values():
+        if isinstance(item, set | frozenset):
+            return [len(item)]
+        return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
+    if cls is np.ndarray:
+        return item.reshape(-1).tolist() if item.dtype.hasobject else [digest_array(item)]
+    if isinstance(item, random.Random):
+        return [repr(item.getstate())]
+    if isinstance(item, np.random.BitGenerator):
+        return [repr(item.state)]
+    if isinstance(item, np.random.Generator | np.random.RandomState):
+        return [getattr(item, "_bit_generator", None)]
+    if is_table(item):
+        return [repr(content(item))]
+    if _is_iterator_of_python(item):
+        return _parts_of_iterator(item)
+    held, own = memory(item), own_attributes(item)
+    if held is not None:
+        return [held]
+    # Objects with slots, and of extensions, tell the garbage collector what they lead to.
+    found = gc.get_referents(item) if own is None else [*own, *own.values()]
+    return [each for each in found if not isinstance(each, _LEFT_OUT)]
+
+
+def _is_iterator_of_python(item: Any) -> bool:
+    return isinstance(item, collections.abc.Iterator) and module_of(type(item)) in ("builtins", "itertools")
+
+
+def _parts_of_iterator(item: Any) -> list[Any]:
+    if isinstance(item, types.GeneratorType):
+        return ["ended"] if item.gi_frame is None else [item.gi_frame.f_lasti, *names_of(item.gi_frame).values()]
+    if isinstance(item, itertools.count | itertools.repeat):
+        return [repr(item)]
+    return [operator.length_hint(item, -1), *gc.get_referents(item)]
+
+
+def _hides_where_it_is(item: Any) -> bool:
+    """Return whether an object is an iterator (a database's cursor) that does not show how far it is."""
+    if isinstance(item, itertools.cycle):
+        return True
+    module = module_of(type(item))
+    is_iterator = isinstance(item, collections.abc.Iterator) and not _is_iterator_of_python(item)
+    return is_iterator and own_attributes(item) is None and not _has_slots(type(item)) and not module.startswith(_OF_FUNCTIONS)
+
+
+def _has_slots(cls: type) -> bool:
+    return any("__slots__" in vars(base) for base in cls.__mro__)
+
+
+def _is_of_extension(item: Any) -> bool:
+    """Return whether an object is of an extension, and may change without a trace."""
+    cls = type(item)
+    module = module_of(cls)
+    top = module.partition(".")[0]
+    has_no_attributes = own_attributes(item) is None and not _has_slots(cls)
+    is_foreign = is_library_class(cls) and top not in sys.stdlib_module_names and top not in _STILL
+    return has_no_attributes and is_foreign and not module.startswith(_OF_FUNCTIONS)

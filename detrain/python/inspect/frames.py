@@ -1,0 +1,222 @@
+"""The user's frames between a probe and the entry of the program: which they are, and how their locals are written.
+
+CPython can write the locals of a frame that is suspended in a call: from 3.13 on through `f_locals` (PEP 667), before that
+by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and callers' locals come back too.
+
+Before 3.13 a frame keeps one dict for all who ask for its locals, and asking sets it to what they are now: the program's own
+`config = locals()` would change, and values live on in it (a loader of the epoch before, with its buffers). So the frame is
+given another dict for as long as it is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import CellType, CodeType, FrameType, FunctionType
+from typing import Any, Final
+
+from detrain.base import PACKAGE
+from detrain.base.source_files import LIBRARIES
+from detrain.python.inspect.live_names import live_names, may_read_any_global, names_read_by_functions
+
+_WRITES_THROUGH: Final = sys.version_info >= (3, 13)
+_POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
+_INNER_FRAME: Final = 24
+"""Where a `PyFrameObject` (Include/internal/pycore_frame.h) leads to its `_PyInterpreterFrame`, in bytes."""
+_LOCALS: Final = {(3, 11): 24, (3, 12): 40}
+"""Where an `_PyInterpreterFrame` of CPython keeps the dict of its locals, in bytes, by version."""
+_VALUES: Final = 72
+"""Where it keeps the values of its variables, in bytes: locals, then cells that are no arguments, then those of calls around it."""
+
+
+@lru_cache(maxsize=1)
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders.update(site.getsitepackages())
+    folders.add(site.getusersitepackages())
+    folders.add(str(PACKAGE))
+    return tuple(sorted(str(Path(folder).resolve()) + "/" for folder in folders))
+
+
+def _library_around(path: str) -> str:
+    """Return the folder of libraries that a file lies in, with a slash at its end, or an empty text.
+
+    Those of another environment, which a .pth file, PYTHONPATH or a link put on the path, are known by their names.
+    """
+    known = (folder for folder in _library_folders() if path.startswith(folder))
+    named = (f"{folder}/" for folder in Path(path).parents if folder.name in LIBRARIES)
+    return max((*known, *named), key=len, default="")
+
+
+_program: list[str] = []
+
+
+def set_program(entry: str) -> None:
+    """Count a program that is installed among libraries (`-m PACKAGE.MODULE`) as the user's: its package, or its one file."""
+    path = os.path.realpath(entry)
+    library = _library_around(path)
+    _program[:] = [library + path.removeprefix(library).partition("/")[0]] if library else []
+    is_user_file.cache_clear()
+
+
+@lru_cache(maxsize=1 << 16)
+def is_user_file(filename: str) -> bool:
+    """Return whether a source file is the user's: not of Python, not an installed library, not detrain."""
+    if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
+        return False
+    return _is_user_folder(os.path.dirname(filename)) or any(_is_at(os.path.realpath(filename), place) for place in _program)
+
+
+def _is_at(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_user_folder(folder: str) -> bool:
+    return not _library_around(os.path.join(os.path.realpath(folder), "file"))
+
+
+def has_user_code(function: object) -> bool:
+    """Return whether a function is the user's, or a library's around one of those: what a decorator has returned."""
+    for _ in range(_MOST_DECORATORS):
+        if not isinstance(function, FunctionType):
+            return False
+        if is_user_file(function.__code__.co_filename):
+            return True
+        function = vars(function).get("__wrapped__")
+    return False
+
+
+_MOST_DECORATORS: Final = 16
+_adopted: set[CodeType] = set()
+
+
+def adopt(code: CodeType) -> None:
+    """Count the frames of a library's function among the user's: it runs the training loop in their place."""
+    _adopted.add(code)
+
+
+def user_frames(innermost: FrameType) -> list[FrameType]:
+    """Return the user's frames, innermost first; frames of libraries between them are left out."""
+    frames = []
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename) or frame.f_code in _adopted:
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _slot_of_locals(frame: FrameType) -> ctypes.c_void_p:
+    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
+    return ctypes.c_void_p.from_address(inner + _LOCALS[sys.version_info[:2]])
+
+
+@lru_cache(maxsize=1)
+def has_known_frames() -> bool:
+    """Return whether frames are laid out as this module takes them to be."""
+    if sys.implementation.name != "cpython" or sys.version_info[:2] not in _LOCALS or object.__basicsize__ != 16:
+        return False
+    frame = sys._getframe()
+    slot = _slot_of_locals(frame)
+    return slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
+
+
+@contextlib.contextmanager
+def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
+    """Give the locals of a frame, those of a function in a dict of their own: the frame keeps the one that it had, as it was."""
+    if not (frame.f_code.co_flags & inspect.CO_OPTIMIZED and has_known_frames()):
+        yield frame.f_locals
+        return
+    slot = _slot_of_locals(frame)
+    theirs, slot.value = slot.value, None
+    try:
+        yield frame.f_locals
+    finally:
+        ours, slot.value = slot.value, theirs
+        if ours is not None:
+            ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(ours))
+
+
+def cells_of(frame: FrameType) -> dict[str, CellType] | None:
+    """Return the cells of a frame's variables that functions close over, its own and those of calls around it, by name.
+
+    None if they cannot be read: in a CPython whose frames are laid out otherwise.
+    """
+    code = frame.f_code
+    if not (code.co_cellvars or code.co_freevars):
+        return {}
+    if not has_known_frames():
+        return None
+    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
+    own = [name for name in code.co_cellvars if name not in code.co_varnames]
+    found, bound = {}, names_of(frame)
+    for place, name in enumerate((*code.co_varnames, *own, *code.co_freevars)):
+        if name not in code.co_cellvars and name not in code.co_freevars:
+            continue
+        held = ctypes.c_void_p.from_address(inner + _VALUES + place * _POINTER).value
+        if not held or ctypes.c_void_p.from_address(held + _POINTER).value != id(CellType):
+            return None
+        cell = ctypes.cast(held, ctypes.py_object).value
+        try:
+            is_same = cell.cell_contents is bound.get(name, cell)
+        except ValueError:
+            is_same = name not in bound
+        if not is_same:
+            return None
+        found[name] = cell
+    return found
+
+
+def names_of(frame: FrameType) -> dict[str, Any]:
+    """Return what the names of a frame are bound to, in a dict of its own."""
+    if _WRITES_THROUGH:
+        return dict(frame.f_locals)
+    with _locals_apart(frame) as names:
+        return dict(names)
+
+
+def is_module_frame(frame: FrameType) -> bool:
+    """Return whether the frame runs a module's top level, so that its locals are the module's globals."""
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return False
+    names = frame.f_locals
+    if names is frame.f_globals:
+        return True
+    # From 3.12 on a frame that is inside an inlined comprehension hands out its names anew each time, its variable among them.
+    return frame.f_code.co_name == "<module>" and names is not frame.f_locals
+
+
+def live_locals(frame: FrameType) -> dict[str, object]:
+    """Return the locals of a suspended frame that may still be read."""
+    live = live_names(frame.f_code, frame.f_lasti)
+    if is_module_frame(frame):
+        live |= names_read_by_functions(frame.f_code)
+        values = dict(frame.f_globals)
+        if may_read_any_global(frame.f_code):
+            live |= {name for name in values if not name.startswith("__")}
+    else:
+        values = names_of(frame)
+    return {name: value for name, value in values.items() if name in live}
+
+
+def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
+    """Bind names in a suspended frame; closure cells are written through."""
+    if is_module_frame(frame):
+        frame.f_globals.update(values)
+        return
+    if _WRITES_THROUGH:
+        frame.f_locals.update(values)
+        return
+    with _locals_apart(frame) as names:
+        names.update(values)
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

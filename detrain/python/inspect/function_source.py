@@ -1,0 +1,119 @@
+"""The code of the program's functions: how one that the loop has made is found again, by what it does and not by where it stands.
+
+A file of detrain's holds no code, only a name and a digest. The code is that of the program's own source, compiled anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FrameType, FunctionType
+from typing import Final
+
+import xxhash
+
+from detrain.base.compiled_sources import source_of
+from detrain.python.inspect.names import is_user_module
+
+_SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A code of the program's source."""
+
+    code: CodeType
+    key: tuple[str, str, str]
+    """(module, qualified name, digest), by which `find` finds it."""
+    around: tuple[CodeType, ...]
+    """The codes in whose text it stands, outermost first."""
+
+
+_Index = dict[tuple[str, str], Source]
+_compiled: dict[str, CodeType] = {}
+_indices: dict[str, _Index] = {}
+
+
+def remember(code: CodeType) -> None:
+    """Note the code of a file of the program's that is run with probes: compiling the file would not give it."""
+    _compiled[code.co_filename] = code
+
+
+def source(function: FunctionType) -> Source | None:
+    """Return the code of a function if the source of its module has it: else the program has made it otherwise."""
+    name = function.__globals__.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    is_of_module = module is not None and vars(module) is function.__globals__
+    return find(str(name), function.__code__.co_qualname, _digest(function.__code__)) if is_of_module else None
+
+
+def find(module_name: str, name: str, digest: str) -> Source | None:
+    """Return the code of a function of a module of the program's, or None if none of this qualified name does just this."""
+    module = sys.modules.get(module_name)
+    file = module.__file__ if module is not None and is_user_module(module) else None
+    if file is None:
+        return None
+    if module_name not in _indices:
+        _indices[module_name] = _index(module_name, file)
+    return _indices[module_name].get((name, digest))
+
+
+def may_go_on(source: Source, variable: str) -> bool:
+    """Return whether a variable that a function closes over may be that of a call which goes on where no frame of this thread
+    shows it: in a generator, or in another thread."""
+    owner = next((code for code in reversed(source.around) if variable in code.co_cellvars), None)
+    return owner is None or bool(owner.co_flags & _SUSPENDED) or any(_is_like(frame.f_code, owner) for frame in _elsewhere())
+
+
+def _is_like(code: CodeType, other: CodeType) -> bool:
+    return code.co_qualname == other.co_qualname and code.co_filename == other.co_filename
+
+
+def _elsewhere() -> Iterator[FrameType]:
+    """Yield the frames of the other threads."""
+    for thread, innermost in sys._current_frames().items():
+        frame: FrameType | None = None if thread == threading.get_ident() else innermost
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def _index(module_name: str, file: str) -> _Index:
+    whole = _compiled.get(file)
+    if whole is None:
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            whole = compile(source_of(file), file, "exec", dont_inherit=True)
+    found: _Index = {}
+    waiting: list[tuple[CodeType, ...]] = [] if whole is None else [(whole,)]
+    while waiting:
+        around = waiting.pop()
+        for code in [each for each in around[-1].co_consts if isinstance(each, CodeType)]:
+            name, digest = code.co_qualname, _digest(code)
+            found.setdefault((name, digest), Source(code, (module_name, name, digest), around))
+            waiting.append((*around, code))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _digest(code: CodeType) -> str:
+    """Return the digest of what a code does: all but where it stands."""
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_stacksize)
+    names = (code.co_name, code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
+    content = (counts, names, code.co_code, code.co_exceptiontable, tuple(map(_constant, code.co_consts)))
+    return xxhash.xxh3_128_hexdigest(repr(content).encode("utf-8", "surrogatepass"))
+
+
+def _constant(value: object) -> object:
+    """Return what tells a constant of a code from others, the same in each process."""
+    if isinstance(value, CodeType):
+        return "code", _digest(value)
+    if isinstance(value, tuple):
+        return "tuple", tuple(map(_constant, value))
+    if isinstance(value, frozenset):
+        return "frozenset", tuple(sorted(repr(_constant(item)) for item in value))
+    return type(value).__name__, repr(value)

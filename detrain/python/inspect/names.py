@@ -1,0 +1,289 @@
+"""Names of classes and functions in a graph, and the closed rules by which a name from a file may become an object again.
+
+Nothing is imported, no attribute hook of a module is run, and only what the program itself defines is found, besides types
+that hold data and functions of libraries that only compute: a file must not be able to bind `eval` or `os.system` to a name of
+the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import pathlib
+import subprocess
+import sys
+import types
+import uuid
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.object_graph import ABSENT, BASES, STREAMS
+
+STATIC: Final = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    types.MethodType,
+    staticmethod,
+    classmethod,
+    property,
+)
+"""Kinds of objects that stay as the process has them."""
+
+NAMES: Final = ("__name__", "__qualname__", "__module__", "__doc__")
+"""What a function is called by, and said to be."""
+
+METHODS: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+"""Kinds of methods that are bound to an object, or a built-in function to its module."""
+
+_PLAIN: Final = (
+    *(argparse.Namespace, types.SimpleNamespace, subprocess.CompletedProcess),
+    *(collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
+)
+"""Classes of the standard library whose instances are their attributes."""
+_PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
+_TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
+_COMPUTING: Final = frozenset(
+    {
+        *(f"keras.src.{name}" for name in ("activations.activations", "losses.losses")),
+        *(f"keras.src.ops.{name}" for name in ("core", "image", "linalg", "math", "nn", "numpy")),
+        *(f"keras.src.metrics.{name}_metrics" for name in ("accuracy", "regression")),
+        *(f"tf_keras.src.{name}" for name in ("activations", "losses", "metrics.accuracy_metrics", "metrics.regression_metrics")),
+        *(
+            f"tensorflow.python.ops.{name}_ops"
+            for name in ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
+        ),
+        *("tensorflow.python.ops.nn_impl", "tensorflow.python.ops.image_ops_impl", "math", "cmath", "_operator"),
+    }
+)
+"""Modules whose functions do nothing but compute."""
+_NUMPY: Final = frozenset(
+    {
+        *(
+            "all",
+            "amax",
+            "amin",
+            "any",
+            "argmax",
+            "argmin",
+            "argsort",
+            "around",
+            "average",
+            "clip",
+            "cumprod",
+            "cumsum",
+            "diagonal",
+        ),
+        *("dot", "max", "mean", "median", "min", "prod", "ptp", "ravel", "repeat", "reshape", "round", "searchsorted", "sort"),
+        *("squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose", "var"),
+    }
+)
+"""Functions of NumPy's that compute, besides its ufuncs."""
+_DISPATCHED: Final = type(np.mean)
+_DATA_TYPES: Final = (
+    *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
+    *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype),
+    *{kind for kind in np.sctypeDict.values() if isinstance(kind, type)},
+)
+
+
+def module_of(cls: type) -> str:
+    """Return the name of a class's module. Some classes of extensions (SWIG's) have none."""
+    return str(getattr(cls, "__module__", ""))
+
+
+def class_name(cls: type) -> str:
+    """Return a class's name in a graph, `module:qualified.name`."""
+    return f"{module_of(cls)}:{cls.__qualname__}"
+
+
+def type_name(value: object) -> str:
+    """Return the name of an object's class as messages show it."""
+    return f"{module_of(type(value))}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def static_name(value: Any) -> str:
+    """Return the name in a graph of a function, class or module."""
+    if isinstance(value, types.ModuleType):
+        return f"{value.__name__}:"
+    if isinstance(value, np.ufunc):
+        return f"numpy:{value.__name__}"
+    return f"{getattr(value, '__module__', None) or ''}:{getattr(value, '__qualname__', '') or ''}"
+
+
+_DATA_TYPES_BY_NAME: Final = {class_name(cls): cls for cls in _DATA_TYPES}
+
+
+def find_static(name: str) -> object:
+    """Return a function, class or module of the program that is already imported, or a type that holds data, or ABSENT.
+
+    Functions of libraries that only compute are found, too.
+    """
+    if name in _DATA_TYPES_BY_NAME:
+        return _DATA_TYPES_BY_NAME[name]
+    module_name, _, qualified = name.partition(":")
+    module = sys.modules.get(module_name)
+    is_user = isinstance(module, types.ModuleType) and is_user_module(module)
+    if not qualified:
+        return module if is_user else ABSENT
+    found = _walk(module, qualified)
+    if computes(found):
+        return found if static_name(found) == name else ABSENT
+    # Of the builtins only types (the factory of a defaultdict); of a program's module only what it defines, not what it imports.
+    if not (isinstance(found, type) or (is_user and isinstance(found, types.FunctionType))):
+        return ABSENT
+    return found if (is_user or module_name == "builtins") and static_name(found) == name else ABSENT
+
+
+def computes(value: object) -> bool:
+    """Return whether a value is a function of a library that does nothing but compute, and has a name that leads to it."""
+    kind = type(value)
+    if kind is np.ufunc:
+        return vars(np).get(value.__name__) is value  # type: ignore[attr-defined]
+    if kind is _DISPATCHED:
+        name = getattr(value, "__name__", "")
+        return name in _NUMPY and vars(np).get(name) is value
+    if kind is not types.FunctionType and kind is not types.BuiltinFunctionType:
+        return False
+    module: Any = getattr(value, "__module__", None)
+    return module in _COMPUTING and _walk(sys.modules.get(module), value.__qualname__) is value  # type: ignore[attr-defined]
+
+
+def is_bound(value: object) -> bool:
+    """Return whether a value is a method that is bound to an object, which may have a state.
+
+    Built-in functions are bound to their module; those that pybind11 makes, to a record of what they call.
+    """
+    if type(value) not in METHODS:
+        return False
+    owner: Any = value.__self__  # type: ignore[attr-defined]
+    is_record = type(owner).__module__ == "pybind11_builtins" or type(owner).__name__ == "PyCapsule"
+    return not is_record and not isinstance(owner, type | types.ModuleType | None)
+
+
+def is_findable(value: object) -> bool:
+    """Return whether the name of a function, class or module leads back to it."""
+    return find_static(static_name(value)) is value
+
+
+def find_class(name: str, current: object) -> type | None:
+    """Return a class of the program by its name, or the live object's if that has the name (one defined in a function)."""
+    if name in _PLAIN_BY_NAME:
+        return _PLAIN_BY_NAME[name]
+    found = find_static(name)
+    if isinstance(found, type):
+        return found
+    return type(current) if class_name(type(current)) == name and is_own_class(type(current)) else None
+
+
+def find_method(owner: object, name: str) -> object:
+    """Return a method of an object by its name, past the hooks of the class, or ABSENT."""
+    method: Any = next((vars(base)[name] for base in type(owner).__mro__ if name in vars(base)), None)
+    is_method = type(method) in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType) or type(
+        method
+    ).__name__.startswith("cython_")
+    return method.__get__(owner) if is_method else ABSENT
+
+
+def find_enum(name: str, current: object) -> type[enum.Enum] | None:
+    """Return an enumeration of any imported module: its members are data."""
+    module_name, _, qualified = name.partition(":")
+    for found in (_walk(sys.modules.get(module_name), qualified), type(current)):
+        if isinstance(found, type) and issubclass(found, enum.Enum) and class_name(found) == name:
+            return found
+    return None
+
+
+def find_namedtuple(name: str) -> Any:
+    """Return a class of named tuples of any imported module: its objects are data. None if there is none of this name."""
+    module_name, _, qualified = name.partition(":")
+    found = _walk(sys.modules.get(module_name), qualified)
+    if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
+        return None
+    return found if class_name(found) == name else None
+
+
+def names_of_function(function: types.FunctionType) -> list[object]:
+    """Return what a function is called by, and said to be: the attributes `NAMES`."""
+    return [function.__name__, function.__qualname__, function.__module__, function.__doc__]
+
+
+def find_type(name: str) -> type | None:
+    """Return a class of any imported module, to be held as what an argument is said to be: nothing calls it."""
+    module_name, _, qualified = name.partition(":")
+    found = _walk(sys.modules.get(module_name), qualified)
+    return found if isinstance(found, type) and class_name(found) == name else None
+
+
+def find_warning(name: str) -> type[Warning] | None:
+    """Return a class of warnings of any imported module."""
+    module_name, _, qualified = name.partition(":")
+    found = _walk(sys.modules.get(module_name), qualified)
+    return found if isinstance(found, type) and issubclass(found, Warning) else None
+
+
+def _walk(module: object, qualified: str) -> object:
+    """Follow a qualified name through a module's and classes' own dictionaries, so that no `__getattr__` is run."""
+    found = module
+    for part in qualified.split("."):
+        if not isinstance(found, types.ModuleType if found is module else type):
+            return ABSENT
+        found = vars(found).get(part, ABSENT)
+    return found
+
+
+def is_user_module(module: types.ModuleType | None) -> bool:
+    """Return whether a module is the program's own."""
+    return is_user_file(getattr(module, "__file__", None) or "")
+
+
+def is_own_class(cls: type) -> bool:
+    """Return whether a class is defined in the program, whatever it derives from."""
+    return is_user_module(sys.modules.get(module_of(cls)))
+
+
+def is_user_class(cls: type) -> bool:
+    """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes aside.
+
+    Classes of classes count, too: one that keeps the only instance of each of its classes holds state.
+    """
+    allowed = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
+    return (cls in allowed or is_own_class(cls)) and all(
+        base in (*allowed, type) or module_of(base) in _TRANSPARENT_MODULES or is_own_class(base) for base in cls.__mro__
+    )
+
+
+def container_base(cls: type) -> type | None:
+    """Return the container that a class derives from, or None."""
+    return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+def stream_base(cls: type) -> type | None:
+    """Return the kind of generator that a class of the program derives from, or None."""
+    return next((base for base in STREAMS if issubclass(cls, base)), None) if is_own_class(cls) else None
+
+
+def own_attributes(value: object) -> dict[str, object] | None:
+    """Return the dictionary of an object, past the hooks of its class, or None if it has none."""
+    try:
+        own: dict[str, object] = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):  # a class may be made with another one's descriptors (TensorFlow's ShouldUseWrapper)
+        return None
+    return own
+
+
+def slots_of(cls: type) -> dict[str, Any]:
+    """Return the slots of a class and its bases by name, as descriptors: so that no `__getattr__` is run."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base not in BASES:
+            found.update({name: item for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType)})
+    return found

@@ -1,0 +1,191 @@
+"""What encoder and decoder of Python state share: the kinds of nodes, their limits, and what they ask of frameworks."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.base.digest import Array, ToArray
+
+_FAR: Final = 1 << 63
+
+Item = Any
+"""A scalar, or `[number of a node]`."""
+
+LARGE_BYTES: Final = 1 << 16
+"""Arrays above this size that are as they were when the loop was entered are kept by digest, not by value."""
+
+MAX_DEPTH: Final = 1000
+"""Objects nested deeper than this are named, not captured."""
+_CALLS_A_LEVEL: Final = 10
+
+CONTAINERS: Final[dict[str, Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": collections.deque,
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
+    "Counter": collections.Counter,
+    "defaultdict": collections.defaultdict,
+}
+BASES: Final = (
+    collections.OrderedDict,
+    collections.Counter,
+    collections.defaultdict,
+    dict,
+    list,
+    set,
+    collections.deque,
+)
+"""Containers that a class of the program may derive from, special ones first."""
+NANS: Final = {"math": math.nan, "numpy": np.nan}
+"""Well-known objects that are not a number, under which programs look into their tables."""
+STREAMS: Final = (random.Random, np.random.RandomState, np.random.Generator)
+"""Generators that classes of the program may derive from."""
+BIT_GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+class Absent:
+    """The type of `ABSENT`: there is no live object at this place."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the codec asks of frameworks. `tensor` returns a constant tensor's array, `make_tensor` is its inverse."""
+
+    tensor: ToArray
+    make_tensor: Callable[[Array], object]
+    variable: Callable[[object], list[Item] | None]
+    """Describes a variable, whose value a framework captures; None for anything else."""
+    find_variable: Callable[[list[Item], bool], object | None]
+    """Returns the variable with a description, made anew if need be and wanted (the second argument), or None."""
+    is_holder: Callable[[object], bool] = lambda _: False
+    """Says whether the attributes of an object of a framework's class are state (a callback)."""
+    is_container: Callable[[object], bool] = lambda _: False
+    """Says whether an object is a framework's list, dict or set around what the program put there."""
+    is_loader: Callable[[object], bool] = lambda _: False
+    """Says whether an object hands out one thing after another, and is brought to where it was by a framework."""
+    loader_state: Callable[[object], tuple[int, object] | None] = lambda _: None
+    """Returns the position that an object of a library offers, by which of its protocols, or None."""
+    set_loader: Callable[[object, int, object], bool] = lambda _value, _which, _state: False
+    """Sets an object to such a position; returns whether that could be done."""
+    is_known_file: Callable[[object], bool] = lambda _: False
+    """Says whether an open file is brought to where it was."""
+    follow: Callable[[object], None] = lambda _: None
+    """Is told of each object that is no data when a loop is entered."""
+    pulled: Callable[[object], list[Item] | None] = lambda _: None
+    """Returns how far a generator of the program is, or None if that is not known."""
+    replay: Callable[[object, list[Item]], bool] = lambda _value, _state: False
+    """Brings a generator to where another was; returns whether it has yielded the same."""
+    holds_variables: Callable[[object], bool] = lambda _: False
+    """Says whether an object is a framework's with variables of its own: one that the loop has made cannot be put back."""
+    is_of_loop: Callable[[object], bool] = lambda _: False
+    """Says whether the loop has made such an object, and that not as it built something lazily."""
+    stored_outside: frozenset[str] = frozenset()
+    """Names of attributes that the program stores on objects other than `self`."""
+    on_functions: frozenset[str] = frozenset()
+    """Names of attributes that frameworks store on functions of the program for themselves."""
+    parts: Callable[[object], tuple[str, list[object]] | None] = lambda _: None
+    """Returns the kind of a tensor of several parts and these, or None for anything else."""
+    remake: Callable[[str, list[Any], object], object | None] = lambda _kind, _parts, _current: None
+    """Returns the tensor of such a kind with these parts: the live one if it is that, or can become it."""
+    parts_of_new: Callable[[object], tuple[str, list[object]] | None] = lambda _: None
+    """Like `parts`, of what stays as the process has it, unless the loop has made it: an iterator over a dataset."""
+    is_constant: Callable[[object], bool] = lambda _: False
+    """Says whether an object is a constant tensor, without reading it."""
+    files: Callable[[], Sequence[str]] = tuple
+    """Returns the source files of the program."""
+
+
+WITH_VARIABLES: Final = "with variables of its own"
+"""Why an object is not captured, where a run that resumes without it would go on wrong."""
+AND_READ: Final = ", and the program reads it"
+"""Behind why an object of a library is not captured: a run that resumes would read something else."""
+
+
+def is_needed(loss: str) -> bool:
+    """Return whether a resumed run is refused where it meets such a loss, named as `PATH (KIND)`: nothing stands in for it."""
+    return loss.endswith(f"{WITH_VARIABLES})")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A graph as bytes, the arrays it refers to, and what could not be captured (`path (type)`)."""
+
+    graph: bytes
+    arrays: dict[str, Array]
+    not_captured: list[str]
+    moved: list[str] = field(default_factory=list)
+    """What has moved on, and is where it was once a resumed run has loaded the same batches."""
+    unknown: list[str] = field(default_factory=list)
+    """What stays as the process has it, and would not show that it has moved."""
+
+
+def shown(path: str) -> str:
+    """Return a path as messages show it: deep ones without their middle."""
+    return path if len(path) <= 120 else f"{path[:60]}…{path[-50:]}"
+
+
+def key_path(path: str, key: object) -> str:
+    """Return the path of a dictionary's value. Only plain keys are spelled out: `repr` of others runs the program's code."""
+    is_plain = key is None or type(key) in (bool, int, float, str, bytes)
+    return f"{path}[{_repr(key) if is_plain else type(key).__qualname__}]"
+
+
+def _repr(key: object) -> str:
+    try:
+        return f"{key!r:.40}"
+    except ValueError:  # more digits than Python writes
+        return "int"
+
+
+def is_plain(values: list[Any]) -> bool:
+    """Return whether values are scalars of one kind that are their own items: of millions (a corpus), only C looks at each."""
+    kinds: set[type] = set(map(type, values))
+    if kinds == {int}:
+        return bool(min(values) >= -_FAR and max(values) < _FAR)
+    if kinds == {float}:
+        return not any(map(math.isnan, values))
+    if kinds == {str}:
+        return all(map(str.isascii, values))
+    return kinds <= {bool, bytes, type(None)}
+
+
+@contextmanager
+def deep_calls() -> Iterator[None]:
+    """Let Python recurse as deeply as MAX_DEPTH takes, from wherever the program called. Calls between Python functions take
+    no room on the stack of C since 3.11.
+
+    No garbage is looked for meanwhile: a large state makes millions of objects, none of them garbage, and Python would go over
+    all that the process has again and again.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    depth, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, depth + MAX_DEPTH * _CALLS_A_LEVEL + 1000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+        if collects:
+            gc.enable()

@@ -1,0 +1,208 @@
+"""Tables of pandas: the frames and series into which programs write what they measure. No attribute shows what they hold.
+So are its points in time and durations, and scipy's sparse matrices.
+
+One that is as it was when the loop was entered stays as the process has it; one that has changed is captured by its blocks of
+memory, so that sums go over the same numbers in the same order. What pandas before 3 or an unusual index does not let one make
+again is named.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.base.digest import digest_value
+from detrain.base.dtypes import dtype_name
+from detrain.python.inspect.object_graph import LARGE_BYTES
+
+_SPARSE: Final = frozenset(
+    f"{form}_{kind}" for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil") for kind in ("array", "matrix")
+)
+KINDS: Final = frozenset({"pandas.DataFrame", "pandas.Series", *(f"scipy.sparse.{name}" for name in _SPARSE)})
+MOMENTS: Final = ("pandas.Timestamp", "pandas.Timedelta", "pandas.NaT")
+_PARTS: Final = (np.ndarray, np.generic, np.dtype, type(None), bool, int, float, complex, str)
+"""What attributes of a sparse matrix are made of."""
+_CELLS: Final = (type(None), bool, int, float, complex, str, bytes)
+"""Kinds of objects in a table that its digest tells apart."""
+
+
+def is_table(value: object) -> bool:
+    """Return whether an object is a frame or a series of pandas, or a sparse matrix of scipy."""
+    pandas = sys.modules.get("pandas")
+    is_of_pandas = pandas is not None and type(value) in (getattr(pandas, "DataFrame", None), getattr(pandas, "Series", None))
+    return is_of_pandas or _is_sparse(value)
+
+
+def _is_sparse(value: object) -> bool:
+    cls = type(value)
+    return cls.__name__ in _SPARSE and getattr(sys.modules.get("scipy.sparse"), cls.__name__, None) is cls
+
+
+def is_large(value: Any) -> bool:
+    """Return whether a table is too large to be stored as often as there are checkpoints."""
+    if _is_sparse(value):
+        return sum(each.nbytes for each in _flat(vars(value)) if isinstance(each, np.ndarray)) > LARGE_BYTES
+    return bool(sum(block.values.nbytes for block in value._mgr.blocks) > LARGE_BYTES)
+
+
+def content(value: Any) -> object:
+    """Return what tells whether a table has changed, to be compared for equality."""
+    parts = _describe(value)
+    flat = [] if parts is None else _flat(parts)
+    arrays = [each for each in flat if isinstance(each, np.ndarray)]
+    cells = [cell for array in arrays if array.dtype == object for cell in array.reshape(-1).tolist()]
+    is_known = parts is not None and {type(cell) for cell in cells} <= set(_CELLS)
+    return digest_value(flat, lambda _: None) if is_known else object()
+
+
+def table_parts(value: Any) -> tuple[str, list[Any]] | None:
+    """Return the kind of a table and what it is made of, or None where it could not be made again."""
+    kind, parts = f"{'scipy.sparse' if _is_sparse(value) else 'pandas'}.{type(value).__name__}", _describe(value)
+    if parts is None:
+        return None
+    parts = _copied(parts)
+    try:
+        made = make_table(kind, parts)
+    except Exception:  # an edge: what pandas takes as input is its own affair
+        return None
+    return (kind, parts) if _is_equal(made, value) else None
+
+
+def make_table(kind: str, parts: list[Any]) -> Any:
+    """Return the table with these parts."""
+    if kind.startswith("scipy."):
+        return _make_sparse(kind.removeprefix("scipy.sparse."), *parts)
+    import pandas as pd
+    from pandas.api.internals import create_dataframe_from_blocks
+
+    cells, index, columns, attrs = parts
+    if kind == "pandas.Series":
+        [(values, _place)] = cells
+        made = pd.Series(_from_cells(values), index=_from_axis(index), name=columns, copy=True)
+    else:
+        blocks = [(_from_cells(values, copy=True), place) for values, place in cells]
+        made = create_dataframe_from_blocks(blocks, index=_from_axis(index), columns=_from_axis(columns))
+    made.attrs.update(attrs)
+    return made
+
+
+def become(current: Any, made: Any) -> None:
+    """Have a table hold what another one of its kind does."""
+    if _is_sparse(current):
+        vars(current).clear()
+        vars(current).update(vars(made))
+        return
+    current._update_inplace(made)
+    if type(current).__name__ == "Series":
+        current.name = made.name
+    current.attrs.clear()
+    current.attrs.update(made.attrs)
+
+
+def moment_parts(value: Any) -> tuple[str, list[Any]] | None:
+    """Return the kind of a point in time or a duration and what it is made of, or None for anything else."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or type(value) not in [getattr(pandas, name, None) for name in ("Timestamp", "Timedelta")]:
+        return None if pandas is None or value is not getattr(pandas, "NaT", None) else ("pandas.NaT", [])
+    unit = np.datetime_data(value.asm8.dtype)[0]
+    kind, parts = f"pandas.{type(value).__name__}", [int(value.asm8.view(np.int64)), unit, getattr(value, "tz", None)]
+    made = make_moment(kind, parts)
+    return (kind, parts) if getattr(made, "fold", 0) == getattr(value, "fold", 0) else None
+
+
+def make_moment(kind: str, parts: list[Any]) -> Any:
+    """Return the point in time or the duration with these parts: how many units it is (from 1970, UTC), of what, its time zone."""
+    import pandas as pd
+
+    if kind == "pandas.NaT":
+        return pd.NaT
+    number, unit, zone = parts
+    if kind == "pandas.Timedelta":
+        return pd.Timedelta(np.timedelta64(number, unit))
+    made = pd.Timestamp(np.datetime64(number, unit))
+    return made if zone is None else made.tz_localize("UTC").tz_convert(zone)
+
+
+def _make_sparse(name: str, attributes: dict[str, Any]) -> Any:
+    cls = getattr(sys.modules["scipy.sparse"], name)
+    made = cls.__new__(cls)
+    vars(made).update(attributes)
+    return made
+
+
+def _describe(value: Any) -> list[Any] | None:
+    """Return [blocks of cells with their columns, index, columns or the name, attributes], without copies; of a sparse matrix
+    its attributes."""
+    if _is_sparse(value):
+        return [dict(vars(value))]
+    is_series = type(value).__name__ == "Series"
+    try:
+        blocks = [(block.values, None if is_series else np.array(block.mgr_locs.as_array, np.int64)) for block in value._mgr.blocks]
+        cells = [(_to_cells(values), place) for values, place in blocks]
+        return [cells, _to_axis(value.index), value.name if is_series else _to_axis(value.columns), dict(value.attrs)]
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _to_cells(values: Any) -> tuple[str, Any]:
+    """Return the name of the dtype of an array, and its values as an array of NumPy."""
+    name = str(values.dtype)
+    if isinstance(values, np.ndarray) and (values.dtype == object or dtype_name(values.dtype) is not None):
+        return name, values
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "mM":
+        return name, np.asarray(values).view(np.int64)
+    return name, np.asarray(values, dtype=object)
+
+
+def _from_cells(cells: tuple[str, Any], *, copy: bool = False) -> Any:
+    import pandas as pd
+
+    name, values = cells
+    if values.dtype != object and values.dtype.name == name:
+        return np.array(values, copy=True, order="K") if copy else values
+    if name.startswith(("datetime64[", "timedelta64[")) and "," not in name:
+        return pd.array(values.view(name), dtype=name)
+    return np.array(values, copy=True, order="K") if name == "object" else pd.array(values, dtype=name)
+
+
+def _to_axis(index: Any) -> list[Any]:
+    kind = type(index).__name__
+    if kind == "RangeIndex":
+        return [kind, index.start, index.stop, index.step, index.name]
+    if kind == "MultiIndex" or getattr(index, "freq", None) is not None:
+        raise ValueError("an index of this kind is not described")
+    return [kind, _to_cells(index._data), index.name]
+
+
+def _from_axis(axis: list[Any]) -> Any:
+    import pandas as pd
+
+    if axis[0] == "RangeIndex":
+        return pd.RangeIndex(*axis[1:4], name=axis[4])
+    _kind, (name, values), label = axis
+    return pd.Index(_from_cells((name, values)), dtype=name, name=label, copy=True)
+
+
+def _flat(parts: Any) -> list[Any]:
+    if isinstance(parts, dict):
+        parts = list(parts.items())
+    return [each for part in parts for each in _flat(part)] if isinstance(parts, list | tuple) else [parts]
+
+
+def _copied(parts: Any) -> Any:
+    if isinstance(parts, np.ndarray):
+        return np.array(parts, copy=True, order="K")
+    if isinstance(parts, dict):
+        return {key: _copied(part) for key, part in parts.items()}
+    return type(parts)(map(_copied, parts)) if isinstance(parts, list | tuple) else parts
+
+
+def _is_equal(made: Any, value: Any) -> bool:
+    """Return whether a table was made again as it was: labels and types of both axes, types of columns, cells."""
+    if _is_sparse(value):
+        return all(isinstance(part, _PARTS) for part in _flat(_describe(value)))
+    forms = [[(type(axis), str(axis.dtype), axis.name) for axis in table.axes] for table in (made, value)]
+    dtypes = [list(map(str, [table.dtype] if table.ndim == 1 else table.dtypes)) for table in (made, value)]
+    return forms[0] == forms[1] and dtypes[0] == dtypes[1] and bool(made.equals(value))

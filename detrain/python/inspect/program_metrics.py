@@ -1,0 +1,94 @@
+"""Numbers that the program keeps, read where it keeps them, never computed: what `--keep-best` goes by, and its accuracy.
+
+A name is that of a local of the loop's function or of one that called it, or of a global of its module; `a.b` is the attribute of
+an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Where no such name is, Keras's logs are looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.base.digest import ToArray
+from detrain.python.inspect.frames import names_of, user_frames
+
+_LOGS: Final = ("epoch_logs", "logs")
+"""Where the training loop of Keras keeps the metrics of an epoch."""
+
+_ACCURACY: Final = re.compile(r"acc(uracy)?(?![a-z])")
+_OF_OTHERS: Final = re.compile(r"(?<![a-z])(best|highest|max|target|previous|prev|old|last)(?![a-z])")
+"""What an accuracy is called that is not of this step."""
+_VALIDATION: Final = ("val", "test", "held", "dev_")
+"""Parts of the names of what is measured on other data than those trained on."""
+
+
+def find_metric(name: str, frame: FrameType, to_array: ToArray) -> float | None:
+    """Return the number that the program has under a name, or None if there is none, or it is not finite."""
+    frames = user_frames(frame)
+    namespaces: list[Mapping[str, Any]] = [names_of(each) for each in frames]
+    namespaces += [each.f_globals for each in frames]
+    first, *parts = name.split(".")
+    for space in namespaces:
+        if first in space:
+            return _number(_within(space[first], parts), to_array)
+    for space in namespaces:
+        for logs in _LOGS:
+            if isinstance(space.get(logs), dict) and name in space[logs]:
+                return _number(space[logs][name], to_array)
+    return None
+
+
+def is_accuracy(name: str) -> bool:
+    """Return whether a name is that of an accuracy: `acc` or `accuracy` ends it, or a part of it. `accumulated` is none.
+
+    Nor is `best_accuracy`, which is that of another step.
+    """
+    return _ACCURACY.search(name.lower()) is not None and _OF_OTHERS.search(name.lower()) is None
+
+
+def accuracies(frame: FrameType, to_array: ToArray, *, is_after_epoch: bool = False) -> dict[str, float]:
+    """Return the numbers that the innermost function of the program keeps under names like `accuracy`.
+
+    Behind an epoch those of its validation: `valid_accuracy`, `test_loss`. What is not finite is among them.
+    """
+    frames = user_frames(frame)
+    found: dict[str, float] = {}
+    for name, value in names_of(frames[0]).items() if frames else ():
+        words = name.lower()
+        is_of_validation = any(part in words for part in _VALIDATION)
+        if is_of_validation == is_after_epoch and (is_accuracy(name) or (is_after_epoch and "loss" in words)):
+            array = np.asarray(value) if isinstance(value, float | np.ndarray | np.floating) else to_array(value)
+            if array is not None and array.size == 1 and array.dtype.kind == "f":
+                found[name] = float(array.reshape(()))
+    return found
+
+
+def _within(value: object, parts: list[str]) -> object:
+    """Follow parts of a name. Only what an object stores is looked at: no property, so no code of the program is run."""
+    for part in parts:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list | tuple):
+            try:
+                value = value[int(part)]
+            except (ValueError, IndexError):
+                return None
+        else:
+            value = getattr(value, "__dict__", {}).get(part)
+    return value
+
+
+def _number(value: object, to_array: ToArray) -> float | None:
+    array = np.asarray(value) if isinstance(value, int | float | np.ndarray | np.generic) else to_array(value)
+    if array is None or array.size != 1:
+        return None
+    try:
+        number = float(array.reshape(()).astype(np.float64))
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

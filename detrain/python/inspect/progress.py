@@ -1,0 +1,166 @@
+"""How far objects that hand out or take in one thing after another are: generators, iterators, open files.
+
+They stay as the process has them; where one has moved since the loop was entered, that is named.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import contextlib
+import contextvars
+import dis
+import functools
+import io
+import itertools
+import logging
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from types import CodeType, GeneratorType
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.base.digest import digest_bytes
+from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
+from detrain.python.inspect.frames import is_user_file, names_of
+from detrain.python.inspect.names import is_user_module, module_of
+from detrain.python.inspect.pandas_tables import content, is_table
+
+_FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+_STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+_STDERR: Final = 2
+_BUILTIN: Final = ("builtins", "itertools")
+_STILL: Final = frozenset(
+    {"tensorflow", "keras", "tf_keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
+)
+_STREAMS: Final = ("zlib", "_bz2", "_lzma")
+"""Modules of compressors, which do not say what they have taken in."""
+_READERS: Final = ("tensorflow.python.lib.io",)
+"""Where a framework has its own files, which have a position."""
+
+
+def position(value: Any) -> object:
+    """Return what tells where an object is, to be compared for equality, or None if it has no position. Reads nothing from it."""
+    module = module_of(type(value))
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in names_of(frame).items())))
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if isinstance(value, io.TextIOBase | io.BufferedReader | io.BufferedRandom | io.FileIO):
+        return _place(value)
+    if isinstance(value, collections.abc.Iterator) and module in _BUILTIN:
+        hint = getattr(value, "__length_hint__", None)
+        return hint() if hint is not None else object()  # it does not say: it may have moved
+    held = memory(value)
+    if held is not None:
+        return digest_bytes(held)
+    if isinstance(value, contextvars.ContextVar):
+        now = value.get(None)
+        return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
+    if isinstance(value, logging.Filterer):
+        # `buffer`: what a handler writes later.
+        parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
+        own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
+        return own_level, tuple(map(id, parts))
+    if isinstance(value, logging.LoggerAdapter):
+        return repr(value.extra)
+    if isinstance(value, threading.Semaphore):
+        return value._value
+    if isinstance(value, np.flatiter | np.broadcast):
+        return value.index
+    if isinstance(value, np.nditer):
+        return None if value.finished else value.iterindex
+    if isinstance(value, contextlib.ExitStack | contextlib.AsyncExitStack):
+        return len(value._exit_callbacks)  # type: ignore[union-attr]
+    if isinstance(value, weakref.WeakSet | weakref.WeakKeyDictionary):
+        return tuple(sorted(map(id, value)))
+    if isinstance(value, weakref.WeakValueDictionary):
+        return tuple(sorted(map(id, value.values())))
+    if module in _STREAMS:
+        return object()
+    if type(value).__name__ == "reader" and module == "_csv":
+        return value.line_num
+    if isinstance(value, functools._lru_cache_wrapper):
+        return None if _is_cache_of_library(value) else value.cache_info()
+    if is_table(value):
+        return content(value)
+    if module.partition(".")[0] in _STILL:
+        return None
+    found = inside(value)
+    return of_python(value) if found is None else found
+
+
+def _is_cache_of_library(value: Any) -> bool:
+    """Return whether a function that keeps what it has returned is a library's own, not one that the program has made."""
+    place: Any
+    code = getattr(value.__wrapped__, "__code__", None)
+    if code is None or is_user_file(code.co_filename):
+        return False
+    module = place = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        place = getattr(place, name, None)
+    return not is_user_module(module) and (place is value or "<locals>" in value.__qualname__)
+
+
+def place_of(value: Any) -> str | None:
+    """Return the position of an object as text that is the same in another process, or None if it has none such."""
+    if isinstance(value, GeneratorType):
+        return _place_of_generator(value)
+    now = position(value)
+    return repr(now) if now is not None and type(now) not in (object, Unreadable) else None
+
+
+def _place_of_generator(value: Any) -> str | None:
+    """Return where a generator of the program is, as far as counters and texts among its names tell it."""
+    frame = value.gi_frame
+    if frame is None:
+        return "ended"
+    if not is_user_file(frame.f_code.co_filename):
+        return None  # a progress bar keeps the time
+    told = sorted((name, item) for name, item in names_of(frame).items() if type(item) in (bool, int, str))
+    inner = value.gi_yieldfrom
+    return digest_bytes(repr((frame.f_lasti, told, None if inner is None else place_of(inner))).encode())
+
+
+def takes_in(value: object) -> bool:
+    """Return whether an object is a generator to which something can be sent: to load the same batches does not send it again."""
+    return isinstance(value, GeneratorType) and _uses_yields(value.gi_code)
+
+
+@functools.lru_cache(maxsize=512)
+def _uses_yields(code: CodeType) -> bool:
+    names = [each.opname for each in dis.get_instructions(code)]
+    behind = [names[index + 2 : index + 3] for index, name in enumerate(names) if name == "YIELD_VALUE"]  # a RESUME between
+    return any(each not in (["POP_TOP"], ["JUMP_BACKWARD_NO_INTERRUPT"]) for each in behind)  # the second of a `yield from`
+
+
+def _place(file: Any) -> object:
+    try:
+        return None if file.closed or _is_standard(file) else file.tell()
+    except (OSError, ValueError):
+        return None
+
+
+def _is_standard(file: Any) -> bool:
+    """Return whether a file is a standard stream of the process, be it wrapped anew."""
+    try:
+        return file in _STANDARD or file.fileno() <= _STDERR
+    except (OSError, ValueError):
+        return False
+
+
+def is_open_for_writing(value: Any) -> bool:
+    """Return whether an object is a file that is open for writing, the standard streams aside."""
+    if not isinstance(value, _FILES) or _is_standard(value):
+        return False
+    return not value.closed and value.writable()
+
+
+def stands_still(value: object) -> bool:
+    """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
+    module = module_of(type(value))
+    is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)
+    return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)

@@ -1,0 +1,1 @@
+"""How a loader comes back to a position, and what it loaded."""

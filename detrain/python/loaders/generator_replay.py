@@ -1,0 +1,152 @@
+"""Generators of the program that live on from epoch to epoch, and Python in pipelines: what they draw is drawn again.
+
+A resumed process has such a generator at its start; it is pulled as often as the first run had pulled it, each time with the random
+streams that the first run had there. The values it then yields must have the digests of the first run's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType, GeneratorType
+from typing import Any
+
+import xxhash
+
+from detrain.instrument.yield_probes import PROBE
+from detrain.python.process.random_streams import Streams
+from detrain.store.journal import Address, Journal
+
+
+class _Pulled:
+    """One generator: the values it has yielded since the run knows it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.digest = b""
+        self.runs: list[list[int]] = []
+        """[phase, epoch, batch, n]: one value in each of n batches from this one on."""
+
+    def note(self, address: Address, digest: bytes) -> None:
+        """A value has been yielded."""
+        self.count += 1
+        self.digest = xxhash.xxh3_128_digest(self.digest + digest)
+        phase, epoch, batch = address
+        last = self.runs[-1] if self.runs else None
+        if last is not None and last[:2] == [phase, epoch] and batch == last[2] + last[3]:
+            last[3] += 1
+        else:
+            self.runs.append([phase, epoch, batch, 1])
+
+
+class Pulls:
+    """The generators that were there when a loop was entered."""
+
+    def __init__(
+        self,
+        address: Callable[[], Address],
+        digest: Callable[[object], str],
+        repeat_streams: Callable[[Address | None, Address], None],
+    ) -> None:
+        self._address, self._digest, self._repeat_streams = address, digest, repeat_streams
+        self._by_frame: dict[int, _Pulled] = {}
+        self._known: weakref.WeakKeyDictionary[Any, _Pulled] = weakref.WeakKeyDictionary()
+        self._replayed: Address | None = None
+
+    def __bool__(self) -> bool:
+        """Whether any generator is followed that has not ended."""
+        return any(generator.gi_frame is not None for generator in list(self._known))
+
+    def follow(self, value: object) -> None:
+        """Follow a generator from here on, if its yields are seen."""
+        if isinstance(value, GeneratorType) and value.gi_frame is not None and value not in self._known and _is_seen(value.gi_code):
+            frame, pulled = value.gi_frame, _Pulled()
+            self._known[value] = self._by_frame[id(frame)] = pulled
+            weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
+
+    def be_at(self, address: Address | None) -> None:
+        """Repeat pulls of this batch from here on, from the random streams that it had, until None is given."""
+        if address is not None and address != self._replayed:
+            self._repeat_streams(self._replayed, address)
+        self._replayed = address
+
+    def note(self, frame: object, value: object) -> None:
+        """A generator, whose frame this is, is about to yield a value."""
+        pulled = self._by_frame.get(id(frame))
+        if pulled is not None:
+            pulled.note(self._replayed or self._address(), bytes.fromhex(self._digest(value)))
+
+    def state(self, value: object) -> list[Any] | None:
+        """Return [count, digest, runs, whether it has ended] of a generator that is followed, else None."""
+        pulled = self._known.get(value) if isinstance(value, GeneratorType) else None
+        if pulled is None or not isinstance(value, GeneratorType):
+            return None
+        return [pulled.count, pulled.digest, pulled.runs, value.gi_frame is None]
+
+    def replay(self, value: object, state: list[Any]) -> bool:
+        """Bring a generator to where the first run had it; return whether it has yielded the same."""
+        count, digest, runs, has_ended = state
+        pulled = self._known.get(value) if isinstance(value, GeneratorType) else None
+        if pulled is None or not isinstance(value, GeneratorType):
+            return False
+        addresses = [(phase, epoch, batch + turn) for phase, epoch, batch, n in runs for turn in range(n)]
+        try:
+            while pulled.count < count:
+                self.be_at(addresses[pulled.count])
+                next(value)
+            if has_ended:
+                next(value, None)
+        except StopIteration:
+            return False
+        finally:
+            self.be_at(None)
+        return bool(pulled.digest == digest) and (value.gi_frame is None) == has_ended
+
+
+class Elements:
+    """Elements that a framework's iterators have Python make: the random streams that it found.
+
+    Others may have drawn from these since the element before; where the elements are made again, the streams are set.
+    """
+
+    def __init__(self, streams: Streams, journal: Journal, note: Callable[[object], None]) -> None:
+        """`note` takes each element that is given, if it is not made again."""
+        self._streams, self._journal, self._note = streams, journal, note
+        self._left: dict[str, dict[str, bytes]] = {}
+        """The streams as each iterator's last element has left them."""
+        self._is_again = False
+        self.is_python = False
+        """Whether pipelines of the program call Python at all."""
+
+    def begin(self, name: str, number: int) -> None:
+        """An iterator's next element is about to be made."""
+        if self._is_again:
+            self._streams.write(self._journal.elements.get(name, {}).get(number, {}))
+            return
+        left = self._left.get(name, {}) if number else {}
+        moved = {each: state for each, state in self._streams.read().items() if left.get(each) != state}
+        if moved:
+            self._journal.add_element(name, number, moved)
+
+    def end(self, name: str) -> None:
+        """It has been made."""
+        self._left[name] = self._streams.read()
+
+    def note(self, element: object) -> None:
+        """An iterator that lives on has given an element."""
+        if not self._is_again:
+            self._note(element)
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Elements are made again inside."""
+        self._is_again = True
+        try:
+            yield
+        finally:
+            self._is_again = False
+
+
+def _is_seen(code: CodeType) -> bool:
+    return PROBE in code.co_names

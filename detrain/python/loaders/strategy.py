@@ -1,0 +1,328 @@
+"""How a batch loop comes back to its cut: its loader is set to its position (seek), or the batches are loaded again (forward).
+
+A loader's position is state like any other: tf.data iterators have theirs from the framework, iterators of built-in kinds and the
+program's own objects theirs from the codec, objects of libraries theirs if they offer one (`get_state` and `set_state`, or
+`state_dict` and `load_state_dict`). To seek is exact where all that loading moves on is such state. Where something else may have
+moved, batches are loaded again, which is always right. Either way the digest of the next batch is compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
+from types import FrameType
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from detrain.base.compiled_sources import source_of
+from detrain.base.config import Mode
+from detrain.base.errors import CannotSeek
+from detrain.base.source_parsing import parse
+from detrain.base.structure import bound_names, loop_nodes
+from detrain.python.codec.stdlib_objects import parts
+from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.names import is_own_class, is_user_module, module_of
+from detrain.python.inspect.object_graph import Encoded
+from detrain.python.inspect.stored_attributes import is_of_framework
+from detrain.python.process import pool_jobs
+
+_PROTOCOLS: Final = (("get_state", "set_state"), ("state_dict", "load_state_dict"), ("tell", "seek"))
+"""How an object offers its position. The last is that of files that are only read: others are set back with their length."""
+_FILES: Final = (io.TextIOWrapper, io.BufferedReader)
+_CALLING: Final = frozenset({"map", "filter", "filterfalse", "starmap", "takewhile", "dropwhile", "accumulate"})
+"""Iterators that call functions of the program."""
+_STORES: Final = (list, tuple, range, str, bytes, dict, set, frozenset, np.ndarray, int, float, bool, type(None))
+"""What iterators of built-in kinds go over without running anything."""
+_BACKSTAGE: Final = frozenset(
+    {
+        *("threading", "_thread", "multiprocessing", "asyncio", "queue", "subprocess"),
+        *("socket", "select", "selectors", "ssl", "http", "urllib", "ctypes", "mmap", "sqlite3", "dbm", "shelve"),
+    }
+)
+"""Modules of Python's by which something can go on behind what a program loads."""
+_KNOWN: Final = (
+    frozenset({"numpy", "tensorflow", "keras", "tf_keras", "detrain", "absl", "__future__"}) | sys.stdlib_module_names - _BACKSTAGE
+)
+"""Modules that keep no state of their own behind what a program loads, but for the random streams, which are captured."""
+_MOST_REASONS: Final = 3
+
+
+class Loop(Protocol):
+    """A batch loop that is at the head of a turn, as far as the probes know it."""
+
+    names: tuple[str, ...]
+    """Names that a load statement in the body binds."""
+    iterable: Any
+    iterator: Any
+    """What the loop's header draws from; None for a `while` loop."""
+    is_fetched_in_body: bool
+    """Whether a framework's own loop draws from a loader that it brings back itself."""
+    turn_of: object
+    """Tells one run of a loop from another; None for a `while` loop, of which no probe sees the start."""
+
+
+class Entered:
+    """Which runs of batch loops an epoch has seen. A seek goes to its cut from the first one: it must be that one's."""
+
+    def __init__(self) -> None:
+        self._epoch_frame, self._epoch_line = 0, 0
+        self._last: object = None
+        self._count = 0
+        self._has_ended = True
+        """Whether the last run of a `for` loop has gone on to its end."""
+        self.is_new = False
+        """Whether a run behind the first has loaded nothing yet: it is where the one before it has ended, which is found first."""
+        self.written_between = ""
+        """A file that code between two runs has written. A run that resumes behind it would write what is not yet trained."""
+        self.is_behind_break = False
+        """Whether a run was left before its end. A run that resumes behind it passes over the body that has left it."""
+
+    def begin(self, frame: FrameType | None) -> None:
+        """An epoch begins, in this frame; None: a batch loop that no epoch loop is around."""
+        self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
+        self._last, self._count, self._has_ended, self.is_new = None, 0, True, False
+        self.written_between, self.is_behind_break = "", False
+
+    def note(self, loop: Loop, frame: FrameType, written: str = "") -> None:
+        """A loop is at the head of a turn. `written`: a file that was written since the run of a loop before it ended."""
+        now = loop.turn_of if loop.turn_of is not None else (id(frame), frame.f_lasti)
+        self.is_new = now != self._last and self._count > 0
+        if self.is_new:
+            self.written_between = self.written_between or written
+            self.is_behind_break |= not self._has_ended
+        if now != self._last:
+            self._last = now
+            self._count += 1
+        self._has_ended = loop.turn_of is None
+
+    def end(self) -> None:
+        """The loop has run out."""
+        self._has_ended = True
+
+    def is_first(self, loop: Loop, frame: FrameType) -> bool:
+        """Return whether a loop is the only one that the epoch has entered, and that only once."""
+        if self._count != 1:
+            return False
+        if loop.turn_of is not None:
+            return True
+        # Of a `while` loop the source must tell: it stands in the frame of the epoch loop, and no other loop is around it.
+        around = _loops_around(frame.f_code.co_filename, frame.f_lineno)
+        if self._epoch_frame:
+            return id(frame) == self._epoch_frame and around - 1 == _loops_around(frame.f_code.co_filename, self._epoch_line)
+        return frame.f_code.co_name == "<module>" and around == 1
+
+
+def reasons_to_load(
+    loop: Loop | None, encoded: Encoded, files: Iterable[str], frame: FrameType | None = None, *, is_first: bool
+) -> list[str]:
+    """Return why the batches before a cut must be loaded again when a run resumes there; nothing where a seek is exact.
+
+    `is_first`: the loop is the only one that its epoch has entered so far; `frame` is the one that it stands in.
+    """
+    if loop is None:
+        return ["the loop has no loop wrapper around what it goes over (probes by hand)"]
+    if not is_first:
+        return [
+            "the batch loop has run before in this epoch, or other loops have (what code between them prints now comes from "
+            "weights without these batches)"
+        ]
+    reasons = [*encoded.not_captured, *encoded.moved, *pool_jobs.living()]
+    if _runs_code(loop, frame):
+        reasons += [f"{loss}: whether loading moves it is unknown" for loss in encoded.unknown]
+        foreign = sorted({name for file in files for name in _foreign_modules(file)})
+        if foreign:
+            reasons.append(f"the program loads batches by code of its own and imports {', '.join(foreign)}, which may keep a state")
+    return reasons
+
+
+def settle(reasons: list[str], mode: Mode) -> str:
+    """Return the reasons as one text, empty to seek. Raises CannotSeek where a seek was asked for and is not exact."""
+    if mode == "forward":
+        return "--loader forward"
+    reasons = list(dict.fromkeys(reasons))
+    if not reasons:
+        return ""
+    more = f" and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+    text = "; ".join(reasons[:_MOST_REASONS]) + more
+    if mode == "seek":
+        raise cannot_seek(text)
+    return text
+
+
+def cannot_seek(why: str) -> CannotSeek:
+    """Return the error for a seek that was asked for and would not be exact."""
+    return CannotSeek(
+        f"--loader seek would not be exact: {why}",
+        "leave it out: the batches are then loaded again, which is exact",
+    )
+
+
+def read_offered(value: object) -> tuple[int, object] | None:
+    """Return (which protocol, state) of an object of a library that offers its position, else None."""
+    if not _offers(value):
+        return None
+    for number, pair in enumerate(_PROTOCOLS):
+        if _has(type(value), pair):
+            try:
+                return number, getattr(value, pair[0])()
+            except Exception:  # an edge: a stranger's method; without a state batches are loaded again
+                return None
+    return None
+
+
+def set_state(value: object, which: int, state: object) -> bool:
+    """Set what `read_state` returned; return whether that could be done."""
+    setter = getattr(value, _PROTOCOLS[which][1], None) if which in range(len(_PROTOCOLS)) else None
+    if setter is None:
+        return False
+    setter(state)
+    return True
+
+
+def is_made_anew(loop: Loop) -> bool:
+    """Return whether what a loop goes over offers a position, for the next iterator that is made from it, and its iterator none."""
+    return not _offers(loop.iterator) and _offers(loop.iterable)
+
+
+def _offers(value: Any) -> bool:
+    cls = type(value)
+    if cls in _FILES:
+        return not value.closed and not value.writable() and value.seekable()
+    is_library = not is_of_framework(cls) and not is_own_class(cls)  # the program's own objects are captured whole
+    return is_library and any(_has(cls, pair) for pair in _PROTOCOLS[:-1])
+
+
+def _has(cls: type, pair: tuple[str, str]) -> bool:
+    return all(callable(getattr(cls, name, None)) for name in pair)
+
+
+def _runs_code(loop: Loop, frame: FrameType | None) -> bool:
+    """Return whether loading runs code of the program, so that it may move things that a codec cannot see."""
+    if loop.is_fetched_in_body:
+        return False
+    is_header_plain = _is_plain(loop.iterator) or is_made_anew(loop)
+    return not is_header_plain or (bool(loop.names) and not _only_draws(loop.names, frame))
+
+
+def _only_draws(names: tuple[str, ...], frame: FrameType | None) -> bool:
+    """Return whether a loop's body does nothing before its probe but draw from iterators: `x, y = next(iterator)`."""
+    if frame is None:
+        return False
+    statements = _statements_of_loop(frame.f_code.co_filename, frame.f_lineno)
+    last = max((place for place, each in enumerate(statements) if bound_names([each]) == names), default=-1)
+    if last < 0:
+        return False
+    space = {**vars(builtins), **frame.f_globals, **names_of(frame)}
+    return all(_is_plain_code(part, space) for statement in statements[: last + 1] for part in _parts_of(statement))
+
+
+def _parts_of(statement: ast.stmt) -> Iterator[ast.AST | None]:
+    """Yield the expressions of a statement; None for one of a kind that may do anything."""
+    match statement:
+        case ast.Assign(targets, value):
+            yield from (*targets, value)
+        case ast.AugAssign(target, _operator, value):
+            yield from (ast.Name(target.id, ast.Load()) if isinstance(target, ast.Name) else None, value)
+        case ast.Expr(value):
+            yield value
+        case ast.If(test, body, orelse):
+            yield test
+            for inner in (*body, *orelse):
+                yield from _parts_of(inner)
+        case ast.Pass() | ast.Break() | ast.Continue():
+            return
+        case _:
+            yield None
+
+
+def _is_plain_code(node: ast.AST | None, space: Mapping[str, object]) -> bool:
+    """Return whether an expression computes with numbers, or takes what iterators give that run no code of the program."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name(name, ast.Store()):
+            return True
+        case ast.Name(name):
+            return type(space.get(name, node)) in _STORES
+        case ast.Tuple(parts, ast.Store()) | ast.List(parts, ast.Store()):
+            return all(_is_plain_code(part, space) for part in parts)
+        case ast.Compare(left, _operators, others):
+            return all(_is_plain_code(part, space) for part in (left, *others))
+        case ast.BinOp(left, _operator, right):
+            return _is_plain_code(left, space) and _is_plain_code(right, space)
+        case ast.BoolOp(_operator, parts):
+            return all(_is_plain_code(part, space) for part in parts)
+        case ast.UnaryOp(_operator, part):
+            return _is_plain_code(part, space)
+        case ast.Call(ast.Name("next"), [ast.Name(name), *default], []):
+            return (
+                space.get("next") is next and _is_plain(space.get(name)) and all(isinstance(each, ast.Constant) for each in default)
+            )
+        case ast.Call(ast.Attribute(ast.Name(name), "get_next" | "next"), [], []):
+            return _is_brought_back(type(space.get(name)))
+    return False
+
+
+@lru_cache(maxsize=64)
+def _statements_of_loop(file: str, line: int) -> list[ast.stmt]:
+    """Return the body of the innermost loop around a line of a source file."""
+    try:
+        nodes = loop_nodes(parse(source_of(file))).values()
+    except (OSError, SyntaxError, ValueError):
+        return []
+    around = [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    return max(around, key=lambda node: node.lineno).body if around else []
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether drawing from an iterator runs only code of Python's, of a framework's, or of what offers its position."""
+    described = parts(value)
+    if described is None:
+        return type(value) in _STORES or _is_brought_back(type(value)) or _offers(value)
+    kind, items = described
+    return kind.rpartition(".")[2] not in _CALLING and all(_is_plain(item) for part in items for item in _flat(part))
+
+
+def _is_brought_back(cls: type) -> bool:
+    """Return whether an iterator is one of TensorFlow's. Those of Keras (over pictures) are Python with a state of its own."""
+    return is_of_framework(cls) and module_of(cls).partition(".")[0] not in ("keras", "tf_keras")
+
+
+def _flat(value: object) -> Iterator[object]:
+    """Yield the arguments of a maker one by one."""
+    if type(value) is tuple:
+        yield from value
+    else:
+        yield value
+
+
+@lru_cache(maxsize=64)
+def _loops_around(file: str, line: int) -> int:
+    """Return how many loops are around a line of a source file."""
+    try:
+        nodes = loop_nodes(parse(source_of(file))).values()
+    except (OSError, SyntaxError, ValueError):
+        return -1
+    return sum(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes)
+
+
+@cache
+def _foreign_modules(file: str) -> frozenset[str]:
+    """Return the libraries that a source file imports, but for those that are known."""
+    try:
+        nodes = list(ast.walk(parse(source_of(file))))
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    tops = {name.partition(".")[0] for name in names} - _KNOWN
+    return frozenset(top for top in tops if not _is_of_program(top))
+
+
+def _is_of_program(top: str) -> bool:
+    return is_user_module(sys.modules.get(top))

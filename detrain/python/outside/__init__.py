@@ -1,0 +1,1 @@
+"""What comes from outside the process and goes there: clock, entropy, files."""

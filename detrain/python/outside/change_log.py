@@ -1,0 +1,243 @@
+"""What a run changes in folders, written down at once: by it the process that comes after a kill knows what it will find.
+
+Files that the loop writes lie there when the run begins again, from a checkpoint or, killed before its first one, from its start.
+What is done a second time must then not fail: a folder that is made is there, a file that is cleared away is gone, one that is
+appended to holds the lines already. And what was there before the loop, and the loop has cleared away, is missing (a checkpoint
+of the program's own that it was told to go on from): such files are linked beside the checkpoints and put back.
+
+A log of one run over all its processes, a line of JSON for each change; a torn last line is passed over. Kinds: `begun` the first
+training loop is entered (what the program has asked before), `made` a folder, `cleared` and `appended` a file (how long it was),
+`kept` a file that is linked, by which name, `rewritten` a file that the program had opened for writing before the loop, `aside`
+such a file that a process on its way to a cut has put away, by which name, `filling` a cache in files of this prefix; `cut` a
+checkpoint was taken here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from detrain.base.cursor import Cursor
+
+_KINDS: Final = {"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1}
+"""How many values a line of each kind has."""
+_NUMBER: Final = re.compile(r"[0-9]{6,}")
+"""Names of kept files: a log that somebody made leads to no other file."""
+_TAKEN: Final = ".taken"
+"""Added to such a name, that of an empty file which says that the name is taken."""
+
+
+class Changes:
+    """The changes of one run: those before this process, and those that it makes. Paths are absolute."""
+
+    def __init__(self, path: Path, since: Cursor | None, *, is_fresh: bool = False) -> None:
+        """Read the log. `since` is the cut that the run goes on from, None if it begins; `is_fresh`: as if nothing had been."""
+        self._path, self._is_fresh = path, is_fresh
+        self._kept_in = path.with_suffix(".kept")
+        self._begun: dict[str, list[str]] | None = None
+        self._made: set[str] = set()
+        """Folders made, and files cleared away, by an earlier process at a later moment of the run."""
+        self._cleared: set[str] = set()
+        self.appended: dict[str, int] = {}
+        """Files that were first appended to at a later moment, and how long they were."""
+        self._kept: dict[str, str] = {}
+        self._is_gone: set[str] = set()
+        """Files that are kept, and were cleared away before the cut that the run goes on from."""
+        self._rewritten: set[str] = set()
+        """Files that the loop has written anew before that cut, after the program had opened them for writing before the loop."""
+        self._aside: dict[str, str] = {}
+        """Such files that are put away now: code before the loop writes them again, the cut counts on what the loop wrote."""
+        self._names = 0
+        lines = _lines(path)
+        self._filling = {values[0] for kind, *values in lines if kind == "filling"}
+        cuts = [number for number, (kind, *values) in enumerate(lines) if kind == "cut" and values == [_name(since)]]
+        start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
+        for number, (kind, *values) in enumerate(lines):
+            self._names += kind in ("kept", "aside")
+            if kind == "aside":
+                self._aside[values[0]] = values[1]
+            elif kind == "rewritten":
+                self._rewritten |= {values[0]} if number < start else set()
+            elif kind == "kept":
+                self._kept[values[0]] = values[1]
+                self._is_gone |= {values[0]} if number < start else set()
+            elif number >= start:
+                self._take(kind, values, is_fresh=is_fresh)
+        self._has_begun = since is not None
+
+    @property
+    def heard(self) -> dict[str, list[str]] | None:
+        """What the program had asked when it entered its first loop, if that run was killed before its first checkpoint."""
+        return None if self._has_begun else self._begun
+
+    def put_back(self) -> None:
+        """Before the program starts: have the files there that it found then (or would find now, if the run is a fresh one)."""
+        self.return_aside()
+        for path, name in self._kept.items():
+            if not os.path.lexists(path):
+                with contextlib.suppress(OSError):
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    _link(self._kept_in / name, path)
+        if self._is_fresh:
+            self.forget()
+            self._kept.clear()
+
+    def rewrite(self, path: str) -> None:
+        """The program opens a file for writing anew that it had opened before the loop."""
+        if path not in self._rewritten:
+            self._rewritten.add(path)
+            self._add("rewritten", path)
+
+    def put_aside(self, path: str) -> None:
+        """Code before the loop is about to write a file again that the loop has written since."""
+        if path in self._rewritten and path not in self._aside and os.path.isfile(path):
+            with contextlib.suppress(OSError):
+                name = self._new_name()
+                self._aside[path] = name
+                self._add("aside", path, name)
+                _move(path, self._kept_in / name)
+
+    def return_aside(self) -> None:
+        """Have the files that were put aside where they were, in place of what was written there since."""
+        for path, name in self._aside.items():
+            if (self._kept_in / name).is_file():
+                with contextlib.suppress(OSError):
+                    _move(self._kept_in / name, path)
+        self._aside.clear()
+
+    def _new_name(self) -> str:
+        """Return a name for a kept file, once and for all: a child that the program forks counts on from here, too."""
+        self._kept_in.mkdir(exist_ok=True)
+        while True:
+            name = f"{self._names:06d}"
+            self._names += 1
+            with contextlib.suppress(FileExistsError):
+                io.FileIO(self._kept_in / f"{name}{_TAKEN}", "x").close()
+                if not os.path.lexists(self._kept_in / name):
+                    return name
+
+    def arrive(self) -> None:
+        """The run is at its cut: what had been cleared away there is cleared away."""
+        for path in self._is_gone:
+            with contextlib.suppress(OSError):
+                if os.path.samefile(path, self._kept_in / self._kept[path]):
+                    os.unlink(path)
+        self._is_gone.clear()
+
+    def begin(self, heard: dict[str, list[str]]) -> None:
+        """The program enters its first training loop (or is started again with probes there)."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._add("begun", heard)
+
+    def make(self, path: str, real: Callable[[], object]) -> None:
+        """Make a folder, if it is not there because a later moment has made it."""
+        if not (path in self._made and os.path.isdir(path)):
+            real()
+        self._made.discard(path)
+        self._add("made", path)
+
+    def clear(self, path: str, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
+        """Clear something away, if a later moment has not done that; `absent` is the error where there is nothing."""
+        try:
+            real()
+        except absent:
+            if path not in self._cleared:
+                raise
+        self._cleared.discard(path)
+        self._add("cleared", path)
+
+    def keep(self, path: str, before: float) -> None:
+        """Keep a file that is about to be cleared away, if it is older than a moment (seconds since 1970)."""
+        with contextlib.suppress(OSError):
+            if path not in self._kept and os.path.isfile(path) and os.stat(path).st_mtime < before:
+                name = self._new_name()
+                _link(path, self._kept_in / name)
+                self._kept[path] = name
+                self._add("kept", path, name)
+
+    def append(self, path: str, size: int) -> None:
+        """A file is appended to for the first time; it was `size` bytes long."""
+        self._add("appended", path, self.appended.pop(path, size))
+
+    def fill(self, prefix: str) -> None:
+        """A cache in files is opened. The lock of an earlier process of this run, killed while it filled it, holds nobody off."""
+        if prefix in self._filling:
+            for lock in glob.glob(f"{glob.escape(prefix)}_*.lockfile"):
+                with contextlib.suppress(OSError):
+                    os.unlink(lock)
+            self._filling.discard(prefix)
+        self._add("filling", prefix)
+
+    def cut(self, cursor: Cursor) -> None:
+        """A checkpoint is taken here. What an earlier process did at a still later moment is written down again, behind it."""
+        lines: list[tuple[Any, ...]] = [("cut", _name(cursor))]
+        lines += [("made", path) for path in sorted(self._made)]
+        lines += [("cleared", path) for path in sorted(self._cleared)]
+        lines += [("appended", path, size) for path, size in sorted(self.appended.items())]
+        for line in lines:
+            self._add(*line)
+
+    def forget(self) -> None:
+        """The run has ended by itself, without a checkpoint: the next one begins as any does."""
+        self._path.unlink(missing_ok=True)
+        shutil.rmtree(self._kept_in, ignore_errors=True)
+
+    def _take(self, kind: str, values: list[Any], *, is_fresh: bool) -> None:
+        if kind == "appended":
+            self.appended.setdefault(values[0], values[1])
+        elif kind == "begun" and not is_fresh:
+            self._begun = values[0]
+        elif kind in ("made", "cleared") and not is_fresh:
+            (self._made if kind == "made" else self._cleared).add(values[0])
+
+    def _add(self, *line: Any) -> None:
+        with (
+            contextlib.suppress(OSError),
+            io.FileIO(self._path, "a") as file,
+        ):  # not `open`, by which the program's files are followed
+            file.write(json.dumps(line).encode() + b"\n")
+
+
+def _lines(path: Path) -> list[list[Any]]:
+    """Return the whole lines of a log."""
+    found = []
+    with contextlib.suppress(OSError):
+        for text in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                line = json.loads(text)
+                is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
+                if is_line and (line[0] not in ("kept", "aside") or _NUMBER.fullmatch(line[2])):
+                    found.append(line)
+    return found
+
+
+def _name(cursor: Cursor | None) -> str:
+    return "" if cursor is None else f"{cursor.phase} {cursor.epoch} {cursor.batch} {cursor.cut}"
+
+
+def _move(source: str | Path, target: str | Path) -> None:
+    """Move a file in one step, also where the two are on different disks."""
+    try:
+        os.replace(source, target)
+    except OSError:
+        part = f"{target}.part"
+        shutil.copy2(source, part)
+        os.replace(part, target)
+        os.unlink(source)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """Have a file under a second name; a copy, where the two are on different disks."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

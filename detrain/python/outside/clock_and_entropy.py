@@ -1,0 +1,285 @@
+"""What the program takes from outside: clock and randomness of the system, recorded and replayed; the order of listings, fixed.
+
+Clock and randomness are recorded where the program itself asks for them (or Python's and NumPy's libraries for it) outside of its
+training loops: that code runs again when a run resumes, and must find what it found. Randomness that a loop asks for, or a library
+(an environment that nobody has seeded), is drawn from one recorded number, the place in the run and who asks: killed and resumed,
+a run draws the same. What a loop asks of the clock is state, or shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import datetime
+import functools
+import gc
+import hashlib
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from detrain.base.cursor import Cursor
+from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.ownership import FRAMEWORKS
+
+_PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
+"""Modules through which the program may ask."""
+_MOST_CHARACTERS: Final = 1 << 18
+"""Of clock and randomness, and again of questions about files, whose kinds have a space in them."""
+_PROGRAM: Final = "__main__"
+_OWN: Final = (__name__, "detrain.python.outside.fs_answers", "detrain.python.outside.open_files")
+_LOOP: Final = "in a loop: "
+_ENTERED: Final = "entered"
+_FORK: Final = "os.fork"
+CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
+"""Kinds of readings that have nothing to do with files."""
+
+Readings = dict[str, list[str]]
+"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64), and what `fs_answers` asks; `entropy` is what
+other randomness is drawn from, `entered` when the first training loop was entered."""
+
+
+class Outside:
+    """The readings of one run, over all its processes."""
+
+    def __init__(self, earlier: Mapping[str, list[str]], place: Callable[[], Cursor | None]) -> None:
+        """`place` returns where in its loops the program is; None outside of them."""
+        self.readings: Readings = {kind: list(values) for kind, values in earlier.items()}
+        self.readings.setdefault("entropy", [_to_text(os.urandom(16))])
+        self._used: dict[str, int] = {}
+        self._sizes = dict.fromkeys((False, True), 0)
+        for kind, values in self.readings.items():
+            self._sizes[" " in kind] += sum(len(kind) + len(value) for value in values)
+        self._place = place
+        self._drawn_at: Cursor | None = None
+        self._drawn: dict[str, int] = {}
+        """How often who has drawn, in a loop at `_drawn_at`."""
+        self._fork: tuple[Cursor | None, int] = None, 0
+        """Where the program forks, and how manieth time there."""
+        self._lineage = ""
+        """Of a child, the forks that have led to it: each draws its own, and the same in each run."""
+        self._thread = threading.get_ident()
+
+    def watch(self) -> None:
+        """Put the recorded clock and randomness in the place of the real ones."""
+        time.time = self._replayed("time", time.time, repr, float)
+        time.time_ns = self._replayed("time_ns", time.time_ns, repr, int)
+        urandom = self._settled(os.urandom, self._replayed("urandom", os.urandom, _to_text, base64.b64decode))
+        os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
+        for name in ("localtime", "gmtime", "ctime"):
+            setattr(time, name, _of_now(getattr(time, name), lambda moment: moment))
+        time.asctime = _of_now(time.asctime, time.localtime)
+        time.strftime = _of_now(time.strftime, time.localtime, given=1)
+        _watch_datetime()
+        _watch_seeds(urandom)
+        os.register_at_fork(before=self._before_fork, after_in_child=self._begin_child)
+
+    def enter(self, at: float | None = None) -> None:
+        """The program enters a training loop, or has done so (`at`, seconds since 1970) where there were no probes."""
+        self.readings.setdefault(_ENTERED, [repr(now() if at is None else at)])
+
+    @property
+    def entered_at(self) -> float:
+        """When the first run entered its first training loop (seconds since 1970); infinite before that."""
+        return float(self.readings.get(_ENTERED, ["inf"])[0])
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a run that resumes asks again what is asked now: outside of training loops, in the program's thread."""
+        return self._place() is None and threading.get_ident() == self._thread
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether the program's thread is in a training loop with probes."""
+        return self._place() is not None and threading.get_ident() == self._thread
+
+    def read(self, kind: str, real: Callable[[], str]) -> str:
+        """Return what was read of a kind at this turn, by the first run that came here; `real` reads."""
+        place = self._used.get(kind, 0)
+        known = self.readings.get(kind, [])
+        if place < len(known):
+            self._used[kind] = place + 1
+            return known[place]
+        value = real()
+        if self.note(kind, value):
+            self._used[kind] = place + 1
+        return value
+
+    def note(self, kind: str, value: str) -> bool:
+        """Record something of a kind, behind what there is of it; return whether there was room."""
+        self._sizes[" " in kind] += len(kind) + len(value)  # once over, always: none may take the place of one that was left out
+        has_room = self._sizes[" " in kind] <= _MOST_CHARACTERS
+        if has_room:
+            self.readings.setdefault(kind, []).append(value)
+        return has_room
+
+    def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
+        def read(*arguments: Any) -> Any:
+            if not self.is_recording or not _is_for_program(sys._getframe(1)):
+                return real(*arguments)
+            return unpack(self.read(kind, lambda: pack(real(*arguments))))
+
+        read.__name__ = read.__qualname__ = kind
+        read.__doc__ = real.__doc__
+        return read
+
+    def _settled(self, real: Callable[[int], bytes], replayed: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        """Return randomness of the system for all who may ask: replayed for the program outside of its loops, drawn for others."""
+
+        def urandom(count: int) -> bytes:
+            asker = _asker(sys._getframe(1)) if threading.get_ident() == self._thread else None
+            if asker is None:
+                return real(count)
+            place = self._place()
+            is_replayed = place is None and asker == _PROGRAM and not self._lineage
+            return replayed(count) if is_replayed else self._draw(count, asker, place)
+
+        return urandom
+
+    def _draw(self, count: int, asker: str, place: Cursor | None) -> bytes:
+        turn = self._turn(asker, place)
+        who = asker if place is None else f"{_LOOP}{asker}"
+        return hashlib.shake_128(f"{self.readings['entropy'][0]} {self._lineage}{place} {who} {turn}".encode()).digest(count)
+
+    def _turn(self, asker: str, place: Cursor | None) -> int:
+        """Count how often somebody has drawn: in a loop at a place of it, else in all the code that each run runs."""
+        if place is not None and place != self._drawn_at:
+            self._drawn_at = place
+            self._drawn = {who: turn for who, turn in self._drawn.items() if not who.startswith(_LOOP)}
+        who = asker if place is None else f"{_LOOP}{asker}"
+        turn = self._drawn[who] = self._drawn.get(who, 0) + 1
+        return turn
+
+    def _before_fork(self) -> None:
+        if threading.get_ident() == self._thread:
+            place = self._place()
+            self._fork = place, self._turn(_FORK, place)
+
+    def _begin_child(self) -> None:
+        if threading.get_ident() == self._thread:
+            place, turn = self._fork
+            self._lineage += f"child {turn} of {place}, "
+            self._drawn.clear()
+            random.seed(int.from_bytes(self._draw(32, _FORK, self._place()), "big"))  # Python has just seeded it from the system
+
+
+def now() -> float:
+    """Return the real time (seconds since 1970), which nothing records."""
+    return time.clock_gettime(time.CLOCK_REALTIME)
+
+
+def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
+    """Return a function of `time` whose last argument, left out, is the moment (in a form) that `time.time` tells to its caller.
+
+    `given` is how many arguments come before that one.
+    """
+
+    @functools.wraps(real)
+    def read(*arguments: Any) -> Any:
+        if len(arguments) == given and _is_for_program(sys._getframe(1)):
+            arguments = (*arguments, form(time.time()))
+        return real(*arguments)
+
+    return read
+
+
+def _watch_datetime() -> None:
+    """Have `datetime.now` and `utcnow` ask `time.time`, as `today` does. Their class is of C: its dictionary is reached by `gc`."""
+    [methods] = gc.get_referents(vars(datetime.datetime))
+    real_now, real_utcnow = methods["now"], methods["utcnow"]
+
+    def now(cls: Any, tz: Any = None) -> Any:
+        asked = _is_for_program(sys._getframe(1))
+        return cls.fromtimestamp(time.time(), tz) if asked else real_now.__get__(None, cls)(tz)
+
+    def utcnow(cls: Any) -> Any:
+        asked = _is_for_program(sys._getframe(1))
+        return cls.fromtimestamp(time.time(), datetime.UTC).replace(tzinfo=None) if asked else real_utcnow.__get__(None, cls)()
+
+    methods["now"], methods["utcnow"] = classmethod(now), classmethod(utcnow)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))
+
+
+def _watch_seeds(urandom: Callable[[int], bytes]) -> None:
+    """Have generators of `random` without a seed take one where recorded randomness comes from: in C they ask the system."""
+    real = random.Random.seed
+
+    @functools.wraps(real)
+    def seed(self: Any, a: Any = None, version: int = 2) -> None:
+        real(self, int.from_bytes(urandom(32), "big") if a is None else a, version)
+
+    random.Random.seed = seed  # type: ignore[method-assign]
+    random.seed = seed.__get__(random._inst)  # type: ignore[attr-defined]
+
+
+def fix_listings() -> None:
+    """Have folders listed in the order of their names, not in that of the file system."""
+    listdir, scandir = os.listdir, os.scandir
+
+    @functools.wraps(listdir)
+    def list_names(*arguments: Any, **keywords: Any) -> Any:
+        return sorted(listdir(*arguments, **keywords))
+
+    @functools.wraps(scandir)
+    def scan(*arguments: Any, **keywords: Any) -> Any:
+        with scandir(*arguments, **keywords) as entries:
+            return sorted_entries(entries)
+
+    os.listdir, os.scandir = list_names, scan
+
+
+def sorted_entries(entries: Iterable[Any]) -> Iterator[Any]:
+    """Return what `os.scandir` returns, with these entries in the order of their names."""
+    return _Entries(sorted(entries, key=lambda entry: entry.name))
+
+
+class _Entries(Iterator[Any]):
+    """What `os.scandir` returns, in order."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._left = iter(entries)
+
+    def __next__(self) -> Any:
+        return next(self._left)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the listing."""
+        self._left = iter(())
+
+
+def _to_text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _is_for_program(frame: FrameType | None) -> bool:
+    """Return whether the program asks, itself or through Python's own modules."""
+    return _asker(frame) == _PROGRAM
+
+
+def is_asked_by_program(frame: FrameType | None, through: Collection[str]) -> bool:
+    """Return whether the program asks, itself or through these modules of Python."""
+    return _asker(frame, through) == _PROGRAM
+
+
+def _asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str | None:
+    """Return who asks, itself or through Python's own modules: the program, a library by its name, None for all others."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        top = name.partition(".")[0]
+        if name not in _OWN and top not in through:
+            if is_user_file(frame.f_code.co_filename):
+                return _PROGRAM
+            return None if top in FRAMEWORKS or top in sys.stdlib_module_names else top
+        frame = frame.f_back
+    return None

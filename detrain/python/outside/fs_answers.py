@@ -1,0 +1,224 @@
+"""What the program asks of the file system outside of its loops, and clears away there.
+
+That code runs again when a run resumes, and then meets what the loop has written since: it would go on by itself from checkpoints
+of its own, number its folder of results anew, or clear away what the run has made. So the answers are recorded, and a resumed run
+hears what the first one heard; what that one has cleared away is not cleared away again. Data that it has prepared before its loop
+(a download, a cache), and has not touched since, are there: preparing them again would cost hours, or a network.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import pathlib
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import xxhash
+
+from detrain.base import messages
+from detrain.python.outside.change_log import Changes
+from detrain.python.outside.clock_and_entropy import Outside, is_asked_by_program, sorted_entries
+from detrain.python.outside.open_files import Files
+
+_THROUGH: Final = ("pathlib", "glob")
+_THROUGH_WALK: Final = ("os", "pathlib", "glob")
+_THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma")
+"""Modules of Python through which the program may ask."""
+_OVER: Final = ("rename", "replace")
+"""What may put a file in the place of another."""
+_MOST_NAMES: Final = 1000
+"""Longer listings are those of data, which training does not add to."""
+_ALL: Final = "all"
+_NO: Final = "0"
+_LEAST_BYTES: Final = 1 << 20
+"""Folders with less may be those of results, which hold the settings of the run before anything else."""
+_MOST_FILES: Final = 10_000
+_NAME_DIGITS: Final = 12
+_scandir: Final = os.scandir
+_is_there: Final = os.path.lexists
+"""The real ones."""
+
+
+class Answers:
+    """The answers of one run, over all its processes."""
+
+    def __init__(self, outside: Outside, files: Files, changes: Changes) -> None:
+        self._outside, self._files, self._changes = outside, files, changes
+        self._said: set[str] = set()
+        self._asked: dict[str, int] = {}
+        """How often each question of yes or no was asked. The turns are recorded whose answer was no."""
+        self._started = time.time()
+
+    def watch(self) -> None:
+        """Put the recorded answers in the place of the real ones."""
+        for owner, names in ((os.path, ("exists", "lexists", "isfile", "isdir")), (pathlib.Path, ("exists", "is_file", "is_dir"))):
+            for name in names:
+                setattr(owner, name, self._asking(name, getattr(owner, name)))
+        os.listdir = self._listing(os.listdir, lambda name: name)
+        os.scandir = self._listing(os.scandir, lambda entry: entry.name)
+        self._files.may_read = self._may_read
+        for owner, name in ((os, "remove"), (os, "unlink"), (os, "rename"), (os, "replace"), (shutil, "rmtree")):
+            setattr(owner, name, self._clearing(name, getattr(owner, name)))
+
+    def is_so(self, question: str, path: Any, real: Callable[[], bool]) -> bool:
+        """Return the answer to a question about a path that is answered by yes or no."""
+        if not self._outside.is_recording:
+            return real()
+        kind = _kind(question, path)
+        turn = self._asked[kind] = self._asked.get(kind, 0) + 1
+        if str(turn) in self._outside.readings.get(kind, ()):
+            return self._is_prepared(path) and real()
+        is_there = real()
+        if not is_there:  # what was there is there: thousands of files of data need no record
+            self._outside.note(kind, str(turn))
+        return is_there
+
+    def told(self, question: str, path: Any, real: Callable[[], str]) -> str:
+        """Return the answer to a question about a path that is answered by a text."""
+        return self._outside.read(_kind(question, path), real) if self._outside.is_recording else real()
+
+    def among(self, question: str, path: Any, items: Iterable[Any], name_of: Callable[[Any], str]) -> list[Any]:
+        """Return what of a folder (or, with whole paths as names, of what fits a pattern) was there when this was asked first."""
+        now = list(items)
+        if not self._outside.is_recording:
+            return now
+        names = [_digest(name_of(item)) for item in now]
+        recorded = self._outside.read(_kind(question, path), lambda: "".join(names) if len(names) <= _MOST_NAMES else _ALL)
+        known = {recorded[start : start + _NAME_DIGITS] for start in range(0, len(recorded), _NAME_DIGITS)}
+        return [
+            item
+            for item, name in zip(now, names, strict=True)
+            if recorded == _ALL or name in known or self._is_prepared(_beside(path, name_of(item)))
+        ]
+
+    def clear(self, question: str, path: Any, real: Callable[[], object]) -> None:
+        """Clear something away, if the first run has not done that, or this process has made it."""
+
+        def cleared() -> str:
+            try:
+                real()
+            except FileNotFoundError:
+                return _NO
+            return "1"
+
+        if not self._outside.is_recording or self._is_new(path):
+            self.clear_in_loop(path, real)
+        elif self._outside.read(_kind(question, path), cleared) == _NO:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+
+    def clear_in_loop(self, path: Any, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
+        """Clear something away, if the program is in a loop as one that a later moment may have cleared away already."""
+        if not self._outside.is_in_loop:
+            real()
+            return
+        known = os.path.abspath(os.fsdecode(path))
+        self._changes.keep(known, self._outside.entered_at)
+        self._changes.clear(known, real, absent)
+
+    def fill(self, prefix: str) -> None:
+        """A cache in files is opened, which an earlier process of the run may have left half filled, and locked."""
+        self._changes.fill(os.path.abspath(prefix))
+
+    def _is_prepared(self, path: Any) -> bool:
+        """Return whether something was made before the first run's loop, and not touched since: data, no results."""
+        entered = self._outside.entered_at
+        path = os.fsdecode(path)
+        if entered > self._started or self._files.counts_on(path):
+            return False
+        is_prepared = _is_data(path, entered)
+        if is_prepared and path not in self._said:
+            self._said.add(path)
+            messages.say(f"{path!r} was made by the first run before its loop, and not touched since: it is taken as data")
+        return is_prepared
+
+    def _is_new(self, path: Any) -> bool:
+        try:
+            return os.lstat(path).st_mtime >= self._started
+        except OSError:
+            return False
+
+    def _may_read(self, path: Any) -> bool:
+        """Return whether a file that is about to be read was there for the first run (or is not there)."""
+        is_asked = _is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH_READ)
+        return not is_asked or self.is_so("read", path, lambda: os.access(path, os.F_OK)) or not os.access(path, os.F_OK)
+
+    def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
+        @functools.wraps(real)
+        def ask(path: Any, *arguments: Any, **keywords: Any) -> bool:
+            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH)):
+                return real(path, *arguments, **keywords)
+            return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
+
+        return ask
+
+    def _listing(self, real: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def list_folder(path: Any = ".") -> Any:
+            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH_WALK)):
+                return real(path)
+            if not self.is_so("list", path, lambda: _is_there(path)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+            found = real(path)
+            among = self.among(real.__name__, path, found, name_of)
+            return among if isinstance(found, list) else sorted_entries(among)
+
+        return list_folder
+
+    def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
+        @functools.wraps(real)
+        def clear(*arguments: Any, **keywords: Any) -> None:
+            named = [keywords[name] for name in ("path", "src", "dst") if name in keywords]
+            given: list[Any] = [*arguments, *named, None, None]
+            path, over = given[:2]
+            is_watched = self._outside.is_recording or self._outside.is_in_loop
+            if not (_is_path(path) and is_watched and is_asked_by_program(sys._getframe(1), _THROUGH)):
+                real(*arguments, **keywords)
+            else:
+                if question in _OVER and _is_path(over) and self._outside.is_in_loop:
+                    self._changes.keep(os.path.abspath(os.fsdecode(over)), self._outside.entered_at)
+                self.clear(question, path, lambda: real(*arguments, **keywords))
+
+        return clear
+
+
+def _is_data(path: str, before: float) -> bool:
+    """Return whether there is a file, or a folder with files of some size, of which none was written from a moment on."""
+    total, count, waiting = 0, 0, [path]
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return os.stat(path).st_size > 0 and os.stat(path).st_mtime < before
+        while waiting and count < _MOST_FILES:
+            with _scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    found = entry.stat()
+                    if found.st_mtime >= before:
+                        return False
+                    total, count = total + found.st_size, count + 1
+                    waiting += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+        return total >= _LEAST_BYTES and os.stat(path).st_mtime < before
+    except OSError:
+        return False
+
+
+def _beside(folder: Any, name: str) -> str:
+    return name if "/" in name else os.path.join(os.fsdecode(folder), name)
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, str | os.PathLike)
+
+
+def _kind(question: str, path: Any) -> str:
+    """Return the key of a question. It does not tell the path, which may be that of another machine."""
+    path = path.decode(errors="surrogateescape") if isinstance(path, bytes) else path
+    return f"{question} {xxhash.xxh3_64_hexdigest(os.fsencode(os.path.normpath(path)))}"
+
+
+def _digest(name: str) -> str:
+    return xxhash.xxh3_64_hexdigest(os.fsencode(name))[:_NAME_DIGITS]

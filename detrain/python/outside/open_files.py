@@ -1,0 +1,309 @@
+"""Files that the program writes: how long they are at a cut, and how they come back to that.
+
+A resumed process opens its files anew, before it comes to the cut. A file that was open when the loop was entered or at the cut,
+or that the program appends to, must then not be emptied, and at the cut it is set back to the length that it had there; what is
+cut off is kept beside the checkpoints. One that the loop has written anew is put aside while code before the loop writes it
+again. What was first appended to at a later moment, or by a run that was killed before its first checkpoint, is cut off as well,
+by what `change_log` has written down. Files opened through Python's `open` are followed (`pathlib`, `logging`, pandas
+and Keras's CSVLogger open theirs so).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import functools
+import io
+import itertools
+import os
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from detrain.base import messages
+from detrain.base.cursor import FileState
+from detrain.base.digest import digest_bytes
+from detrain.python.inspect.frames import is_user_file
+from detrain.python.outside.change_log import Changes
+
+_WRITING: Final = frozenset("wxa+")
+_LONGEST_STEM: Final = 200
+"""Of a name, in bytes; file systems take 255."""
+_PLACE_OF_OPENER: Final = 5
+"""Of `open`'s parameters after the mode."""
+
+
+class Files:
+    """The files that the program has opened for writing."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[weakref.ref[Any]]] = {}
+        self._appended: dict[str, int] = {}
+        """Files that are appended to, and how long they were before this process first did."""
+        self._kept: list[frozenset[str]] = []
+        """Files of each of the checkpoints on the way to which the run is: they must not be emptied."""
+        self._made: set[str] = set()
+        self._kept_folders = False
+        self._resumed_from: float | None = None
+        self._started = time.time()
+        self._written: set[str] = set()
+        self._said: set[str] = set()
+        self._held: set[str] = set()
+        """Files that were open when a loop was entered: opened by code that a resumed run runs again."""
+        self._before_loop: set[str] | None = set()
+        """Files that code before the first loop has opened to write them anew, while it runs."""
+        self._rewritable: frozenset[str] = frozenset()
+        """These files, once the loop was entered."""
+        self._is_on_way = False
+        self._changes: Changes | None = None
+        self._own = re.compile(r"(?!)")
+        self.may_read: Callable[[Any], bool] = lambda _path: True
+        """Whether a file was there when the first run read it at this place of the program."""
+        self.hear: Callable[[str, str], None] = lambda _path, _mode: None
+        """Is told of each file that is opened, before it is, and in which mode."""
+        self._base = os.getcwd()
+        """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
+
+    def watch(
+        self, kept: Iterable[Iterable[str]], made: Iterable[str], changes: Changes, home: Path, program: str, *, is_new: bool
+    ) -> None:
+        """Follow all calls of `open` and `os.mkdir` from here on.
+
+        `kept` are the files of each checkpoint on the way, and `made` the folders of the last: making these again is no error. A
+        run that `is_new` first undoes what one that was killed had appended.
+        """
+        self._changes = changes
+        self._own = re.compile(rf"{re.escape(str(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
+        changes.put_back()
+        if is_new:
+            for path, size in changes.appended.items():
+                _set_back(path, size, home, "before the run that was killed")
+        self._kept = [frozenset(map(self._path, files)) for files in kept]
+        self._is_on_way = bool(self._kept)
+        self._made = set(map(self._path, made))
+        original = os.mkdir
+
+        @functools.wraps(original)
+        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+            known = os.path.abspath(os.fsdecode(path)) if not isinstance(path, int) else ""
+            if self.is_own(known):
+                original(path, *args, **kwargs)
+            elif not (self._kept_folders and known in self._made and os.path.isdir(known)):
+                changes.make(known, lambda: original(path, *args, **kwargs))
+                self._made.add(known)
+
+        self._kept_folders = bool(self._made)
+        os.mkdir = mkdir
+        builtins.open = io.open = _Open(self)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run goes on from a checkpoint."""
+        return self._resumed_from is not None
+
+    def counts_on(self, path: Any) -> bool:
+        """Return whether the checkpoint that the run is on the way to counts on a file."""
+        return self._is_kept(os.path.abspath(os.fsdecode(path)))
+
+    def is_own(self, path: str) -> bool:
+        """Return whether a file of this path would be one of detrain's own: in the folder of checkpoints, by its name."""
+        return self._own.match(path) is not None
+
+    def _is_kept(self, path: str) -> bool:
+        return any(path in files for files in self._kept)
+
+    def reads(self, file: Any) -> None:
+        """Say so if a file is read that was written after the checkpoint, and not by this process: it holds what came later."""
+        try:
+            path = os.path.abspath(os.fsdecode(file))
+            written = os.stat(path).st_mtime
+        except (OSError, TypeError, ValueError):
+            return
+        is_new = self._resumed_from is not None and self._resumed_from < written < self._started
+        if is_new and path not in self._written and path not in self._said and is_user_file(path) and not self.is_own(path):
+            self._said.add(path)
+            shown = self.shown(path)
+            messages.warn(f"{shown} is read, which was written after the checkpoint: it holds what a later moment put there")
+
+    def opened(self, path: str, mode: str, file: Any, size: int) -> None:
+        """Note a file that has been opened for writing; it was `size` bytes long."""
+        if "a" in mode:
+            self._appended.setdefault(path, size)
+            if self._changes is not None and path not in self._written:
+                self._changes.append(path, size)
+        self._written.add(path)
+        self._open.setdefault(path, []).append(weakref.ref(file))
+
+    def enter(self) -> None:
+        """The program enters a loop."""
+        self._held |= {path for path in list(self._open) if self._live(path)}
+        if self._before_loop is not None:
+            self._rewritable, self._before_loop = frozenset(self._before_loop), None
+
+    def rewrites(self, path: str) -> bool:
+        """A file is about to be opened and emptied. Returns whether it must not be: a checkpoint counts on what is in it."""
+        if self._is_kept(path) and os.path.isfile(path):
+            return True
+        if self._before_loop is not None:
+            self._before_loop.add(path)
+        if self._is_on_way and self._changes is not None:
+            self._changes.put_aside(path)
+        elif path in self._rewritable and self._changes is not None:
+            self._changes.rewrite(path)
+        return False
+
+    def is_known(self, value: object) -> bool:
+        """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one there."""
+        return any(self._live(path) == [value] and _is_at(path, value) for path in list(self._open))
+
+    def state(self) -> dict[str, FileState]:
+        """Return the files to be set back, by path, after what the program wrote has been flushed."""
+        found = {}
+        for path in sorted({*self._appended, *self._open, *self._held}):
+            live = self._live(path)
+            for file in live:
+                with contextlib.suppress(OSError, ValueError):
+                    file.flush()
+            if (live or path in self._appended or path in self._held) and os.path.isfile(path):
+                found[self.shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
+        return found
+
+    def untouched(self) -> dict[str, FileState]:
+        """Return the files that this process appends to, as they were before."""
+        return {self.shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
+
+    def folders(self) -> tuple[str, ...]:
+        """Return the folders that the program has made and that are there."""
+        return tuple(sorted(self.shown(path) for path in self._made if os.path.isdir(path)))
+
+    def resume(self, checkpoint: Path) -> None:
+        """The state of a checkpoint has been set: what was written since it was taken is of a later moment."""
+        self._resumed_from = checkpoint.stat().st_mtime
+
+    def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
+        """Bring files to where they were. On the way to a later cut (`kept_in` is None) none is cut: more is still to come."""
+        for shown, state in files.items():
+            path = self._path(shown)
+            live = self._live(path)
+            for file in live:
+                file.flush()
+            if kept_in is not None:
+                _set_back(path, state.size, kept_in, "at the checkpoint")
+            if len(live) == 1 and state.position is not None:
+                live[0].seek(state.position)
+        del self._kept[:1]
+        if self._changes is not None:
+            self._changes.return_aside()
+        if kept_in is not None:
+            self._is_on_way = False
+            self._kept_folders = False
+            if self._changes is not None:
+                self._changes.arrive()
+                for path, size in self._changes.appended.items():
+                    if self.shown(path) not in files:
+                        _set_back(path, size, kept_in, "at the checkpoint")
+
+    def shown(self, path: str) -> str:
+        """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started in."""
+        relative = os.path.relpath(path, self._base)
+        return path if relative.startswith(os.pardir) else relative
+
+    def _path(self, shown: str) -> str:
+        return os.path.normpath(os.path.join(self._base, shown))
+
+    def _live(self, path: str) -> list[Any]:
+        live = [file for reference in self._open.get(path, ()) if (file := reference()) is not None and not file.closed]
+        if live:
+            self._open[path] = [weakref.ref(file) for file in live]
+        else:
+            self._open.pop(path, None)
+        return live
+
+
+def _opener(name: Any, flags: int) -> int:
+    return os.open(name, flags, 0o666)
+
+
+class _Open:
+    """Stands in for `open`. An object, as the built-in is none that becomes a method where it is an attribute of a class."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._original = io.open
+        functools.update_wrapper(self, io.open)
+
+    def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, int) or not isinstance(mode, str):
+            return self._original(file, mode, *args, **kwargs)
+        path = os.path.abspath(os.fsdecode(file))
+        self._files.hear(path, mode)
+        if not _WRITING & set(mode):
+            if not self._files.may_read(file):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+            if self._files.is_resumed:
+                self._files.reads(file)
+            return self._original(file, mode, *args, **kwargs)
+        size = os.path.getsize(path) if "a" in mode and os.path.isfile(path) else 0
+        if set("wx") & set(mode) and self._files.rewrites(path):
+            opener = (args[_PLACE_OF_OPENER] if len(args) > _PLACE_OF_OPENER else kwargs.get("opener")) or _opener
+            args = args[:_PLACE_OF_OPENER]
+            kwargs["opener"] = lambda name, flags: opener(name, flags & ~(os.O_TRUNC | os.O_EXCL))
+        made = self._original(file, mode, *args, **kwargs)
+        self._files.opened(path, mode, made, size)
+        return made
+
+
+def _is_at(path: str, file: Any) -> bool:
+    """Return whether a path leads to an open file: not if it was deleted, replaced, or never had a name (`TemporaryFile`)."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (OSError, ValueError):
+        return False
+
+
+def _tell(file: Any) -> int | None:
+    try:
+        return int(file.tell())
+    except (OSError, ValueError):
+        return None
+
+
+def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
+    """Write what is cut off a file beside the checkpoints, under a name that tells the file and that no other tail has."""
+    relative = os.path.relpath(path, kept_in.parent)
+    shown = path if relative.startswith(os.pardir) else relative
+    stem = shown.strip(os.sep).replace(os.sep, "-")
+    if len(os.fsencode(stem)) > _LONGEST_STEM:
+        stem = f"tail-{digest_bytes(os.fsencode(shown))}"
+    for number in itertools.count(1):
+        kept = kept_in / (f"{stem}.tail" if number == 1 else f"{stem}.{number}.tail")
+        try:
+            file = io.FileIO(kept, "x")
+        except FileExistsError:
+            if kept.read_bytes() == data:
+                break
+            continue
+        with file, io.BufferedWriter(file) as whole:
+            whole.write(data)
+        break
+    return kept
+
+
+def _set_back(path: str, size: int, kept_in: Path, when: str) -> None:
+    """Cut a file to the length it had; keep what is cut off."""
+    try:
+        now = os.path.getsize(path)
+        if now > size:
+            with io.FileIO(path) as file:
+                file.seek(size)
+                kept = _keep_tail(path, file.read(), kept_in)
+            os.truncate(path, size)
+            messages.say(f"{path}: set back from {now} to {size} bytes, as {when}; the rest is in {kept}")
+        elif now < size:
+            messages.warn(f"{path} has {now} bytes; it had {size} {when}")
+    except OSError as error:
+        messages.warn(f"{path} cannot be set back to {size} bytes: {error.strerror or error}")

@@ -1,0 +1,225 @@
+"""Files that the loop keeps its state in: what they hold at a cut does not come back, and so they are named.
+
+A log that is appended to is set back (`open_files`). A file that the loop changes in place (a memory map opened anew in
+each batch, a database), or writes and reads again in a later body (a table of results, best weights that are gone back to), would
+hold what a later moment has put there. Heard of are Python's `open` and `os.open`, SQLite, h5py, and what frameworks tell. An audit
+hook would hear of more, but each `id()` and `sys._getframe()` of the program is an event, too: they took fifteen times as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from detrain.base.cursor import Cursor
+from detrain.python.inspect.frames import is_user_file
+from detrain.python.outside.open_files import Files
+from detrain.store.journal import Address
+
+_IN_PLACE: Final = "the loop changes it in place"
+_READ_AGAIN: Final = "the loop reads again what it has written there"
+_OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
+
+
+class Contents:
+    """The files whose contents are state. Paths are absolute."""
+
+    def __init__(self, files: Files, place: Callable[[], Cursor | None]) -> None:
+        """`place` returns where in its loops the program is."""
+        self._files, self._place = files, place
+        self._thread = threading.get_ident()
+        self._written: dict[str, Cursor] = {}
+        """Files that the loop has written as a whole, and in which body it last did."""
+        self._read_later: dict[str, Cursor] = {}
+        """Those that a later training loop has read, and where: it must not write them again."""
+        self._databases: dict[str, bytes] = {}
+        """Databases that the loop opens, and what they looked like when it first did."""
+        self._kept: dict[str, str] = {}
+        self.written_last = ""
+        """The file that the loop has last written, or taken away. Emptied by whoever asks what is written from then on."""
+
+    def watch(self) -> None:
+        """Hear of all files that are opened from here on."""
+        self._files.hear = self._opened
+        self._watch_os()
+        self._watch_sqlite()
+        _watch_h5py(self)
+
+    def not_captured(self) -> list[str]:
+        """Name the files that the loop keeps its state in, as far as it has been seen."""
+        for path, before in self._databases.items():
+            if path not in self._kept and _looks(path) != before:
+                self._kept[path] = _IN_PLACE
+        return [f"{self._files.shown(path)} (file: {why})" for path, why in self._kept.items()]
+
+    def written_since(self, address: Address) -> list[str]:
+        """Name the files that the loop has written as a whole in this batch or a later one."""
+        since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) >= address]
+        return sorted(self._files.shown(path) for path in since)
+
+    def writes(self, path: str) -> None:
+        """The program writes a file as a whole."""
+        at = self._at(path)
+        if at is None:
+            return
+        self._written[path], self.written_last = at, path
+        read_at = self._read_later.get(path)
+        if read_at is not None and read_at.phase == at.phase and read_at != at:
+            self._kept.setdefault(path, _READ_AGAIN)
+
+    def removes(self, path: str) -> None:
+        """The program takes a file away."""
+        if self._at(path) is not None:
+            self.written_last = path
+
+    def changes(self, path: str) -> None:
+        """The program opens a file to change something in it, or to make it if it is not there."""
+        at = self._at(path)
+        if at is None:
+            return
+        self.written_last = path
+        if self._written.get(path) == at:
+            return
+        if os.path.isfile(path) and os.path.getsize(path) > 0:
+            self._kept.setdefault(path, _IN_PLACE)
+        else:
+            self._written[path] = at
+
+    def opens_to_write(self, path: str, mode: str, open_file: Callable[[str], Any]) -> Any:
+        """Return what `open_file` opens, by other means than Python's `open`, in a mode (of `w` and `a`) that loses nothing."""
+        wanted = "a" if mode == "w" and self.counts_on(path) else mode
+        if mode == "w":
+            self.writes(path)
+        size = os.path.getsize(path) if mode == "a" and os.path.isfile(path) else 0
+        made = open_file(wanted)
+        self._files.opened(path, mode, made, size)
+        return made
+
+    def counts_on(self, path: Any) -> bool:
+        """Return whether the checkpoint that the run is on the way to counts on a file."""
+        return self._files.counts_on(path)
+
+    def reads(self, path: str) -> None:
+        """The program reads a file by other means than Python's `open`."""
+        self._files.reads(path)
+        self._reads(path)
+
+    def _reads(self, path: str) -> None:
+        at = self._at(path)
+        written_at = None if at is None else self._written.get(path)
+        if at is None or written_at is None or written_at == at:
+            return
+        if written_at.phase == at.phase:
+            self._kept.setdefault(path, _READ_AGAIN)
+        else:  # what an earlier training has left (its best weights) is there by then, whichever checkpoint a run resumes from
+            self._read_later[path] = at
+
+    def opens_database(self, path: str) -> None:
+        """The program opens a database: to read, or to change it."""
+        if self._at(path) is not None:
+            self._databases.setdefault(path, _looks(path))
+
+    def _at(self, path: str) -> Cursor | None:
+        """Return in which body the program is, or None if the file is none of its loop's."""
+        at = self._place() if threading.get_ident() == self._thread else None
+        is_its = at is not None and not self._files.is_own(path) and not path.startswith(_OF_THE_SYSTEM)
+        return at if is_its and is_user_file(path) else None
+
+    def _opened(self, path: str, mode: str) -> None:
+        if "w" in mode or "x" in mode:
+            self.writes(path)
+        elif "+" in mode and "a" not in mode:
+            self.changes(path)
+        elif "a" not in mode:
+            self._reads(path)
+
+    def _watch_os(self) -> None:
+        real_open = os.open
+
+        @functools.wraps(real_open)
+        def open_file(path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
+            if isinstance(path, str | bytes | os.PathLike) and "dir_fd" not in keywords:
+                known = os.path.abspath(os.fsdecode(path))
+                if flags & os.O_ACCMODE == os.O_RDONLY:
+                    self._reads(known)
+                elif flags & (os.O_TRUNC | os.O_EXCL):
+                    self.writes(known)
+                else:
+                    self.changes(known)
+            return real_open(path, flags, *arguments, **keywords)
+
+        def telling(real: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(real)
+            def moved(src: Any, dst: Any, **keywords: Any) -> None:
+                self.writes(os.path.abspath(os.fsdecode(dst)))
+                real(src, dst, **keywords)
+
+            return moved
+
+        def taking(real: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(real)
+            def removed(path: Any, **keywords: Any) -> None:
+                self.removes(os.path.abspath(os.fsdecode(path)))
+                real(path, **keywords)
+
+            return removed
+
+        os.open, os.rename, os.replace = open_file, telling(os.rename), telling(os.replace)
+        os.remove, os.unlink = taking(os.remove), taking(os.unlink)
+
+    def _watch_sqlite(self) -> None:
+        with contextlib.suppress(ImportError):  # not all Pythons have it
+            import sqlite3
+
+            real_connect = sqlite3.connect
+
+            @functools.wraps(real_connect)
+            def connect(database: Any, *arguments: Any, **keywords: Any) -> Any:
+                if isinstance(database, str | bytes | os.PathLike):
+                    name = os.fsdecode(database)
+                    if name and not name.startswith((":", "file::memory:")):
+                        self.opens_database(os.path.abspath(name.removeprefix("file:").partition("?")[0]))
+                return real_connect(database, *arguments, **keywords)
+
+            sqlite3.connect = sqlite3.dbapi2.connect = connect
+
+
+def _watch_h5py(contents: Contents) -> None:
+    with contextlib.suppress(ImportError, AttributeError):
+        from h5py import h5f, h5fd, h5p  # slow to import, and there anyway where checkpoints are
+
+        real_open, real_create = h5f.open, h5f.create
+
+        def is_in_memory(*given: Any) -> bool:
+            """Return whether a file lies in an object of Python's, as our own checkpoints do while they are written."""
+            access = [each for each in given if isinstance(each, h5p.PropFAID)]
+            return any(each.get_driver() == h5fd.fileobj_driver for each in access)
+
+        @functools.wraps(real_open)
+        def open_file(name: bytes, flags: int = h5f.ACC_RDWR, *arguments: Any, **keywords: Any) -> Any:
+            if not is_in_memory(*arguments, *keywords.values()):
+                path = os.path.abspath(os.fsdecode(name))
+                (contents.reads if flags & h5f.ACC_RDWR == 0 else contents.changes)(path)
+            return real_open(name, flags, *arguments, **keywords)
+
+        @functools.wraps(real_create)
+        def create_file(name: bytes, *arguments: Any, **keywords: Any) -> Any:
+            if not is_in_memory(*arguments, *keywords.values()):
+                contents.writes(os.path.abspath(os.fsdecode(name)))
+            return real_create(name, *arguments, **keywords)
+
+        h5f.open, h5f.create = open_file, create_file
+
+
+def _looks(path: str) -> bytes:
+    """Return what tells one state of a database from another, as the system sees it: of its file, and of the log beside it."""
+    found = []
+    for name in (path, f"{path}-wal"):
+        with contextlib.suppress(OSError):
+            now = os.stat(name)
+            found.append((name, now.st_size, now.st_mtime_ns))
+    return repr(found).encode()

@@ -1,0 +1,75 @@
+"""Child processes, threads and tasks that are alive: what they hold (random streams, an environment they simulate) is out of sight.
+
+Linux tells which processes there are; elsewhere they are not seen. A thread holds something if it is inside a function of the
+program's, one of a pool that waits for work does not. Of asyncio's tasks the one that trains is seen, like any function that runs;
+where others are, what they do and wait for is not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from detrain.python.inspect.frames import user_frames
+
+_HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
+"""Processes of Python's and joblib's own, which hold nothing of the program."""
+_NUMBER: Final = re.compile(r"(?<=^Thread)-\d+(?= \()")
+"""Of a thread that was given no name, which another one of the same function has not."""
+
+
+def living() -> list[str]:
+    """Return, in words, what the child processes, threads and tasks that are alive hold; nothing if there is none."""
+    return [*_threads(), *_tasks(), *_processes()]
+
+
+def _threads() -> list[str]:
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]  # it leads to itself here: whatever it holds would live on
+    names = set()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        is_foreign = isinstance(thread, threading._DummyThread)  # a thread of C++ that runs Python for a moment
+        if frame is not None and not is_foreign and user_frames(frame):
+            names.add(f"what the thread {_NUMBER.sub('', thread.name)} holds")
+    return sorted(names)
+
+
+def _tasks() -> list[str]:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        others = asyncio.all_tasks() - {asyncio.current_task()} if asyncio is not None else set()
+    except RuntimeError:  # no event loop is running
+        return []
+    return sorted({f"what the task {getattr(task.get_coro(), '__qualname__', task)} of asyncio holds" for task in others})
+
+
+def _processes() -> list[str]:
+    try:
+        if hasattr(os, "waitid"):  # one call, where there are none
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    return [f"what the child process {name} holds" for name in sorted(set(_names()))]
+
+
+def _names() -> Iterator[str]:
+    """Yield the commands of the children that have not ended, as Linux tells them."""
+    for listing in Path("/proc/self/task").glob("*/children"):
+        for child in _read(listing).split():
+            command = _read(Path("/proc", child.decode(), "cmdline"))  # empty once it has ended
+            if command and not any(helper in command for helper in _HELPERS):
+                yield os.path.basename(command.partition(b"\0")[0]).decode(errors="replace")
+
+
+def _read(path: Path) -> bytes:
+    """Return what is in a file; nothing if the thread or process that it tells of has ended meanwhile."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

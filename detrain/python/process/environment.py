@@ -1,0 +1,76 @@
+"""What decides about bits outside of the program: versions, the processor, threads, variables of the environment."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from detrain.base.digest import digest_bytes
+
+_PACKAGES: Final = ("numpy", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "keras", "tf_keras")
+_SETTINGS: Final = ("PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS", "KERAS_BACKEND")
+_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_HASH_SEED: Final = "0"
+
+
+def base_environment(threads: int) -> dict[str, str]:
+    """Return what is known before the program starts."""
+    found = {"python": platform.python_version(), "machine": platform.machine(), "cpu": _cpu(), "threads": str(threads)}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    for name in _SETTINGS:
+        found[name] = variables(threads, None).get(name, os.environ.get(name, ""))
+    return found
+
+
+def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the variables to start the program with; `recorded` is the environment of the checkpoint to resume from."""
+    chosen = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "")}
+    if not chosen["PYTHONHASHSEED"].isdigit():
+        chosen["PYTHONHASHSEED"] = _HASH_SEED
+    if recorded is not None:
+        chosen.update({name: recorded[name] for name in _SETTINGS if recorded.get(name)})
+        here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        if threads != here:  # libraries that size their pools by the machine are told what the first run had
+            chosen.update({name: os.environ.get(name, str(threads)) for name in _THREADS})
+    return chosen
+
+
+def options_of_python() -> list[str]:
+    """Return the options this interpreter was started with (-O, -W, -X dev, …), for a process that takes its place."""
+    is_unbuffered = getattr(sys.__stdout__, "write_through", False)
+    return [*subprocess._args_from_interpreter_flags(), *(["-u"] if is_unbuffered else [])]  # type: ignore[attr-defined]
+
+
+def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return what differs, in words. Settings that are set again on resume (threads, variables) do not count."""
+    again = {"threads", *_SETTINGS}
+    names = [name for name in now if name in recorded or name in _PACKAGES]
+    return [
+        f"{name} was {recorded.get(name, 'not installed')!r}, is {now[name]!r}"
+        for name in names
+        if name not in again and recorded.get(name) != now[name]
+    ]
+
+
+@lru_cache(maxsize=1)
+def _cpu() -> str:
+    """Return the processor's model and a digest of its features, on which library kernels are chosen."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.processor()
+    fields = dict(line.partition(":")[::2] for line in text.partition("\n\n")[0].splitlines())
+    plain = {key.strip(): value.strip() for key, value in fields.items()}
+    features = " ".join(sorted((plain.get("flags") or plain.get("Features") or "").split()))
+    return f"{plain.get('model name', platform.processor())} ({digest_bytes(features.encode())[:8]})"

@@ -1,0 +1,99 @@
+"""Random numbers that libraries draw from generators of their own, out of Python's sight.
+
+Those of numba's compiled functions (one generator behind `random`, one behind `numpy.random`, in each thread) are read and set in
+the thread of the training loop: layout of `numba/_random.c`, compared with what numba itself reads. OpenCV's cannot be read: calls
+that draw from it are counted (`Streams.drawn`), and it is named where a loop has drawn.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.base.errors import FrameworkUnsupported
+from detrain.python.process.random_streams import RngState, Streams
+
+_WORDS: Final = 624
+_OUT_OF_REACH: Final = {"cv2": ("kmeans", "randn", "randShuffle", "randu")}
+FOLLOWED: Final = ("numba", *_OUT_OF_REACH)
+"""Top-level modules of whose import `LibraryStreams` is to be told."""
+
+
+class _Twister(ctypes.Structure):
+    _fields_ = (
+        ("position", ctypes.c_int),
+        ("words", ctypes.c_uint32 * _WORDS),
+        ("has_gauss", ctypes.c_int),
+        ("gauss", ctypes.c_double),
+        ("is_seeded", ctypes.c_int),
+    )
+
+
+class NumbaStream:
+    """One of numba's generators, a Mersenne Twister, of the calling thread."""
+
+    def __init__(self, pointer: Callable[[], int]) -> None:
+        """`pointer` returns where the generator lies."""
+        self._pointer = pointer
+
+    def get(self) -> RngState:
+        """Return the state, the spare Gaussian included."""
+        state = self._state()
+        words = np.empty(_WORDS + 1, np.uint32)
+        words[:_WORDS] = state.words
+        words[_WORDS] = state.position
+        return RngState(words, state.gauss if state.has_gauss else None)
+
+    def set(self, state: RngState) -> None:
+        """Set the state."""
+        own = self._state()
+        own.words[:] = state.words[:_WORDS].tolist()
+        own.position, own.has_gauss = int(state.words[_WORDS]), int(state.gauss is not None)
+        own.gauss, own.is_seeded = state.gauss or 0.0, 1
+
+    def _state(self) -> _Twister:
+        return _Twister.from_address(self._pointer())
+
+
+class LibraryStreams:
+    """Adds what can be read to the streams of the process, and counts the calls that draw from what cannot."""
+
+    def __init__(self, seed: int, streams: Streams) -> None:
+        self._seed, self._streams = seed, streams
+
+    def on_import(self, name: str) -> None:
+        """Called when a module of `FOLLOWED` has been imported. Raises FrameworkUnsupported for a numba with another layout."""
+        module = sys.modules[name]
+        if name == "numba":
+            self._seed_numba()
+        for function in _OUT_OF_REACH.get(name, ()):
+            setattr(module, function, self._counted(f"{name}.{function}", getattr(module, function)))
+
+    def _seed_numba(self) -> None:
+        from numba import _helperlib
+
+        helpers: Any = _helperlib
+        pointers = {"numba python": helpers.rnd_get_py_state_ptr, "numba numpy": helpers.rnd_get_np_state_ptr}
+        for name, pointer in pointers.items():
+            stream = NumbaStream(pointer)
+            helpers.rnd_seed(pointer(), self._seed)
+            position, words = helpers.rnd_get_state(pointer())
+            if stream.get().words.tolist() != [*words, position] or stream.get().gauss is not None:
+                raise FrameworkUnsupported(
+                    "the generators of this version of numba lie in memory in another way than detrain knows",
+                    "install another version of numba, or run the program with --bare: no checkpoints",
+                )
+            self._streams.add(name, stream)
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._streams.drawn[name] += 1
+            return function(*args, **kwargs)
+
+        return counted

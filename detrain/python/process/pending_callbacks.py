@@ -1,0 +1,54 @@
+"""What the loop has asked the process to call later, and no checkpoint holds: named.
+
+At the process's end (`atexit`), when an object dies (`weakref.finalize`), when a timer of the system rings (`signal.alarm`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import signal
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from detrain.python.inspect.frames import has_user_code
+
+_exits: list[Callable[..., object]] = []
+"""The program's functions that are to be called at the process's end."""
+
+
+def watch() -> None:
+    """Hear of what is registered for the process's end from here on."""
+    real_register: Any = atexit.register
+    real_unregister: Any = atexit.unregister
+
+    @functools.wraps(real_register)
+    def register(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        if _is_programs(function):
+            _exits.append(function)
+        return real_register(function, *arguments, **keywords)
+
+    @functools.wraps(real_unregister)
+    def unregister(function: Any, /) -> None:
+        _exits[:] = [each for each in _exits if each != function]
+        real_unregister(function)
+
+    atexit.register, atexit.unregister = register, unregister
+
+
+def asked() -> dict[str, int]:
+    """Return how much there is of each kind of what the program has asked for."""
+    # The registry keeps what `finalize` was given; there is no other way to see it all.
+    finalizers: Any = list(weakref.finalize._registry.values())  # type: ignore[attr-defined]
+    kinds = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    return {
+        "functions that atexit is to call": len(_exits),
+        "functions that weakref.finalize is to call": sum(_is_programs(each.func) for each in finalizers),
+        "timers of the system (signal.alarm, signal.setitimer)": sum(signal.getitimer(kind)[0] > 0 for kind in kinds),
+    }
+
+
+def _is_programs(function: object) -> bool:
+    function = function.func if isinstance(function, functools.partial) else function
+    return has_user_code(getattr(function, "__func__", function))

@@ -1,0 +1,198 @@
+"""The global random streams of the process: read, set, compare, pack into words.
+
+Streams: `python` (the module `random`), `numpy` (the legacy global state of `numpy.random`), and those that a framework
+adds (`tensorflow` is the eager context's generator of op seeds). Generators that a program holds itself are objects like
+any other and go through the codec (detrain.python.codec); where a generator function of the program lives on from epoch to epoch,
+those that names lead to are streams, too: bodies that are skipped as it is pulled again may have drawn from what it draws from.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from detrain.base.errors import Diverged, NotCapturable
+
+_HEADER: Final = struct.Struct("<HBd")  # number of words, has a spare Gaussian, the spare Gaussian
+_TWISTER: Final = "MT19937"
+_KINDS: Final = (_TWISTER, "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RngState:
+    """State of a Mersenne Twister: `words` [625] uint32 (624 of state, then the position), and a spare Gaussian or None.
+
+    Of another bit generator of NumPy's `words` is empty, and `other` its state with the Gaussian in it, as JSON.
+    """
+
+    words: npt.NDArray[np.uint32]
+    gauss: float | None
+    other: bytes = b""
+
+    def pack(self) -> bytes:
+        """Return the state as bytes, bit for bit."""
+        spare = 0.0 if self.gauss is None else self.gauss
+        return _HEADER.pack(len(self.words), self.gauss is not None, spare) + self.words.astype("<u4").tobytes() + self.other
+
+    @classmethod
+    def unpack(cls, data: bytes) -> RngState:
+        """Inverse of `pack`."""
+        count, has_gauss, spare = _HEADER.unpack_from(data)
+        words = np.frombuffer(data, "<u4", count, _HEADER.size).astype(np.uint32)
+        return cls(words, spare if has_gauss else None, data[_HEADER.size + words.nbytes :])
+
+
+class Stream(Protocol):
+    """One random stream of the process."""
+
+    def get(self) -> RngState:
+        """Return the state."""
+
+    def set(self, state: RngState) -> None:
+        """Set the state."""
+
+
+class PythonStream:
+    """A `random.Random`; by default the hidden one behind the functions of the module `random`."""
+
+    def __init__(self, source: Any = random) -> None:
+        self._source = source
+        self._seen: tuple[object, RngState] | None = None
+
+    def get(self) -> RngState:
+        """Return the state (`random.Random.getstate`, version 3). One that has not moved is not converted again."""
+        raw = self._source.getstate()
+        if self._seen is None or self._seen[0] != raw:
+            _version, words, gauss = raw
+            self._seen = raw, RngState(np.array(words, np.uint32), gauss)
+        return self._seen[1]
+
+    def set(self, state: RngState) -> None:
+        """Set the state."""
+        self._source.setstate((3, tuple(state.words.tolist()), state.gauss))
+
+
+class NumpyStream:
+    """The legacy global generator of `numpy.random`, or any `RandomState`, over any of NumPy's bit generators."""
+
+    def __init__(self, source: Any = np.random) -> None:
+        self._source = source
+
+    def get(self) -> RngState:
+        """Return the state (`numpy.random.get_state`)."""
+        state = self._source.get_state(legacy=False)
+        kind = state["bit_generator"]
+        if kind != _TWISTER:
+            if kind not in _KINDS:
+                raise NotCapturable(
+                    f"numpy.random draws from a {kind}, which detrain does not know",
+                    f"give `np.random.set_bit_generator` one of NumPy's own: {', '.join(_KINDS)}",
+                )
+            return RngState(np.empty(0, np.uint32), None, _to_json(state))
+        words = np.empty(625, np.uint32)
+        words[:624] = state["state"]["key"]
+        words[624] = state["state"]["pos"]
+        return RngState(words, float(state["gauss"]) if state["has_gauss"] else None)
+
+    def set(self, state: RngState) -> None:
+        """Set the state. Raises Diverged if it is of another bit generator: others may hold the one that is there."""
+        other = json.loads(state.other) if state.other else {"bit_generator": _TWISTER}
+        now, was = self._source.get_state(legacy=False)["bit_generator"], other["bit_generator"]
+        if now != was:
+            raise Diverged(
+                f"numpy.random draws from {now}; it drew from {was} in the first run",
+                "call `np.random.set_bit_generator` before the training loop, and start anew with --fresh",
+            )
+        if state.other:
+            self._source.set_state(other)
+            return
+        spare = 0.0 if state.gauss is None else state.gauss
+        self._source.set_state((_TWISTER, state.words[:624], int(state.words[624]), int(state.gauss is not None), spare))
+
+
+class Held(Protocol):
+    """A generator of random numbers that the program holds, taken for a stream."""
+
+    def pack(self) -> bytes:
+        """Return its state."""
+
+    def unpack(self, packed: bytes) -> None:
+        """Set its state."""
+
+
+class HeldGenerator:
+    """A `random.Random`, or one of NumPy's generators over any of its bit generators: its state as JSON."""
+
+    def __init__(self, source: random.Random | np.random.RandomState | np.random.Generator) -> None:
+        self._source = source
+
+    def pack(self) -> bytes:
+        """Return its state."""
+        match self._source:
+            case random.Random() as plain:
+                state: object = plain.getstate()
+            case np.random.RandomState() as legacy:
+                state = legacy.get_state(legacy=False)
+            case generator:
+                state = generator.bit_generator.state
+        return _to_json(state)
+
+    def unpack(self, packed: bytes) -> None:
+        """Set its state."""
+        state = json.loads(packed)
+        match self._source:
+            case random.Random() as plain:
+                version, words, gauss = state
+                plain.setstate((version, tuple(words), gauss))
+            case np.random.RandomState() as legacy:
+                legacy.set_state(state)
+            case generator:
+                generator.bit_generator.state = state
+
+
+def _to_json(state: object) -> bytes:
+    return json.dumps(state, default=lambda array: array.tolist()).encode()
+
+
+def held_generator(value: object) -> Held | None:
+    """Return a generator of random numbers as a stream; None for all other objects, and for those of derived classes."""
+    return HeldGenerator(value) if type(value) in (random.Random, np.random.RandomState, np.random.Generator) else None  # type: ignore[arg-type]
+
+
+class Streams:
+    """All global streams of the process, by name, and generators that the program holds, as long as they count as streams."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Stream] = {"python": PythonStream(), "numpy": NumpyStream()}
+        self._held: dict[str, Held] = {}
+        self.drawn: Counter[str] = Counter()
+        """How often functions were called that draw from generators which cannot be read."""
+
+    def add(self, name: str, stream: Stream) -> None:
+        """Add the stream of a framework or library."""
+        self._streams[name] = stream
+
+    def hold(self, held: Mapping[str, Held]) -> None:
+        """Take these generators for streams, and no others that the program holds."""
+        self._held = dict(held)
+
+    def read(self) -> dict[str, bytes]:
+        """Return the packed state of every stream."""
+        found = {name: stream.get().pack() for name, stream in self._streams.items()}
+        return found | {name: held.pack() for name, held in self._held.items()}
+
+    def write(self, states: Mapping[str, bytes]) -> None:
+        """Set the named streams; names that this process does not have (yet) are left alone."""
+        for name, packed in states.items():
+            if name in self._streams:
+                self._streams[name].set(RngState.unpack(packed))
+            elif name in self._held:
+                self._held[name].unpack(packed)

@@ -1,0 +1,195 @@
+"""What is set for the whole process, and decides about numbers or what is printed: a loop may change it.
+
+NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's limits, variables
+of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of signals, the garbage
+collector, the folder that the process is in, its umask, where Python looks for modules, and the stream of C's `rand`. Code before
+the loop runs again in a resumed process; what the loop has changed since is state.
+"""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import locale
+import logging
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import numpy as np
+
+from detrain.base.errors import Diverged
+from detrain.python.inspect.names import class_name, find_warning
+from detrain.python.process import libc_random
+
+_DECIMAL: Final = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+_LOCALES: Final = ("LC_COLLATE", "LC_CTYPE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME")
+_LOGGER: Final = ("level", "disabled", "propagate")
+_LOGGER_AS_MADE: Final = (logging.NOTSET, False, True)
+_ENVIRON: Final = "os.environ."
+
+
+class ProcessSettings:
+    """The settings of this process, compared with what they were when the loop was entered."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, object] = {}
+        self._base = os.getcwd()
+        """The folder that the program was started in."""
+
+    def begin(self) -> None:
+        """The program enters a training loop: what is set from here on is state."""
+        self._before = self._read()
+
+    def changed(self) -> dict[str, object]:
+        """Return what the loop has set, by name; None for a variable of the environment that it has removed."""
+        now = self._read()
+        return {name: now.get(name) for name in {**self._before, **now} if now.get(name) != self._before.get(name)}
+
+    def set(self, changed: Mapping[str, object]) -> None:
+        """Set what `changed` returned, and all else as it was when the loop was entered."""
+        wanted, now = {**self._before, **changed}, self._read()
+        for name in {**now, **wanted}:
+            if now.get(name) != wanted.get(name):
+                self._write(name, wanted.get(name))
+
+    def _read(self) -> dict[str, object]:
+        return _read() | {"folder": os.path.relpath(os.getcwd(), self._base)}
+
+    def _write(self, name: str, value: Any) -> None:
+        if name != "folder":
+            _write(name, value)
+            return
+        try:
+            os.chdir(os.path.join(self._base, value))
+        except OSError as error:
+            raise Diverged(
+                f"the program was in the folder {value!r} at the checkpoint, which cannot be entered: {error.strerror}",
+                "put it back, or begin anew with --fresh",
+            ) from error
+
+
+def _read() -> dict[str, object]:
+    context = decimal.getcontext()
+    found: dict[str, object] = {f"decimal.{name}": getattr(context, name) for name in _DECIMAL}
+    for kind, signals in (("traps", context.traps), ("flags", context.flags)):
+        found[f"decimal.{kind}"] = tuple(sorted(signal.__name__ for signal, is_set in signals.items() if is_set))
+    found |= {f"locale.{name}": locale.setlocale(getattr(locale, name)) for name in _LOCALES}
+    found |= {f"numpy.errors.{name}": value for name, value in np.geterr().items()}
+    found |= {"numpy.call": np.geterrcall(), "sys.path": tuple(sys.path), "umask": _umask(), "warnings": _filters()}
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    found |= {f"signal.{number:d}": handler for number, handler in handlers.items() if _is_programs(handler)}
+    found |= {"libc.rand": libc_random.state()}
+    found |= {"logging disabled": logging.root.manager.disable, "gc": (gc.isenabled(), *gc.get_threshold())}
+    found |= {"sys.switchinterval": sys.getswitchinterval()}
+    found |= {f"numpy.print.{name}": value for name, value in np.get_printoptions().items() if name != "override_repr"}
+    found |= {"sys.recursionlimit": sys.getrecursionlimit(), "sys.int_max_str_digits": sys.get_int_max_str_digits()}
+    found |= {f"logging.{name}": state for name, each in _loggers().items() if (state := _state_of(each)) != _LOGGER_AS_MADE}
+    return found | {_ENVIRON + name: value for name, value in os.environ.items()}
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _is_programs(handler: object) -> bool:
+    return handler is not None and not getattr(handler, "__module__", "").startswith("detrain.")
+
+
+def _filters() -> tuple[object, ...]:
+    """Return the filters of warnings as data."""
+    return tuple(
+        (action, _pattern(message), class_name(cast("type", category)), _pattern(module), line)
+        for action, message, category, module, line in warnings.filters
+    )
+
+
+def _pattern(pattern: Any) -> object:
+    return (pattern.pattern, pattern.flags) if isinstance(pattern, re.Pattern) else pattern
+
+
+def _write_filters(filters: tuple[Any, ...]) -> None:
+    """Set the filters, but for those of warnings that this process does not know, and so cannot give."""
+    warnings.resetwarnings()
+    for action, message, name, module, line in filters:
+        category = find_warning(name)
+        if category is not None:
+            text, place = (re.compile(*each) if isinstance(each, tuple) else each for each in (message, module))
+            cast("list[Any]", warnings.filters).append((action, text, category, place, line))
+
+
+def _loggers() -> dict[str, logging.Logger]:
+    """Return the root, which has the empty name, and all loggers that have been made."""
+    made = {name: each for name, each in list(logging.root.manager.loggerDict.items()) if isinstance(each, logging.Logger)}
+    return {"": logging.root, **made}
+
+
+def _state_of(logger: logging.Logger) -> tuple[object, ...]:
+    return tuple(getattr(logger, name) for name in _LOGGER)
+
+
+def _write(name: str, value: Any) -> None:
+    if name.startswith(_ENVIRON):
+        _write_variable(name.removeprefix(_ENVIRON), value)
+        return
+    owner, _, key = name.partition(".")
+    if owner == "logging":
+        _write_logger(logging.getLogger(key), _LOGGER_AS_MADE if value is None else value)
+    elif owner == "logging disabled":
+        logging.disable(value)
+    elif owner == "gc":
+        (gc.enable if value[0] else gc.disable)()
+        gc.set_threshold(*value[1:])
+    elif owner == "decimal":
+        _write_decimal(key, value)
+    elif owner == "warnings":
+        _write_filters(value)
+    elif owner == "signal" and value is not None:  # which could not be put back, and has been said
+        signal.signal(int(key), value)
+    elif owner == "umask":
+        os.umask(value)
+    elif owner == "libc":
+        libc_random.set_state(value)
+    elif name == "sys.path":
+        sys.path[:] = value
+    elif name == "numpy.call":
+        np.seterrcall(value)
+    elif owner == "locale":
+        locale.setlocale(getattr(locale, key), value)
+    elif owner == "numpy":
+        kind, _, option = key.partition(".")
+        setter = cast("Callable[..., object]", np.seterr if kind == "errors" else np.set_printoptions)
+        setter(**{option: value})
+    else:
+        getattr(sys, f"set{key}" if key in ("recursionlimit", "switchinterval") else f"set_{key}")(value)
+
+
+def _write_logger(logger: logging.Logger, state: tuple[Any, ...]) -> None:
+    level, logger.disabled, logger.propagate = state
+    logger.setLevel(level)  # which also forgets what other loggers have looked up
+
+
+def _write_decimal(key: str, value: Any) -> None:
+    context = decimal.getcontext()
+    if key in _DECIMAL:
+        setattr(context, key, value)
+    else:
+        signals = getattr(context, key)
+        for signal in signals:
+            signals[signal] = signal.__name__ in value
+
+
+def _write_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+    if name == "TZ":
+        time.tzset()

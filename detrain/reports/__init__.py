@@ -1,0 +1,1 @@
+"""Trials and campaigns as text and pictures."""

@@ -1,0 +1,1 @@
+"""The last moments in memory, and the way back to them."""

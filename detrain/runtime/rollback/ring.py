@@ -1,0 +1,337 @@
+"""The last states of a loop in memory, and the way back to the oldest of them: the steps since then run again, exactly.
+
+A moment is held at a cut before a load: the variables of frameworks (by reference, copied on write), random streams, the Python
+state, how long files are; then what the load returned. Going back puts the state back into the very objects that were there, and
+the loop's wrapper hands the kept batches out again before it loads on.
+
+Whatever cannot be put back exactly is said, and nothing is gone back to: then a checkpoint is the way.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import itertools
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+
+from detrain.adapters.api import Framework
+from detrain.base.cursor import NOTHING, FileState
+from detrain.base.digest import Array
+from detrain.python.codec.api import Baseline
+from detrain.python.codec.in_process import Live
+from detrain.python.codec.stdlib_objects import parts
+from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.object_graph import shown
+from detrain.python.inspect.progress import position
+from detrain.python.outside.open_files import Files
+from detrain.python.process import children, pool_jobs
+from detrain.python.process.random_streams import Streams
+from detrain.runtime.state.capture import Capture, user_modules
+from detrain.store.journal import Address
+
+_HANDS_ON: Final = (enumerate, zip, itertools.islice)
+_OVER_DATA: Final = (type(iter([0])), type(iter((0,))), type(iter(range(0))))
+_SUSPENDS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class CannotGoBackError(Exception):
+    """The way back is not exact. The text says why."""
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """The program at a cut: Python state, random streams, and where what holds nothing but a position is."""
+
+    python: Live
+    streams: dict[str, bytes]
+    places: list[tuple[object, str, object]]
+    drawn: Mapping[str, int]
+    """See `Streams`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """What a load returned. `after` is the state behind it, where the load runs Python and may have changed it."""
+
+    item: object
+    content: Live
+    after: _State | None
+    loaded: list[object]
+    """What each framework says of it."""
+    fetched: list[list[Array]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Moment:
+    """One cut before a load."""
+
+    address: Address
+    batches_done: int
+    source: weakref.ref[Any]
+    frame: int
+    state: _State
+    held: list[object]
+    files: Mapping[str, FileState]
+    names: dict[str, set[str]]
+    """Names in the user's modules."""
+    extra: object
+    """What the owner of the ring wants to have back."""
+    load: _Load | None = None
+    is_as_before: bool = True
+    """In a step that is run again: whether the state before the load is the one that it was."""
+
+
+class Ring:
+    """The last `depth` moments of the batch loop that is running."""
+
+    def __init__(
+        self,
+        depth: int,
+        capture: Capture,
+        frameworks: Sequence[Framework],
+        streams: Streams,
+        files: Files,
+        *,
+        on_host: bool = False,
+    ) -> None:
+        self._depth, self._on_host = depth, on_host
+        self._capture, self._frameworks, self._streams, self._files = capture, frameworks, streams, files
+        self._moments: list[Moment] = []
+        self._next = 0
+        """Number of the moment whose load comes next; below their count while steps are run again."""
+        self.obstacles: list[str] = []
+        """What stands in the way of going back, since the loop was entered."""
+
+    def clear(self) -> None:
+        """The loop has been left: there is no way back into it."""
+        self._moments, self._next, self.obstacles = [], 0, []
+        for framework in self._frameworks:
+            framework.release()
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the load that comes next has been done before."""
+        return self._next < len(self._moments) and self._moments[self._next].load is not None
+
+    @property
+    def moments(self) -> Sequence[Moment]:
+        """The moments to which a way leads back, the oldest first."""
+        return self._moments
+
+    # Going forward.
+
+    def hold(
+        self, address: Address, batches_done: int, source: object, frame: FrameType, baseline: Baseline, extra: object
+    ) -> None:
+        """Hold this moment, the cut before a load."""
+        if self._moments and not self._is_here(self._moments[-1], source, frame):
+            self.clear()
+        pool_jobs.wait()
+        state = self._state(frame, baseline)
+        if self._moments and not self.is_again:
+            self._note_moves(self._moments[-1], state)
+        moment = Moment(
+            address,
+            batches_done,
+            weakref.ref(source),
+            id(frame),
+            state,
+            [framework.hold(on_host=self._on_host) for framework in self._frameworks],
+            self._files.state(),
+            {name: set(vars(module)) for name, module in user_modules().items()},
+            extra,
+        )
+        if self.is_again:
+            earlier = self._moments[self._next]
+            moment.load, moment.is_as_before = earlier.load, _is_same(earlier.state, state)
+            self._moments[self._next] = moment
+            return
+        if any(each.f_code.co_flags & _SUSPENDS for each in user_frames(frame)):
+            self._note("the loop runs inside a generator or coroutine")
+        for loss in state.python.lost:
+            self._note(loss)
+        if not self._moments:
+            losses = [loss for framework in self._frameworks for loss in framework.not_captured()]
+            for loss in [*losses, *children.living()]:
+                self._note(loss)
+        self._moments.append(moment)
+        del self._moments[: -self._depth]
+        self._next = len(self._moments) - 1
+
+    def begin_load(self) -> None:
+        """The loader is about to be asked for a batch."""
+        for framework in self._frameworks:
+            framework.begin_load()
+
+    def keep(self, item: object, loader: object, frame: FrameType, baseline: Baseline) -> None:
+        """Keep what a load has returned."""
+        loaded = self.end_load()
+        if self._next >= len(self._moments):
+            return
+        moment = self._moments[self._next]
+        opaque = {id(value) for value, _path, _place in moment.state.places}
+        after = None if self._is_pure(loader, opaque) else self._state(frame, baseline)
+        moment.load = _Load(item, self._capture.encode_value(item), after, loaded)
+        for loss in moment.load.content.lost:
+            self._note(loss)
+        self._next += 1
+
+    def end_load(self) -> list[object]:
+        """The loader has returned a batch, or has run out. Returns what each framework says of the load."""
+        return [framework.end_load() for framework in self._frameworks]
+
+    def note_fetched(self, fetched: list[Array]) -> None:
+        """Keep a batch that the body has fetched itself."""
+        if self._moments and self._next == len(self._moments):
+            load = self._moments[-1].load
+            if load is not None:
+                load.fetched.append([part.copy() for part in fetched])
+
+    # Going back.
+
+    def go_back(self, source: object, frame: FrameType, baseline: Baseline, kept_in: Path) -> Moment:
+        """Put the oldest moment's state back. Raises CannotGoBackError; the process must then not go on."""
+        if not self._moments:
+            raise CannotGoBackError("no step of this loop is behind it")
+        oldest = self._moments[0]
+        if not self._is_here(oldest, source, frame):
+            raise CannotGoBackError("the loop has been left since")
+        if self.is_again:
+            raise CannotGoBackError("these steps are being run again")
+        self._note_moves(self._moments[-1], None)
+        if self.obstacles:
+            raise CannotGoBackError("; ".join(self.obstacles[:4]))
+        for framework, held in zip(self._frameworks, oldest.held, strict=True):
+            reasons = framework.put_back(held)
+            if reasons:
+                raise CannotGoBackError("; ".join(reasons))
+        self._put_back(oldest.state, frame, baseline)
+        for name, module in user_modules().items():
+            for new in set(vars(module)) - oldest.names.get(name, set(vars(module))):
+                del vars(module)[new]
+        self._files.restore({**self._files.untouched(), **oldest.files}, kept_in)
+        self._next = 0
+        return oldest
+
+    def serve(self, frame: FrameType, baseline: Baseline) -> object:
+        """Return the batch of a load that was done before, or NOTHING. Raises CannotGoBackError."""
+        if not self.is_again:
+            return NOTHING
+        moment = self._moments[self._next]
+        self._next += 1
+        load = moment.load
+        assert load is not None
+        if load.after is not None:
+            if not moment.is_as_before:
+                raise CannotGoBackError(
+                    "the loader is Python, and the step before its load left another state than in the first run"
+                )
+            self._put_back(load.after, frame, baseline)
+        for framework, loaded in zip(self._frameworks, load.loaded, strict=True):
+            reasons = framework.load_again(loaded)
+            if reasons:
+                raise CannotGoBackError("; ".join(reasons))
+        missing = self._capture.restore_value(load.content)
+        if missing:
+            raise CannotGoBackError("; ".join(missing[:4]))
+        if not load.fetched:
+            return load.item
+        for framework in self._frameworks:
+            item = framework.refetch(load.item, load.fetched)
+            if item is not None:
+                return item
+        raise CannotGoBackError("the batch cannot be fetched again")
+
+    def _put_back(self, state: _State, frame: FrameType, baseline: Baseline) -> None:
+        missing = self._capture.restore_live(frame, state.python, baseline)
+        if missing:
+            raise CannotGoBackError("; ".join(missing[:4]))
+        self._streams.write(state.streams)
+
+    # What is there.
+
+    def _state(self, frame: FrameType, baseline: Baseline) -> _State:
+        python = self._capture.encode_live(frame, baseline)
+        places = [(value, path, _place(value)) for value, path in python.opaque]
+        return _State(python, self._streams.read(), places, dict(self._streams.drawn))
+
+    def _note(self, obstacle: str) -> None:
+        if obstacle not in self.obstacles:
+            self.obstacles.append(obstacle)
+
+    def _note_moves(self, moment: Moment, now: _State | None) -> None:
+        """Note what the body has moved on: a position cannot be set back."""
+        for reason in [reason for framework in self._frameworks for reason in framework.beyond_recall()]:
+            self._note(reason)
+        for name, count in self._streams.drawn.items():
+            if count != moment.state.drawn.get(name, 0):
+                self._note(f"the generator of {name}, which cannot be read")
+        load = moment.load
+        before = load.after if load is not None and load.after is not None else moment.state
+        for value, path, place in before.places:
+            if place is not None and _place(value) != place:
+                self._note(f"{shown(path)} ({type(value).__name__}: the body moves it on)")
+
+    @staticmethod
+    def _is_here(moment: Moment, source: object, frame: FrameType) -> bool:
+        return moment.source() is source and moment.frame == id(frame)
+
+    def _is_pure(self, loader: object, opaque: set[int]) -> bool:
+        """Return whether a load runs no Python of the program, and moves nothing on that the program holds."""
+        if any(framework.is_pure(loader) for framework in self._frameworks):
+            return True
+        if id(loader) in opaque:
+            return False
+        if isinstance(loader, _HANDS_ON):
+            return all(self._is_pure(inner, opaque) for inner in _iterators(gc.get_referents(loader)))
+        return isinstance(loader, _OVER_DATA)
+
+
+def _iterators(values: Iterable[object]) -> Iterator[object]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _iterators(value)
+        elif isinstance(value, Iterator):
+            yield value
+
+
+def _place(value: Any) -> object:
+    """Return what tells where an object is, to be compared for equality; None if it has no position."""
+    described = parts(value) if isinstance(value, Iterator) else None
+    if described is None:
+        return position(value)
+    kind, content = described
+    return kind, tuple(_place(part) if isinstance(part, Iterator) else _identity(part) for part in content)
+
+
+def _identity(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(_place(part) if isinstance(part, Iterator) else _identity(part) for part in value)
+    return value if isinstance(value, bool | int | float | str | bytes | None) else id(value)
+
+
+def _is_same(one: _State, other: _State) -> bool:
+    """Return whether two states are equal; constant tensors by their values."""
+    if one.streams != other.streams or one.python.graph != other.python.graph:
+        return False
+    arrays, others = one.python.arrays, other.python.arrays
+    if any(arrays[name].tobytes() != others[name].tobytes() for name in arrays):
+        return False
+    opaque = {id(value) for value, _path in one.python.opaque}
+    return all(
+        a is b or (id(a) not in opaque and _is_equal(a, b)) for a, b in zip(one.python.objects, other.python.objects, strict=True)
+    )
+
+
+def _is_equal(one: object, other: object) -> bool:
+    """Return whether two objects of equal nodes are equal: only those whose nodes do not say are looked at."""
+    if type(one) is not type(other):
+        return False
+    return not hasattr(one, "_numpy") or np.asarray(one).tobytes() == np.asarray(other).tobytes()

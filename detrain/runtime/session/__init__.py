@@ -1,0 +1,1 @@
+"""Where the run is, and what happens at a cut."""

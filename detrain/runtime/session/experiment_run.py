@@ -1,0 +1,299 @@
+"""An experiment in the process that trains: arms the fault at its cursor, notes what each step says, and ends the run in time."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, Protocol
+
+import msgspec
+import xxhash
+
+from detrain.base import messages
+from detrain.base.digest import Array, digest_array
+from detrain.base.errors import FaultInvalid, FaultNotFired
+from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, Injection, written
+from detrain.faults.sites import Site
+from detrain.python.inspect.program_metrics import is_accuracy
+
+
+class Instruments(Protocol):
+    """A framework's side of an experiment."""
+
+    def begin_step(self) -> None:
+        """Count executions from here on."""
+
+    def select(self, injection: Injection) -> None:
+        """Take up one of the injections that the experiments of this process have."""
+
+    def arm(self, occurrence: int) -> None:
+        """Have the fault's site hit when it runs next, or so many runs later."""
+
+    def disarm(self) -> None:
+        """Have it hit no more."""
+
+    def is_placed(self) -> bool:
+        """Return whether the fault's site has been traced."""
+
+    def firing(self) -> Firing | None:
+        """Return what the fault has done so far."""
+
+    def begin_series(self) -> None:
+        """The first step of this process is about to run."""
+
+    def has_trained(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
+
+    def series(self) -> dict[str, float]:
+        """Return the loss and metrics of what has run since the last call."""
+
+    def state(self) -> object:
+        """Return what the series remembers."""
+
+    def set_state(self, state: object) -> None:
+        """Have the series remember what it did."""
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the step that has ended."""
+
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the log: one step, or what followed the last step of an epoch (`batch` is -1 then)."""
+
+    phase: int
+    epoch: int
+    batch: int
+    series: dict[str, float | str]
+    """Values that are not finite are written as text: JSON has none."""
+    state: str = ""
+    """Digest of all variables after the step, hex."""
+
+
+class Log(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the log."""
+
+    step: Step | None = None
+    is_armed: bool = False
+    """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
+    fired: Firing | None = None
+    """What the fault has done in the first of its steps."""
+    hits: int = 0
+    """In how many steps it has been done so far, where there are more."""
+    missed: Cursor | None = None
+    """A later step of a permanent fault, in which it was not done."""
+    alarm: Alarm | None = None
+    sites: list[Site] | None = None
+    digests: list[tuple[str, int, int]] | None = None
+    """Of each op of a step, in the order in which they were traced: its site, its replica, its digest."""
+    start: str = ""
+    """Digest of all variables, hex, where a trial begins that shares its process with others."""
+    obstacle: str = ""
+    """Why the process cannot go back to begin this trial."""
+    end: str = ""
+    """Why the run ended where it did: the last line."""
+
+
+class ExperimentRun:
+    """The experiments of this process. `tensors` returns the values of all variables, `drain` waits for what is being written."""
+
+    def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
+        self._tensors = tensors
+        self._drain = drain
+        self._instruments: Instruments | None = None
+        self._is_ending = self._has_begun = False
+        self._take_up(plans[0])
+
+    def _take_up(self, plan: Experiment) -> None:
+        self.plan = plan
+        self._hits = 0
+        self._done = 0
+        """Steps done from the experiment's cursor on."""
+        self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
+        self._body: Cursor | None = None
+        self._is_armed = self._has_fired = self._has_alarm = self._is_profiling = False
+        self._firing = Firing(0, b"", b"")
+        """What had been done at the end of the last step that was hit."""
+        self._bare: Step | None = None
+        """The step that has ended, if it is one behind the fault and has no digest."""
+        if self._instruments is not None and plan.injection is not None:
+            self._instruments.select(plan.injection)
+
+    @property
+    def plans(self) -> Sequence[Experiment]:
+        """The experiments of this process."""
+        return (self.plan,)
+
+    @property
+    def is_struck(self) -> bool:
+        """Whether the step that is hit has been begun."""
+        return self._is_armed or self._has_fired
+
+    def attach(self, instruments: Instruments) -> None:
+        """Take a framework's side."""
+        self._instruments = instruments
+
+    def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
+        """The guard has seen something at the end of a body."""
+        if not self._has_alarm and (self._has_fired or self._is_armed):
+            self._has_alarm = True
+            self._write(Log(alarm=Alarm(self._done, variable, _number(norm), _number(bound), kind)))
+
+    def begin(self, address: Cursor) -> None:
+        """The body of a batch is about to run."""
+        self._body = address
+        if self._instruments is None:
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            self._instruments.begin_series()
+        if self.plan.is_profile and address >= self.plan.at:
+            self._instruments.begin_step()
+            self._is_profiling = True
+        if self.plan.may_hit(address) and (self.plan.steps == 0 or self._hits < self.plan.steps):
+            self._hits += 1  # a step that is run again is not hit again: its fault was a transient
+            self._instruments.arm(self.plan.occurrence)
+            self._write(Log(is_armed=True))
+            self._is_armed = True
+
+    def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
+        """The body of a batch, if there was one, is over; `is_last`: of an epoch. `kept`: accuracies that the program keeps."""
+        body, self._body = self._body, None
+        if body is None:
+            return
+        if self._instruments is None:
+            raise FaultInvalid("no framework that faults can be put into has been imported", "faults need a TensorFlow program")
+        if self._is_profiling:
+            self._write(Log(sites=self._instruments.sites()))
+            self.stop("profile")
+            return
+        if body == self.plan.digests_at:
+            self._write(Log(digests=self._instruments.digests()))
+            self.stop("digests")
+            return
+        if self._is_armed:
+            self._disarm(body)
+        if is_last and not self._instruments.has_trained():
+            return  # no step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch
+        series = _with(self._instruments.series(), kept)
+        step = Step(*body, _as_json(series), self._digest(body, is_last=is_last))
+        self._write(Log(step=step))
+        self._bare = step if not step.state and self.plan.has_digests and body >= self.plan.at else None
+        self._done += body >= self.plan.at
+        if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)) and self._done >= self.plan.least:
+            self.stop("non-finite loss")
+        if (self.plan.until is not None and body >= self.plan.until) or self._done == self.plan.count:
+            self.stop("until")
+
+    def end_load(self) -> None:
+        """The loader has run out: the step that has ended was the last of its epoch, and is written again with a digest."""
+        if self._bare is not None:
+            self._write(Log(step=msgspec.structs.replace(self._bare, state=self._digest_now())))
+        self._bare = None
+
+    def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
+        """An epoch is over, what comes after its batches (validation) included."""
+        self.end_body(is_last=True)
+        if self._instruments is None or self.plan.is_profile:
+            return
+        series = self._instruments.series()
+        series.pop("loss", None)
+        series = _with(series, kept)
+        if series:
+            self._write(Log(step=Step(phase, epoch, -1, _as_json(series))))
+        if self.plan.stops_on_nonfinite and self._done >= self.plan.least and not all(map(math.isfinite, series.values())):
+            self.stop("non-finite loss")
+
+    def finish(self) -> None:
+        """The program ends."""
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            self._write(Log(end=f"crash: {type(error).__name__}"))
+            return
+        self._is_ending = True
+        self.end_body()
+        if self.plan.injection is not None and self.plan.is_armed and not self._has_fired:
+            raise FaultNotFired(
+                f"the program ended before {written(self.plan.at)}, where the fault was to be",
+                "choose an earlier step with --at",
+            )
+        self._write(Log(end="program"))
+
+    def _disarm(self, body: Cursor) -> None:
+        assert self._instruments is not None
+        injection = self.plan.injection
+        assert injection is not None
+        self._instruments.disarm()
+        self._is_armed = False
+        before, firing = self._firing, self._instruments.firing() or self._firing
+        self._firing = firing
+        if firing.count > before.count:
+            self._write(Log(hits=firing.count) if self._has_fired else Log(fired=firing))
+            self._has_fired = True
+            return
+        if self._has_fired and not self.plan.steps:
+            self._write(Log(missed=body))
+            return
+        where = f"site {injection.site!r} (replica {injection.worker}) at {written(body)}"
+        if not self._instruments.is_placed():
+            raise FaultNotFired(f"{where} is in no compiled function of this run", "list the sites again with `detrain sites`")
+        if firing.misfits == before.misfits:
+            raise FaultNotFired(
+                f"{where} did not run, or not {self.plan.occurrence + 1} times",
+                "TensorFlow has optimised it away, or this step does not use it; choose another site or step",
+            )
+        raise FaultInvalid(
+            f"{where}{', or its output,' if injection.limited else ''} has another shape in this step than {list(injection.shape)}",
+            "the last batch of an epoch may be smaller, or a step use several shapes; choose another step or --occurrence",
+        )
+
+    def _digest(self, body: Cursor, *, is_last: bool) -> str:
+        return self._digest_now() if self._has_digest(body, is_last=is_last) else ""
+
+    def _has_digest(self, body: Cursor, *, is_last: bool) -> bool:
+        plan = self.plan
+        if not plan.has_digests or (plan.injection is not None and body < plan.at):
+            return False
+        is_end = is_last or self._is_ending or body == plan.until or self._done + 1 == plan.count
+        return is_end or self._done % plan.digests_every == 0
+
+    def _digest_now(self) -> str:
+        state = xxhash.xxh3_128()
+        for name, array in sorted(self._tensors().items()):
+            state.update(f"{name} {digest_array(array)}\n".encode())
+        return state.hexdigest()
+
+    def _write(self, line: Log) -> None:
+        self._log.write(msgspec.json.encode(line) + b"\n")
+
+    def stop(self, why: str) -> None:
+        """End the process at once, unless it ends anyway: what the program does after its training is not wanted."""
+        if self._is_ending:
+            return
+        self._drain()  # before it is said that the run is whole
+        self._write(Log(end=why))
+        self._exit()
+
+    def _exit(self) -> NoReturn:
+        self._drain()
+        messages.flush_output()
+        os._exit(0)
+
+
+def _with(series: dict[str, float], kept: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    """Return a step's series with what the program keeps, if there is no metric of accuracy in it."""
+    return series if any(map(is_accuracy, series)) else {**kept(), **series}
+
+
+def _as_json(series: Mapping[str, float]) -> dict[str, float | str]:
+    return {name: _number(value) for name, value in series.items()}
+
+
+def _number(value: float) -> float | str:
+    """Return a number as JSON can have it."""
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,288 @@
+"""The start of the training process: settle what decides about bits, then become the program.
+
+`main` (from `start.py`) is handed its `Config` by the command. The program sees `sys.argv`, `sys.path`, `__main__` and
+its own file as under plain `python`; frames of detrain are cut from tracebacks.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import random
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detrain.adapters import unsupported
+from detrain.adapters.api import ADAPTERS, FOLLOWED, Framework, Settings
+from detrain.base import PACKAGE, compiled_sources, messages
+from detrain.base.config import VARIABLE, Config
+from detrain.base.digest import digest_bytes
+from detrain.base.errors import AnotherProgram, DetrainError
+from detrain.instrument.fetch_probes import PROBE as FETCH
+from detrain.instrument.loop_marks import MARK
+from detrain.instrument.text_edits import compile_edited
+from detrain.instrument.yield_probes import PROBE as YIELD
+from detrain.python.inspect import function_source
+from detrain.python.inspect.frames import is_user_file, set_program
+from detrain.python.outside.clock_and_entropy import fix_listings
+from detrain.python.process import library_random
+from detrain.python.process.library_random import LibraryStreams
+from detrain.python.process.random_streams import Streams
+from detrain.runtime.session import probes
+from detrain.runtime.session.session import Session
+from detrain.tracer.traced_run import TracedRun
+
+
+def main() -> None:
+    """Run the program of the configuration that `$DETRAIN_SESSION` leads to."""
+    messages.fill_standard_files()
+    config = Config.handed_over(os.environ.pop(VARIABLE))
+    os.environ.pop("DETRAIN_REPLACED", None)
+    set_program(config.entry)
+    probes.set_run()
+    hook_tracebacks()
+    random.seed(config.seed)
+    np.random.seed(config.seed % (1 << 32))
+    fix_listings()
+    setattr(builtins, YIELD, probes.note_yield)
+    setattr(builtins, FETCH, probes.note_fetch)
+    session = traced = None
+    if config.trace is not None:
+        traced = TracedRun(config, config.trace)
+        if config.trace.marks:
+            setattr(builtins, MARK, traced.observer.enter)
+    elif not config.is_bare:
+        try:
+            session = Session(config)
+        except DetrainError as error:
+            probes.fail(error)
+        probes.set_session(session)
+    if not config.is_bare:
+        _watch_sources(config)
+    sys.meta_path.insert(0, _Finder(config, session, traced))
+    sys.argv = [config.shown, *config.arguments]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target)))
+    if traced is None:
+        _run(config)
+        if session is not None:
+            session.at_last_line()
+    else:
+        _run_traced(config, traced)
+
+
+def _run(config: Config) -> None:
+    if config.is_module:
+        runpy.run_module(config.target, run_name="__main__", alter_sys=True)
+    else:
+        _run_file(config)
+
+
+def _run_traced(config: Config, traced: TracedRun) -> None:
+    """Run to the end, or until enough has been seen; the program's own exceptions and exit status pass through."""
+    try:
+        _run(config)
+    except BaseException as error:
+        is_good = isinstance(error, SystemExit) and not error.code
+        try:
+            traced.finish(has_ended=is_good)
+        except DetrainError as nothing:
+            if is_good:
+                probes.fail(nothing)
+        raise
+    try:
+        traced.finish(has_ended=True)
+    except DetrainError as nothing:
+        probes.fail(nothing)
+
+
+def _run_file(config: Config) -> None:
+    """Run a file as `__main__`."""
+    path = config.target
+    main_module = types.ModuleType("__main__")
+    vars(main_module).update(
+        __file__=path,
+        __builtins__=builtins,
+        __annotations__={},
+        __cached__=None,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
+    sys.modules["__main__"] = main_module
+    exec(_compile(config, path, Path(path).read_bytes()), vars(main_module))
+
+
+def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
+    """Compile a source file of the program, with its probes, and note what is executed."""
+    made_for = config.edited.get(path)
+    if made_for is not None and made_for != digest_bytes(data):
+        probes.fail(AnotherProgram(f"{path} was edited while the program was starting", "run it again"))
+    compiled_sources.keep(path, data)
+    code = compile_edited(data, config.edits.get(path, ()), path)
+    function_source.remember(code)
+    return code
+
+
+def _watch_sources(config: Config) -> None:
+    """Have the user's modules, and those with probes, compiled from sources that are noted, whoever finds and loads them."""
+    owner: Any = next(cls for cls in importlib.machinery.SourceFileLoader.__mro__ if "get_code" in vars(cls))
+    original = owner.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> types.CodeType | None:
+        path = self.get_filename(fullname)
+        has_edits = os.path.abspath(path) in config.edits
+        if not has_edits and not is_user_file(path):
+            return original(self, fullname)  # type: ignore[no-any-return]
+        try:
+            data = self.get_data(path)
+        except OSError:  # there may be bytecode
+            return original(self, fullname)  # type: ignore[no-any-return]
+        if has_edits:
+            return _compile(config, os.path.abspath(path), data)
+        compiled_sources.keep(path, data)
+        return self.source_to_code(data, path)
+
+    owner.get_code = get_code
+
+
+def hook_tracebacks() -> None:
+    """Cut the frames of detrain and of runpy from the tracebacks that end the program; say it where the way back was its end."""
+    shown = sys.excepthook
+    hidden = (str(PACKAGE) + os.sep, runpy.__file__, "<frozen runpy>")
+
+    def hook(kind: type[BaseException], value: BaseException, trace: types.TracebackType | None) -> None:
+        seen: set[int] = set()
+        error: BaseException | None = value
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = _without(error.__traceback__, hidden)
+            error = error.__cause__ or error.__context__
+        shown(kind, value, value.__traceback__)
+        if issubclass(kind, Exception) and probes.is_resuming():
+            messages.warn(
+                "the program failed on its way to the checkpoint: code before it runs again, and finds what is there now "
+                "(files that were deleted or replaced since?); --fresh starts anew"
+            )
+
+    sys.excepthook = hook
+
+
+def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> types.TracebackType | None:
+    """Return a traceback without the frames of the hidden files."""
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(hidden):
+            kept.append(trace)
+        trace = trace.tb_next
+    for earlier, later in zip(kept, [*kept[1:], None], strict=False):
+        earlier.tb_next = later
+    return kept[0] if kept else None
+
+
+class _Finder:
+    """Tells when a framework, or what belongs to one, has been imported."""
+
+    def __init__(self, config: Config, session: Session | None, traced: TracedRun | None) -> None:
+        self._config = config
+        self._session = session
+        self._on_update: Callable[[int], None] = lambda _what: None
+        self._on_assign: Callable[[int], None] = lambda _what: None
+        if traced is not None:
+            self._on_update, self._on_assign = traced.observer.on_update, traced.observer.on_assign
+        elif session is not None:
+            self._on_update = probes.note_update
+        self._made: list[Framework] = []
+        self._asked: set[str] = set()
+        self._libraries = LibraryStreams(config.seed, session.streams if session is not None else Streams())
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a module as the finders behind this one do, and wrap its loader where it is one to follow."""
+        if name not in ADAPTERS and name not in FOLLOWED and name not in library_random.FOLLOWED:
+            return None
+        if name in self._asked:  # by a finder behind this one, which wraps what it finds itself
+            return self._behind(name, path, target)
+        self._asked.add(name)
+        try:
+            spec = self._behind(name, path, target)
+        finally:
+            self._asked.discard(name)
+        if spec is not None and spec.loader is not None:
+            _after(spec.loader, name, lambda: self._imported(name))
+        return spec
+
+    def _behind(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return what the finders behind this one find: hooks of the program's environment are among them."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
+            find: Any = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                return spec
+        return None
+
+    def _imported(self, name: str) -> None:
+        if name in ADAPTERS:
+            loops = probes if self._session is not None else None
+            experiment = self._session.experiment if self._session is not None else None
+            answers = self._session.answers if self._session is not None else None
+            contents = self._session.contents if self._session is not None else None
+            seed, threads = self._config.seed, self._config.threads
+            unchanged = self._session.unchanged if self._session is not None else contextlib.nullcontext
+            moment = self._session.moment if self._session is not None else lambda: None
+            elements = self._session.elements if self._session is not None else None
+            settings = Settings(
+                seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment, unchanged, moment, elements
+            )
+            try:
+                streams = self._session.streams if self._session is not None else Streams()
+                framework = ADAPTERS[name](settings, streams)
+            except DetrainError as error:
+                probes.fail(error)
+            self._made.append(framework)
+            if self._session is not None:
+                self._session.attach(framework)
+            for other in FOLLOWED:  # imported before the framework was done, as a part of it
+                if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
+                    framework.on_import(other)
+            return
+        try:
+            if name == "keras" and not self._config.is_bare:
+                unsupported.check_keras()
+            if name in library_random.FOLLOWED:
+                self._libraries.on_import(name)
+        except DetrainError as error:
+            probes.fail(error)
+        for framework in self._made:
+            framework.on_import(name)
+
+
+def _after(loader: object, name: str, act: Callable[[], None]) -> None:
+    """Have `act` called when a loader has executed a module; it may be the loader of others, too."""
+    original = loader.exec_module  # type: ignore[attr-defined]
+
+    def exec_module(module: types.ModuleType) -> None:
+        if module.__spec__ is None or module.__spec__.name != name:
+            original(module)
+            return
+        streams = Streams()
+        try:
+            before = streams.read()
+        except DetrainError as error:
+            probes.fail(error)
+        original(module)
+        streams.write(before)  # an import that draws numbers must not shift what the program draws
+        act()
+
+    loader.exec_module = exec_module  # type: ignore[attr-defined]

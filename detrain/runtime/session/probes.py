@@ -1,0 +1,426 @@
+"""The probes: what the rewriter puts into a program, and what a program may call by hand.
+
+    for epoch in epoch_loop(range(10)):
+        record_epoch(epoch)
+        for batch, (x, y) in batch_loop(enumerate(loader)):
+            execute = record_batch(batch)
+            if not execute:
+                continue
+            ...
+
+Without a session (plain `python`, a forked child) they do nothing: loops run as they stand and `record_batch` returns True.
+
+`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers add what they cannot do: `epoch_loop` skips whole
+epochs when a run resumes (without it their code outside of batch bodies runs again), and `batch_loop` sees the end of a body
+before the next load, so that a loader which draws from the same random stream as the body comes back exactly.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from detrain.base import messages
+from detrain.base.cursor import FETCHED_IN_BODY, NOTHING
+from detrain.base.errors import DetrainError, Diverged, UsageError
+from detrain.python.inspect.frames import names_of
+
+if TYPE_CHECKING:
+    from detrain.runtime.session.session import Session
+
+T = TypeVar("T")
+
+_session: Session | None = None
+_is_run = False
+
+
+class _Loops:
+    """What the probes remember between calls: the open epoch loop, and what the last wrapper handed out."""
+
+    def __init__(self) -> None:
+        self.wrapped_epoch: int | None = None
+        """Epoch that an `epoch_loop` wrapper has just handed out."""
+        self.item: object = None
+        """What that wrapper handed out with it."""
+        self.is_while = False
+        """`record_phase` came before: the next `record_epoch` starts a phase, and may jump."""
+        self.hand_frame = 0
+        self.hand_epoch = -1
+        self.loaded_batch: int | None = None
+        """Batch whose load a wrapper has announced, until `record_batch` takes it."""
+        self.loaded: object = None
+        self.names: tuple[str, ...] = ()
+        self.while_phase = -1
+        """The phase that a `while` loop over batches is by itself. Nobody sees such a loop end: the next one to begin ends it."""
+
+
+_loops = _Loops()
+
+
+def set_session(session: Session | None) -> None:
+    """Make a session the process's own. Called once, before the program starts."""
+    global _session  # noqa: PLW0603 - one session a process is what this module is about
+    _session = session
+    _loops.__init__()  # type: ignore[misc]
+
+
+def _finish() -> None:
+    if _session is not None:
+        _guarded(_session.finish)
+
+
+os.register_at_fork(after_in_child=lambda: set_session(None))
+atexit.register(_finish)
+
+
+def has_session() -> bool:
+    """Return whether this process is a detrain run (a `--bare` one included)."""
+    return _is_run
+
+
+def has_active_session() -> bool:
+    """Return whether probes do anything in this process."""
+    return _session is not None
+
+
+def set_run() -> None:
+    """Mark the process as one that detrain has started."""
+    global _is_run  # noqa: PLW0603 - as above
+    _is_run = True
+
+
+def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+    """Run a piece of detrain inside the program. An error of ours ends the process: the program must not swallow it."""
+    try:
+        return act(*arguments, **keywords)
+    except DetrainError as error:
+        fail(error)
+    except Exception:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
+        messages.put(traceback.format_exc().rstrip("\n"))
+        fail(DetrainError("detrain itself failed; this is a defect of detrain", "please report it with the traceback above"))
+
+
+def fail(error: DetrainError) -> NoReturn:
+    """Print an error and end the process at once; `finally` blocks of the program do not run on a state that is wrong."""
+    messages.flush_output()
+    messages.put(f"detrain: error: {error}")
+    os._exit(error.exit_code)
+
+
+class epoch_loop(Generic[T]):
+    """Wrap the iterable of an epoch loop. A resumed run passes over the epochs before its checkpoint without entering them."""
+
+    def __init__(self, iterable: Iterable[T]) -> None:
+        self._iterable = iterable
+        self._iterator: Iterator[T] | None = None
+        self._count = 0
+        """Epochs that it has handed out in its phase."""
+        self._phase = -1
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # type: ignore[arg-type]
+
+    def __next__(self) -> T:
+        session = _session
+        is_first = self._iterator is None
+        if self._iterator is None:
+            _end_while()
+            self._iterator = iter(self._iterable)
+        if session is not None and (is_first or session.phase != self._phase):
+            # Not the first: its body has trained in a loop over epochs of its own, which ended the phase.
+            _guarded(session.begin_phase, sys._getframe(1))
+            self._phase, self._count = session.phase, 0
+        if session is None:
+            return next(self._iterator)
+        frame = sys._getframe(1)
+        target = session.target_epoch()
+        while target is not None and (self._count < target[0] or target[1] == "end"):
+            try:
+                next(self._iterator)
+            except StopIteration:
+                if target[1] != "end" or self._count != target[0]:
+                    _guarded(_ended_early, self._count, target[0])
+                break
+            self._count += 1
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            _guarded(session.at_end, self._count, frame)
+            raise
+        _loops.wrapped_epoch, _loops.item = self._count, item
+        self._count += 1
+        return item
+
+    def __del__(self) -> None:
+        """A loop left by `break` or `return` drops its iterator at once: that ends the phase."""
+        session = _session
+        if session is not None and self._phase == session.phase:
+            _guarded(session.end_phase)
+
+
+def _ended_early(count: int, expected: int) -> None:
+    raise Diverged(
+        f"the epoch loop ended after {count} epoch{'s' * (count != 1)}; the checkpoint was taken at epoch {expected}",
+        "run the program with the arguments it had, or start anew with --fresh",
+    )
+
+
+def record_phase() -> None:
+    """Mark that a `while` loop over epochs is about to be entered, or one over batches without epochs."""
+    _loops.is_while, _loops.hand_frame = True, 0
+    _end_while()
+
+
+def _end_while() -> None:
+    """A loop is about to be entered: a phase that was a `while` loop over batches by itself is over."""
+    session = _session
+    if session is not None and session.is_in_phase and session.phase == _loops.while_phase:
+        _guarded(session.end_phase)
+
+
+def record_epoch(epoch: object = None) -> None:
+    """Mark the start of an epoch. `epoch` is the program's own number, used only to tell one phase from the next."""
+    session = _session
+    if session is None:
+        return
+    frame = sys._getframe(1)
+    number = _loops.wrapped_epoch
+    _loops.loaded_batch = None
+    if number is not None:
+        _loops.wrapped_epoch = None
+        _guarded(session.at_epoch, number, frame, _loops.item)
+    else:
+        _guarded(_hand_epoch, session, epoch, frame)
+
+
+def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
+    """An epoch of a loop without the wrapper: count it, and find out whether it starts a new phase."""
+    own = epoch if isinstance(epoch, int) else None
+    is_new = id(frame) != _loops.hand_frame or (own is not None and own <= _loops.hand_epoch) or not session.is_in_phase
+    number = 0 if is_new else session.epoch + 1
+    if is_new:
+        session.begin_phase(frame)
+        target = session.target_epoch()
+        if _loops.is_while and target is not None and target[1] == "epoch":
+            number = target[0]  # the loop's state is all in its names: set them here, no need to turn
+    _loops.hand_frame, _loops.is_while = id(frame), False
+    if own is not None:
+        _loops.hand_epoch = own
+    session.at_epoch(number, frame)
+
+
+class batch_loop(Generic[T]):
+    """Wrap the iterable of a batch loop. `names` are those that a load statement in the body binds before `record_batch`."""
+
+    is_fetched_in_body = False
+
+    def __init__(self, iterable: Iterable[T], *names: str) -> None:
+        self.turn_of: object = object()
+        self.iterable = iterable
+        self.names = names
+        self.iterator: Iterator[T] | None = None
+        self._phase = -1
+        """The phase that this loop is by itself: no epoch loop is around it."""
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self.iterable)  # type: ignore[arg-type]
+
+    def __next__(self) -> T:
+        session = _session
+        is_alone = False
+        if self.iterator is None:
+            _end_while()
+            self.iterator = iter(self.iterable)
+            is_alone = session is not None and not session.is_in_phase
+        if session is None:
+            return next(self.iterator)
+        frame = sys._getframe(1)
+        number = session.turn(self)
+        if number < 0:
+            number = _guarded(session.at_load, frame, self)
+        if is_alone:
+            self._phase = session.phase
+        recovery = session.recovery
+        kept: Any = NOTHING if recovery is None else _guarded(recovery.load, frame)
+        item: T = kept
+        if kept is NOTHING:
+            try:
+                item = next(self.iterator)
+            except DetrainError as error:
+                fail(error)
+            except StopIteration:
+                _guarded(session.end_load, frame)
+                raise
+            if recovery is not None:
+                _guarded(recovery.keep, item, self.iterator, frame)
+        _loops.loaded_batch, _loops.loaded, _loops.names = (
+            number,
+            FETCHED_IN_BODY if self.is_fetched_in_body else item,
+            self.names,
+        )
+        return item
+
+    def __del__(self) -> None:
+        """A loop that is a phase by itself and left by `break` or `return` ends it, or the next loop would go on in it."""
+        session = _session
+        if session is not None and session.is_in_phase and self._phase == session.phase:
+            _guarded(session.end_phase)
+
+
+class fetch_loop(batch_loop[T]):
+    """Wrap the iterable of a batch loop whose bodies load their batches themselves (`Model.fit`)."""
+
+    is_fetched_in_body = True
+
+
+class _WhileLoop:
+    """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
+
+    iterable = iterator = turn_of = None
+    is_fetched_in_body = False
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+
+def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool = False, ring: str = "device") -> None:
+    """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before the loops.
+
+    `gradients` has the norms of gradients looked at, too (`--guard-gradients`): in functions that are traced from then on.
+    `ring` says where the last states are held (`--guard-ring`): "device" or "host".
+
+    Options of the command count instead, if they were given; without a session this does nothing. Raises UsageError.
+    """
+    choices = (
+        ("mode", mode, ("detect", "recover")),
+        ("on_repeat", on_repeat, ("stop", "continue")),
+        ("ring", ring, ("device", "host")),
+    )
+    for name, value, known in choices:
+        if value not in known:
+            raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/guard.md")
+    if _session is not None and _session.recovery is None:
+        chosen = {"recovers": mode == "recover", "goes_on": on_repeat == "continue", "gradients": gradients}
+        _guarded(_session.guard, **chosen, on_host=ring == "host")
+
+
+def note_update(what: int) -> None:
+    """Note that weights are updated, by an updater with this number."""
+    if _session is not None and not _session.expects_updates:
+        _guarded(_session.on_update, what)
+
+
+def note_fetched(parts: list[Any], *, is_whole: bool) -> None:
+    """Take the digest of arrays that a body has loaded, a part of its batch or the whole one. They are not kept."""
+    if _session is not None:
+        _guarded(_session.note_fetched, parts, is_whole=is_whole)
+
+
+def is_in_phase() -> bool:
+    """Return whether a loop with probes is running."""
+    return _session is not None and _session.is_in_phase
+
+
+def note_all_streams() -> None:
+    """Have the random streams at all batches of the phase that begins recorded: its loader can only be replayed from its start."""
+    if _session is not None:
+        _guarded(_session.note_all_streams)
+
+
+def begin_fetch() -> None:
+    """Have the random streams recorded as they are now: Python is about to fetch the batch of the body that runs."""
+    if _session is not None:
+        _guarded(_session.begin_fetch)
+
+
+def end_fetch() -> None:
+    """Have the batch recorded that has been fetched by the body that runs."""
+    if _session is not None:
+        _guarded(_session.end_fetch)
+
+
+def is_resuming() -> bool:
+    """Return whether the run is on its way to a checkpoint."""
+    return _session is not None and _session.is_resuming
+
+
+def epoch() -> int:
+    """Return the epoch that is running, -1 before the first."""
+    return _session.epoch if _session is not None else -1
+
+
+def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
+    """Have a batch of this phase loaded by the random streams that it was loaded by, if these are on record; compare its digest."""
+    if _session is not None:
+        _session.load_again((_session.phase, epoch, batch), load)
+
+
+def note_yield(value: T) -> T:
+    """Note that a generator of the program is about to yield a value; return the value."""
+    if _session is not None:
+        _guarded(_session.note_yield, sys._getframe(1), value)
+    return value
+
+
+def note_fetch(value: T) -> T:
+    """Note what the line of an update has loaded to train on it; return it."""
+    if _session is not None:
+        _guarded(_session.note_fetch, value)
+    return value
+
+
+def record_load(*names: str) -> None:
+    """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
+    session = _session
+    if session is not None:
+        frame, is_alone = sys._getframe(1), not session.is_in_phase
+        _loops.is_while = False
+        _loops.loaded_batch = _guarded(session.at_load, frame, _WhileLoop(names))
+        if is_alone:
+            _loops.while_phase = session.phase
+        _loops.loaded, _loops.names = None, names
+
+
+def record_batch(batch: object = None) -> bool:
+    """Mark that a batch is loaded. Returns whether its body is to be executed (False while a run fast-forwards).
+
+    `batch` is the program's own number and for the reader only; batches are counted from 0 in each epoch.
+    """
+    session = _session
+    if session is None:
+        return True
+    return _guarded(_record_batch, session, sys._getframe(1))
+
+
+def _record_batch(session: Session, frame: FrameType) -> bool:
+    number, _loops.loaded_batch = _loops.loaded_batch, None
+    names = _loops.names
+    is_first_cut = number is None
+    is_passing = number is not None and session.is_passing
+    if number is None:
+        from detrain.base.structure import names_loaded_before
+
+        names, _loops.loaded = names_loaded_before(frame.f_code.co_filename, frame.f_lineno), None
+        number = session.next_batch(frame)
+    loaded: object = _loops.loaded
+    if names:
+        values = names_of(frame)
+        loaded = tuple(values.get(name) for name in names)
+    _loops.loaded = None
+    if number is not None and is_passing:
+        session.pass_batch(number, loaded, is_by_body=bool(names))
+        return False
+    if not is_first_cut and session.take_quietly(number, loaded):
+        return True
+    return session.at_batch(number, loaded, frame, is_first_cut=is_first_cut)

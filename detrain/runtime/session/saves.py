@@ -1,0 +1,144 @@
+"""What a run writes down: its journal and its checkpoints, when they are due, and what becomes of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final
+
+from detrain.base import messages
+from detrain.base.config import Config, Every
+from detrain.base.cursor import Cursor
+from detrain.base.digest import ToArray
+from detrain.base.errors import StoreError
+from detrain.python.inspect.program_metrics import find_metric
+from detrain.store import Catalogue, Snapshot
+from detrain.store.background_writer import LARGE_BYTES, Writer
+from detrain.store.journal import Journal
+from detrain.store.lock import Lock
+
+_FROM_S: Final = 5.0
+"""Checkpoints that have taken less are not worth a word."""
+_MUCH: Final = 0.2
+"""Share of a run's time that is."""
+_LITTLE: Final = 0.05
+"""The share that is advised."""
+
+
+class Cost:
+    """What part of a run's time its checkpoints take, from the first one on."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._spent_s, self._count = 0.0, 0
+        self._is_said = False
+
+    def note(self, began: float, ended: float, every: Every) -> str | None:
+        """Take the time of a save, in seconds of one clock; return a warning, once, if they take much of the run's."""
+        self._began = began if self._began is None else self._began
+        self._spent_s, self._count = self._spent_s + ended - began, self._count + 1
+        share = self._spent_s / max(ended - self._began, 1e-9)
+        if self._is_said or self._count < 4 or self._spent_s < _FROM_S or share < _MUCH or every.unit == "minutes":
+            return None
+        self._is_said = True
+        fewer = f"{math.ceil(share / _LITTLE) * every.count:g}{'b' if every.unit == 'batches' else ''}"
+        each = f"{self._spent_s / self._count:.1f} s"
+        return f"checkpoints take {share:.0%} of the time, {each} each: take fewer with --every {fewer} or --every 10min"
+
+
+class Saves:
+    """Writes the checkpoints of one run, at once or in the background. `journal_bytes`: its journal where it resumes, else None."""
+
+    def __init__(self, config: Config, catalogue: Catalogue, journal_bytes: int | None) -> None:
+        self._config, self._catalogue = config, catalogue
+        self.writer = Writer()
+        self._lock = Lock(catalogue.folder, config.program)
+        catalogue.manifest(config.program, config.run).require_file()
+        path = catalogue.journal(config.program, config.run)
+        if journal_bytes is None and path.is_file() and not path.is_symlink():
+            path.unlink()  # of a run that was killed before its first checkpoint, perhaps of other data
+        self.journal = Journal(path, journal_bytes or 0)
+        self.has_checkpoint = journal_bytes is not None
+        self.last_at = time.monotonic()
+        """When the state was saved or restored last."""
+        self._misses_metric = False
+        self._cost = Cost()
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around all that training waits for at a save: say so, once, if that is much."""
+        began = time.monotonic()
+        yield
+        warning = self._cost.note(began, time.monotonic(), self._config.every)
+        if warning is not None:
+            messages.warn(warning)
+
+    def is_due_by_time(self, now: float) -> bool:
+        """Return whether the last save is as long ago as `--every` says in minutes."""
+        every = self._config.every
+        return every.unit == "minutes" and now - self.last_at >= every.count * 60
+
+    def save(self, cursor: Cursor, snapshot: Snapshot) -> None:
+        """Write a checkpoint, a large one in the background."""
+        sizes = (array.nbytes for array in (*snapshot.tensors.values(), *snapshot.arrays.values()))
+        is_large = sum(sizes) >= LARGE_BYTES
+        self._lock.renew()
+        self.settle()  # or what went wrong with the save before would cost this one
+        try:
+            self.journal.flush()
+            with messages.working("saving", cursor):
+                self.writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
+        except StoreError as error:
+            self._on_error(error)
+        self.last_at = time.monotonic()
+
+    def metric(self, frame: FrameType, cursor: Cursor, to_array: ToArray) -> float | None:
+        """Return the number by which `--keep-best` chooses."""
+        name = self._config.keep_best.removeprefix("max:").removeprefix("min:")
+        found = find_metric(name, frame, to_array) if name else None
+        if name and found is None and not self._misses_metric:
+            self._misses_metric = True
+            messages.warn(f"--keep-best: the program has no number {name!r} at {cursor}; checkpoints without it are not the best")
+        return found
+
+    def drain(self) -> None:
+        """Wait for what is being written. Raises what went wrong with it."""
+        self.writer.drain()
+
+    def check(self) -> None:
+        """Hand on what has gone wrong in the background."""
+        if self.writer.has_failed:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for what is being written, and hand on what went wrong with it."""
+        try:
+            self.writer.drain()
+        except StoreError as error:
+            self._on_error(error)
+
+    def finish(self) -> None:
+        """Have everything written."""
+        self.settle()
+        try:
+            self.journal.flush()
+        except StoreError as error:
+            self._on_error(error)
+
+    def _write(self, cursor: Cursor, snapshot: Snapshot) -> None:
+        config = self._config
+        self.journal.sync()
+        self._catalogue.save(config.program, config.run, cursor, snapshot)
+        self.has_checkpoint = True
+        self._catalogue.prune(config.program, config.run, config.keep, config.keep_every, config.keep_best)
+
+    def _on_error(self, error: StoreError) -> None:
+        if self._config.stops_on_save_error:
+            raise error
+        of_this_run = (self._config.program, self._config.run)
+        has_others = any((entry.program, entry.run) == of_this_run for entry in self._catalogue.entries())
+        others = "earlier ones are intact" if has_others else "and there is no earlier one in the folder"
+        messages.warn(f"{error.what}; training goes on without this checkpoint, {others}")

@@ -1,0 +1,185 @@
+"""Several trials in one process: each starts from a moment in memory, and the process goes back to it when the trial is over.
+
+Trials come in the order of their cursors. Between them the run goes on without a fault, and what it says of those steps is written
+down, too: were anything left behind by a trial, it would not be what the golden run says. A process that cannot go back exactly
+says why and ends; the trials that it has not come to are for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn, cast
+
+from detrain.base.cursor import NOTHING
+from detrain.base.cursor import Cursor as Cut
+from detrain.base.digest import Array
+from detrain.faults.experiment import Cursor, Experiment
+from detrain.guard.bounds import Mark
+from detrain.guard.detector import Guard
+from detrain.python.codec.api import Baseline
+from detrain.runtime.rollback.ring import CannotGoBackError, Moment
+from detrain.runtime.rollback.trial_window import Window
+from detrain.runtime.session.experiment_run import ExperimentRun, Log
+from detrain.store.journal import Address
+
+
+class Campaign(ExperimentRun):
+    """The trials of this process. What `ExperimentRun` does for one, this does for each."""
+
+    def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
+        self._waiting = list(plans)
+        self._is_over = False
+        super().__init__(plans, tensors, drain)
+
+    @property
+    def plans(self) -> Sequence[Experiment]:
+        """The experiments that are not over."""
+        return self._waiting
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial has ended, so that the run has to go back."""
+        return self._is_over
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the step of the trial's fault has been begun."""
+        return self.is_struck or self._done > 0
+
+    def stop(self, why: str) -> None:
+        """End the trial."""
+        if not self._is_ending and not self._is_over:
+            self._write(Log(end=why))
+            self._is_over = True
+
+    def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
+        """The body of a batch, if there was one, is over."""
+        if not self._is_over:
+            super().end_body(kept, is_last=is_last)
+
+    def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
+        """The guard has seen something at the end of a body."""
+        if not self._is_over:
+            super().note_alarm(variable, norm, bound, kind)
+
+    def finish(self) -> None:
+        """The program ends."""
+        if not self._is_over:
+            super().finish()
+
+    def _has_digest(self, body: Cursor, *, is_last: bool) -> bool:
+        """Steps before the fault are compared with the golden run's, each of them."""
+        return (self.plan.has_digests and body < self.plan.at) or super()._has_digest(body, is_last=is_last)
+
+    def note_start(self) -> None:
+        """The run is where the trial begins: note what is there."""
+        self._write(Log(start=self._digest_now()))
+
+    def next(self) -> None:
+        """Take up the next trial, where the last one began. Ends the process behind the last."""
+        self._waiting.pop(0)
+        if not self._waiting:
+            self._exit()
+        self._is_over = False
+        self._log.close()
+        self._take_up(self._waiting[0])
+
+    def give_up(self, why: str) -> NoReturn:
+        """End the process: there is no exact way back."""
+        if self._is_over:
+            self._waiting.pop(0)
+            if self._waiting:
+                self._take_up(self._waiting[0])
+                self._write(Log(obstacle=why))
+        else:  # in the middle of a trial whose batches cannot be handed out again
+            self._write(Log(obstacle=why))
+        self._exit()
+
+    def series_state(self) -> object:
+        """Return what the series remembers."""
+        return self._instruments.state() if self._instruments is not None else None
+
+    def set_series_state(self, state: object) -> None:
+        """Have the series remember what it did."""
+        if self._instruments is not None:
+            self._instruments.set_state(state)
+
+
+class Rewind:
+    """The way back of a campaign: what detrain.runtime.rollback.recovery.Recovery is to a run with a guard."""
+
+    def __init__(
+        self, campaign: Campaign, window: Window, guard: Guard | None, baseline: Callable[[], Baseline], kept_in: Path
+    ) -> None:
+        self.guard: Final = guard
+        self._campaign, self._window, self._baseline, self._kept_in = campaign, window, baseline, kept_in
+
+    def leave(self) -> None:
+        """The batch loop has been left."""
+        self._window.clear()
+
+    @property
+    def is_again(self) -> bool:
+        """Whether steps are being run again."""
+        return self._window.is_again
+
+    def at_cut(self, cursor: Cut, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
+        """If the trial is over, go back and return the moment to go on from."""
+        if not self._campaign.is_over:
+            return None
+        try:
+            if frame is None or source is None:
+                raise CannotGoBackError("the loop has been left, or has no wrapper")
+            moment = self._window.go_back(source, frame, self._baseline(), self._kept_in)
+        except CannotGoBackError as error:
+            self._campaign.give_up(str(error))
+        bounds, series = cast(tuple[Mark, object], moment.extra)
+        if self.guard is not None:
+            self.guard.go_back(bounds)
+        self._campaign.set_series_state(series)
+        self._campaign.next()
+        if self._is_start(moment.address):
+            self._start(moment.address, moment.batches_done, source, frame)
+        return moment
+
+    def hold(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
+        """Hold the moment before a load, if a trial starts here; else note that a load follows."""
+        if source is None:
+            return
+        if self._is_start(address):
+            self._start(address, batches_done, source, frame)
+        elif self._campaign.is_begun:
+            self._window.follow(address, batches_done, source, frame)
+
+    def load(self, frame: FrameType) -> object:
+        """Return the batch of a step that is run again, or NOTHING: then the loader is to be asked."""
+        try:
+            item = self._window.serve(frame, self._baseline())
+        except CannotGoBackError as error:
+            self._campaign.give_up(str(error))
+        if item is NOTHING:
+            self._window.begin_load()
+        return item
+
+    def end_load(self) -> None:
+        """The loader has run out."""
+        self._window.end_load()
+
+    def keep(self, item: object, loader: object, frame: FrameType) -> None:
+        """Keep what the loader has returned."""
+        self._window.keep(item, loader, frame, self._baseline())
+
+    def note_fetched(self, parts: list[Array]) -> None:
+        """Keep a batch that a body has fetched itself."""
+        self._window.note_fetched(parts)
+
+    def _is_start(self, address: Cursor) -> bool:
+        return not self._campaign.is_begun and address == self._campaign.plan.at
+
+    def _start(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
+        bounds = self.guard.bounds.mark() if self.guard is not None else ({}, ())
+        extra = bounds, self._campaign.series_state()
+        self._window.start(address, batches_done, source, frame, self._baseline(), extra)
+        self._campaign.note_start()

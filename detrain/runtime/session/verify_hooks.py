@@ -1,0 +1,63 @@
+"""What `detrain verify` asks of the runs that it starts: where to die, and to leave digests behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.digest import Array, digest_array
+
+VARIABLE: Final = "DETRAIN_TRIAL"
+"""Holds a trial as JSON, or the path of a file that does: readings of a clock outgrow a variable."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One process of a run that is being verified."""
+
+    states: str
+    """File for the digests of all variables at the ends of phases and of the program, and for where the output is at cuts."""
+    outside: dict[str, list[str]] = {}
+    """What an earlier run has read of clock and randomness."""
+    kill_at: int | None = None
+    """The process kills itself (SIGKILL) when the run has done so many batches."""
+
+    @classmethod
+    def of_environment(cls) -> Trial | None:
+        """Return the trial of this process, if it is one. The variable stays: the run may start itself again."""
+        text = os.environ.get(VARIABLE, "").encode()
+        if text and not text.startswith(b"{"):
+            with io.FileIO(text) as file:
+                text = file.readall()
+        return msgspec.json.decode(text, type=cls) if text else None
+
+    def hand_over(self, path: Path) -> dict[str, str]:
+        """Write it into a file; return the environment variable that leads a run there."""
+        path.write_bytes(msgspec.json.encode(self))
+        return {VARIABLE: str(path.absolute())}
+
+    def at_batch(self, batches_done: int) -> None:
+        """The body of a batch is about to run."""
+        if batches_done == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def at_cut(self, what: str, cursor: str) -> None:
+        """A checkpoint has been taken, or the state of one set: note how much has been printed, if that goes to a file."""
+        messages.flush_output()
+        self._note(f"{what} {cursor}", os.fstat(1).st_size)
+
+    def at_end(self, of: str, tensors: Mapping[str, Array]) -> None:
+        """A training loop (`of` is its phase), or the program, has been left."""
+        self._note(of, {key: digest_array(array) for key, array in tensors.items()})
+
+    def _note(self, of: str, what: object) -> None:
+        line = json.dumps([of, what])
+        with io.FileIO(self.states, "a") as file:  # not `open`, by which the program's own files are followed
+            file.write(line.encode() + b"\n")

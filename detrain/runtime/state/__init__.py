@@ -1,0 +1,1 @@
+"""The state at a cut: what is captured, and what is not."""

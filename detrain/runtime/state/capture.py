@@ -1,0 +1,513 @@
+"""The Python state of the user's program at a cut: what is captured, and how it comes back.
+
+Roots are the names of the user's frames from the probe to the entry that can still be read, and the globals of the user's
+modules. Framework tensors are captured by the adapters, not here.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import itertools
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Final, cast
+
+from detrain.adapters.api import Framework
+from detrain.base import messages
+from detrain.base.digest import Array
+from detrain.base.errors import Diverged, NotCapturable
+from detrain.base.source_files import sources
+from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
+from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
+from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
+from detrain.python.inspect.names import is_user_class, own_attributes
+from detrain.python.inspect.object_graph import STREAMS
+from detrain.python.inspect.stored_attributes import stores
+from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.loaders.strategy import Loop, is_made_anew, read_offered, set_state
+from detrain.python.outside.open_files import Files
+from detrain.python.process import pool_jobs
+from detrain.python.process.random_streams import Held, held_generator
+from detrain.python.process.settings import ProcessSettings
+from detrain.store import Snapshot
+
+_SKIPPED_TYPES = (ModuleType,)
+_CALLED: Final = "called by a pipeline"
+_LOADER: Final = "what the batch loop goes over"
+_SETTINGS: Final = "settings of the process"
+
+
+_DEEPEST: Final = 5
+"""How far from a name generators of random numbers are looked for, and in collections of how many values."""
+_MOST_INSIDE: Final = 64
+
+
+class Capture:
+    """Encodes and restores the Python state of the user's program."""
+
+    def __init__(self, frameworks: Iterable[Framework], files: Files, pulls: Pulls) -> None:
+        self._frameworks = frameworks
+        self._pulls = pulls
+        self._files = files
+        self._settings = ProcessSettings()
+
+    def begin_phase(self, frame: FrameType) -> Baseline:
+        """The program enters a training loop. Returns the baseline."""
+        self._settings.begin()
+        return self.baseline(frame)
+
+    def held_generators(self, frame: FrameType) -> dict[str, Held]:
+        """Return the generators of random numbers that names lead to, through objects and collections of the program, by where."""
+        found: dict[str, Held] = {}
+        seen: set[int] = set()
+        waiting = deque((_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items())
+        while waiting:
+            path, value, depth = waiting.popleft()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            for held in (held_generator(value), *(framework.held_generator(value) for framework in self._frameworks)):
+                if held is not None:
+                    found[f"{path}'" if path in found else path] = held  # a function that calls itself has a name twice
+            if depth < _DEEPEST:
+                waiting.extend((f"{path}{step}", each, depth + 1) for step, each in _inside(value))
+        return found
+
+    def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
+        """Return what names are still bound to at an epoch's start that the epochs before it bound, and that are read no more.
+
+        A run that resumes there binds none of them.
+        """
+        found = Baseline()
+        live = {(root, name) for root, values in _namespaces(frame) for name in values}
+        for root, values in _namespaces(frame, is_everything=True):
+            for name, value in values.items():
+                if (root, name) in live:
+                    continue
+                if not _may_be_held_elsewhere(value):
+                    found.data[_place(root, name)] = id(value)
+                elif not at_phase.is_bound(f"{root}|{name}", value):
+                    found.bind(_place(root, name), value)
+        found.data = {place: number for place, number in found.data.items() if at_phase.data.get(place) != number}
+        return found
+
+    def baseline(self, frame: FrameType, loop: Loop | None = None, left: Baseline | None = None) -> Baseline:
+        """Return what is there now, so that later only what the loop changed counts as changed; `left`: see there."""
+        pool_jobs.wait()
+        found = Baseline()
+        encoder = Encoder(self._hooks(), found, is_baseline=True)
+        for root, values in _namespaces(frame, is_everything=True):
+            for name, value in values.items():
+                place, is_held = _place(root, name), _may_be_held_elsewhere(value)
+                if not is_held:
+                    found.data[place] = id(value)
+                elif left is None or not left.is_bound(place, value):
+                    found.bind(f"{root}|{name}", value)
+                if is_held or left is None or left.data.get(place) != id(value):
+                    encoder.encode(value, _path(root, name))
+                if root.startswith("module|") and isinstance(value, type | FunctionType):
+                    found.bind_static(value)
+        for module in _modules(frame).values():
+            found.bind_static(module)
+        for name, value in self._called().items():
+            encoder.encode(value, f"{_CALLED}, {name}")
+        if loop is not None and not loop.is_fetched_in_body:
+            encoder.encode_loader(_source(loop), _LOADER)
+        return found
+
+    def encode(
+        self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False, loop: Loop | None = None
+    ) -> Encoded:
+        """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
+        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, cells=_cells(frame))
+        roots = self._roots(encoder, frame, baseline)
+        if loop is not None and not loop.is_fetched_in_body:
+            roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
+        return encoder.finish(roots)
+
+    def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
+        """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
+        encoder = LiveEncoder(self._hooks(), baseline)
+        return encoder.finish_live(self._roots(encoder, frame, baseline))
+
+    def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
+        """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
+        return self._bind(LiveDecoder(live, self._hooks(), baseline), frame)
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Put back what the code inside changes of the program's Python state, but for what it builds. Raises Diverged."""
+        frame = next(iter(user_frames(sys._getframe())))
+        live = self.encode_live(frame, Baseline())
+        yield
+        missing = self._bind(Undo(live, self._hooks(), Baseline()), frame)
+        if missing:
+            raise Diverged(
+                f"what is built in the loop changes what cannot be put back: {'; '.join(missing[:4])}",
+                "build it before the loop (call it once), and start anew with --fresh",
+            )
+
+    def encode_value(self, value: object) -> Live:
+        """Return what a value holds, to be put back into it in this process."""
+        return encode_value(value, self._hooks())
+
+    def restore_value(self, live: Live) -> list[str]:
+        """Put back what `encode_value` returned; return what could not be put back."""
+        return restore_value(live, self._hooks())
+
+    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: Loop | None = None) -> list[str]:
+        """Put the state back into the program, suspended in `frame`; return what could not be put back.
+
+        With `loop` its loader is set to its position, else it stays where it is.
+        """
+        decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
+        decoder.replay_generators()
+        decoder.hold_cells(_cells(frame) or {})
+        return self._bind(decoder, frame, loop)
+
+    def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline) -> dict[str, Item]:
+        roots: dict[str, Item] = {}
+        for root, values in _namespaces(frame):
+            for name, value in values.items():
+                if any(framework.is_spent(value) for framework in self._frameworks):
+                    continue
+                roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
+        # What no name will be read for again may still be used, by what does not say which objects it calls.
+        roots |= {f"{_CALLED}|{name}": encoder.encode(value, f"{_CALLED}, {name}") for name, value in self._called().items()}
+        for root, values in _namespaces(frame, is_everything=True):
+            for name, value in values.items():
+                key = f"{root}|{name}"
+                if key not in roots and baseline.is_bound(key, value):
+                    roots[key] = encoder.encode(value, _path(root, name))
+        # Last: what handles a signal is an object of the program's, and found at its place.
+        roots["settings|changed"] = encoder.encode(self._settings.changed(), _SETTINGS)
+        return roots
+
+    def _called(self) -> dict[str, object]:
+        """Return the program's own objects that pipelines of the frameworks call: no name need lead to them."""
+        found = {key: value for framework in self._frameworks for key, value in framework.called().items()}
+        objects = {key: getattr(value, "__self__", value) for key, value in found.items()}
+        return {key: value for key, value in objects.items() if _may_be_held_elsewhere(value)}
+
+    def _bind(self, decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
+        """Decode all roots, and bind the names to what they were bound to."""
+        by_root: dict[str, dict[str, Item]] = {}
+        for key, item in decoder.roots.items():
+            root, _, name = key.rpartition("|")
+            by_root.setdefault(root, {})[name] = item
+        frames = {_frame_root(depth, each): each for depth, each in enumerate(user_frames(frame)) if not is_module_frame(each)}
+        _import_late(root.partition("|")[2] for root in by_root if root.startswith("module|"))
+        modules = _modules(frame)
+        for root, items in by_root.items():
+            kind, _, rest = root.partition("|")
+            if kind == "module":
+                module = modules.get(rest) or sys.modules.get(rest)
+                if module is None:
+                    decoder.missing.append(f"module {rest!r} is not imported")
+                    continue
+                vars(module).update(_decode_names(decoder, items, vars(module), root))
+            elif kind == "attributes":
+                name, _, dotted = rest.partition("|")
+                target = _follow(modules[name], dotted) if name in modules else None
+                if target is None:
+                    decoder.missing.append(f"{dotted!r} is not there")
+                    continue
+                for attribute, value in _decode_names(decoder, items, dict(vars(target)), root).items():
+                    setattr(target, attribute, value)
+            elif kind == "settings":
+                self._settings.set(cast("dict[str, object]", decoder.decode(items["changed"], ABSENT, _SETTINGS)))
+            elif kind == "loader":
+                if loop is not None:
+                    _set_source(loop, decoder.decode(items["loop"], _source(loop), _LOADER))
+            elif root == _CALLED:
+                called = self._called()
+                for name in items.keys() & called.keys():  # a pipeline that is not there calls nothing
+                    decoder.decode(items[name], called[name], f"{_CALLED}, {name}")
+            elif kind == "cells":
+                continue  # they are there
+            elif kind == "class":
+                for name, item in items.items():
+                    decoder.decode(item, ABSENT, name)
+            elif root in frames:
+                write_locals(frames[root], _decode_names(decoder, items, names_of(frames[root]), root))
+            else:
+                decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
+        if decoder.astray_and_read:
+            raise NotCapturable(
+                f"{', '.join(decoder.astray_and_read[:4])} is not where the first run had it, and the program reads it: steps that "
+                "are passed over had moved it",
+                "keep what it knows in objects of the program, or start anew with --fresh",
+            )
+        if decoder.astray:
+            messages.warn(f"not captured, and not where the first run had them: {', '.join(decoder.astray[:8])}")
+        return decoder.missing
+
+    def _hooks(self) -> Hooks:
+        def tensor(value: object) -> Array | None:
+            for framework in self._frameworks:
+                array = framework.constant(value)
+                if array is not None:
+                    return array
+            return None
+
+        def make_tensor(array: Array) -> object:
+            for framework in self._frameworks:
+                return framework.make_constant(array)
+            return array
+
+        def variable(value: object) -> list[Item] | None:
+            for framework in self._frameworks:
+                described = framework.describe_variable(value)
+                if described is not None:
+                    return [framework.name, *described]
+            return None
+
+        def find_variable(described: list[Item], makes: bool) -> object | None:
+            for framework in self._frameworks:
+                if framework.name == described[0]:
+                    return framework.find_variable(described[1:], makes=makes)
+            return None
+
+        def parts(value: object) -> tuple[str, list[object]] | None:
+            found = (framework.parts(value) for framework in self._frameworks)
+            return next((each for each in found if each is not None), None)
+
+        def remake(kind: str, values: list[object], current: object) -> object | None:
+            made = (framework.remake(kind, values, current) for framework in self._frameworks)
+            return next((each for each in made if each is not None), None)
+
+        def parts_of_new(value: object) -> tuple[str, list[object]] | None:
+            found = (framework.parts_of_new(value) for framework in self._frameworks)
+            return next((each for each in found if each is not None), None)
+
+        def is_holder(value: object) -> bool:
+            return any(framework.is_holder(value) for framework in self._frameworks)
+
+        def is_container(value: object) -> bool:
+            return any(framework.is_container(value) for framework in self._frameworks)
+
+        def is_loader(value: object) -> bool:
+            return any(framework.is_loader(value) for framework in self._frameworks)
+
+        def holds_variables(value: object) -> bool:
+            return any(framework.holds_variables(value) for framework in self._frameworks)
+
+        def is_of_loop(value: object) -> bool:
+            return any(framework.is_of_loop(value) for framework in self._frameworks)
+
+        files = [module.__file__ or "" for module in user_modules().values()]
+        outside = frozenset().union(*(stores(file).outside for file in files))
+        return Hooks(
+            tensor,
+            make_tensor,
+            variable,
+            find_variable,
+            is_holder,
+            is_container,
+            is_loader,
+            read_offered,
+            set_state,
+            self._files.is_known,
+            self._pulls.follow,
+            self._pulls.state,
+            self._pulls.replay,
+            holds_variables,
+            is_of_loop,
+            outside,
+            frozenset().union(*(framework.on_functions for framework in self._frameworks)),
+            parts,
+            remake,
+            parts_of_new,
+            lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
+            lambda: files,
+        )
+
+
+_seen: set[str] = set()
+_user_names: list[str] = []
+"""The user's modules among those that have been looked at: thousands are imported, and each is looked at once."""
+_ends: tuple[object, ...] = ()
+"""How many modules there were when they were looked at last, and the names of the newest ones."""
+
+
+def user_modules() -> dict[str, ModuleType]:
+    """Return the user's modules that are imported, `__main__` among them, in the order in which they came."""
+    global _ends
+    ends = (len(sys.modules), *itertools.islice(reversed(sys.modules), 8))
+    is_as_before, _ends = ends == _ends, ends  # not all names are compared: this is asked several times a step
+    for name in [] if is_as_before else [name for name in list(sys.modules) if name not in _seen]:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        _seen.add(name)
+        if name != "__mp_main__" and is_user_file(file or ""):
+            _user_names.append(name)
+    return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}
+
+
+def _inside(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what an object or collection of the program, or a function's closure, holds, with the step that leads there."""
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is empty
+                yield f".{name}", cell.cell_contents
+    elif isinstance(value, MethodType):
+        yield ".self", value.__self__
+    elif isinstance(value, partial):
+        yield from ((".", value.func), *_inside(value.args), *_inside(value.keywords))
+    elif isinstance(value, list | tuple | dict) and len(value) <= _MOST_INSIDE:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from ((f"[{key!r}]", each) for key, each in items if isinstance(key, int | str))
+    elif is_user_class(type(value)):
+        yield from ((f".{name}", each) for name, each in (own_attributes(value) or {}).items())
+
+
+def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (root, names) of the user's frames and modules; with `is_everything` also names that are no longer read."""
+    running: dict[int, FrameType] = {}
+    for depth, each in enumerate(user_frames(frame)):
+        if is_module_frame(each):
+            running[id(each.f_globals)] = each
+        else:
+            yield _frame_root(depth, each), names_of(each) if is_everything else live_locals(each)
+    modules = _modules(frame)
+    yield from _set_on_libraries(modules)
+    for name, module in modules.items():
+        module_frame = running.get(id(vars(module)))
+        is_whole = is_everything or module_frame is None
+        values = dict(vars(module)) if is_whole or module_frame is None else live_locals(module_frame)
+        yield (
+            f"module|{name}",
+            {
+                key: value
+                for key, value in values.items()
+                if not (key.startswith("__") and key.endswith("__")) and not isinstance(value, _SKIPPED_TYPES)
+            },
+        )
+
+
+def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (root, names) of what the user's modules store on modules, classes and functions of libraries (`np.step = 3`)."""
+    own = {id(module) for module in modules.values()}
+    for name, module in modules.items():
+        for dotted, attribute in sorted(stores(getattr(module, "__file__", None) or "").on_names):
+            target = _follow(module, dotted)
+            held_in = target if isinstance(target, ModuleType) else sys.modules.get(getattr(target, "__module__", ""))
+            if held_in is not None and id(held_in) not in own and attribute in vars(target):
+                value = vars(target)[attribute]
+                if not isinstance(value, _SKIPPED_TYPES):
+                    yield f"attributes|{name}|{dotted}", {attribute: value}
+
+
+def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType | None:
+    """Return the module, class or function that a dotted name leads to in a module; None if it leads to something else."""
+    target: object = module
+    for name in dotted.split("."):
+        with contextlib.suppress(Exception):  # one that is loaded when it is first asked for, by code of the library's
+            target = getattr(target, name, None) if isinstance(target, ModuleType | type) else None
+    return target if isinstance(target, ModuleType | type | FunctionType) else None
+
+
+def _modules(frame: FrameType) -> dict[str, ModuleType]:
+    """Return the user's modules, and those that only names lead to: loaded from a file past `sys.modules`, or made."""
+    found = dict(user_modules())
+    known = {id(module) for module in found.values()}
+    held = [vars(module) for module in found.values()] + [
+        names_of(each) for each in user_frames(frame) if not is_module_frame(each)
+    ]
+    for names in held:
+        for value in list(names.values()):
+            if type(value) is ModuleType and id(value) not in known and _is_loose(value):
+                known.add(id(value))
+                held.append(vars(value))  # which may hold more of them
+                name = value.__name__
+                found[name if name not in found else f"{name} {len(found)}"] = value
+    return found
+
+
+def _import_late(names: Iterable[str]) -> None:
+    """Import modules that the loop had imported before the checkpoint: those alone that the program's own source says to import."""
+    missing = [name for name in names if name not in sys.modules and not name.startswith("__")]
+    entry = getattr(sys.modules["__main__"], "__file__", None)
+    if missing and entry:
+        imported = {name for _file, tree in sources(Path(entry)) for name in _imports(tree)}
+        for name in missing:
+            if name in imported:
+                importlib.import_module(name)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the full names of what a source imports, but for imports relative to its package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+
+
+def _is_loose(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return sys.modules.get(module.__name__) is not module and (file is None or is_user_file(file))
+
+
+def _may_be_held_elsewhere(value: object) -> bool:
+    """Return whether an object of the program can be called or gone over by others when its name is no longer read."""
+    cls = type(value)
+    if isinstance(value, FunctionType):
+        return is_user_file(value.__code__.co_filename) and value.__closure__ is not None
+    return (is_user_class(cls) and not issubclass(cls, tuple)) or issubclass(cls, STREAMS)
+
+
+def _source(loop: Loop) -> object:
+    """Return what has the position of a loop: its iterator, or what that is made from if only this offers one."""
+    return loop.iterable if is_made_anew(loop) else loop.iterator
+
+
+def _set_source(loop: Loop, source: object) -> None:
+    if source is not ABSENT:
+        loop.iterator = iter(loop.iterable) if is_made_anew(loop) else source
+
+
+def _frame_root(depth: int, frame: FrameType) -> str:
+    return f"frame|{depth} {frame.f_code.co_qualname}"
+
+
+def _cells(frame: FrameType) -> dict[str, CellType] | None:
+    """Return the variables of the calls that go on which functions share, by where they are; None if they cannot be read."""
+    found: dict[str, CellType] = {}
+    for depth, each in enumerate(user_frames(frame)):
+        cells = cells_of(each)
+        if cells is None:
+            return None
+        found |= {f"{_frame_root(depth, each)}|{name}": cell for name, cell in cells.items()}
+    return found
+
+
+def _place(root: str, name: str) -> str:
+    """Return the key of a name wherever its frame is in the stack: a function that the epoch loop calls lies above it."""
+    return f"{root.partition(' ')[2] or root}|{name}"
+
+
+def _path(root: str, name: str) -> str:
+    kind, _, rest = root.partition("|")
+    if kind == "module":
+        return name if rest == "__main__" else f"{rest}.{name}"
+    if kind == "attributes":
+        return f"{rest.partition('|')[2]}.{name}"
+    return f"{name} in {rest.partition(' ')[2]}()"
+
+
+def _decode_names(decoder: Decoder, items: dict[str, Item], current: dict[str, object], root: str) -> dict[str, object]:
+    values = {}
+    for name, item in items.items():
+        value = decoder.decode(item, current.get(name, ABSENT), _path(root, name))
+        if value is ABSENT:
+            decoder.missing.append(_path(root, name))
+        elif current.get(name, ABSENT) is not value:
+            values[name] = value
+    return values

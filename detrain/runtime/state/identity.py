@@ -1,0 +1,95 @@
+"""What tells the program and the environment of a checkpoint from others: digests of source files, versions and settings."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from detrain.adapters.api import Framework
+from detrain.base.compiled_sources import is_executed, source_of
+from detrain.base.digest import digest_source
+from detrain.base.errors import Diverged, EnvironmentChanged
+from detrain.base.source_parsing import parse
+from detrain.runtime.state.capture import user_modules
+from detrain.store import Meta
+
+
+class Identity:
+    """Program and environment of this process."""
+
+    def __init__(
+        self, environment: Mapping[str, str], frameworks: Sequence[Framework], probed: Iterable[str] = (), *, may_differ: bool
+    ) -> None:
+        """`probed` are the files with probes, a library's too; `may_differ`: of the environment, which is then no error."""
+        self._environment, self._frameworks, self._may_differ = environment, frameworks, may_differ
+        self._probed = tuple(probed)
+        self._digests: dict[str, tuple[bytes, str]] = {}
+
+    def sources(self) -> dict[str, str]:
+        """Return the digest of each file of the program, as it was executed, by its path relative to the entry's folder."""
+        files = [module.__file__ or "" for module in user_modules().values()]
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
+        found = {}
+        for file in dict.fromkeys([*files, *filter(is_executed, self._probed)]):
+            path = os.path.realpath(file)
+            digest = self._digest(file) if path.endswith(".py") else None
+            if digest is not None:
+                found[os.path.relpath(path, base)] = digest
+        return found
+
+    def _digest(self, file: str) -> str | None:
+        """Return the digest of a source file, None if there is none."""
+        try:
+            data = source_of(file)
+        except OSError:
+            return None
+        if file not in self._digests or self._digests[file][0] is not data:  # imported anew
+            self._digests[file] = data, digest_source(data)
+        return self._digests[file][1]
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides about bits outside of the program."""
+        found = dict(self._environment)
+        for framework in self._frameworks:
+            found.update(framework.environment())
+        return found
+
+    def check(self, meta: Meta) -> None:
+        """Raise EnvironmentChanged or Diverged if a checkpoint is of another environment, or of a source that has changed."""
+        now = self.environment()
+        changed = [
+            f"{name} was {value!r}, is {now.get(name, 'not there')!r}"
+            for name, value in meta.environment.items()
+            if now.get(name) != value
+        ]
+        if changed and not self._may_differ:
+            raise EnvironmentChanged(
+                f"the environment differs from the checkpoint's: {'; '.join(changed)}",
+                "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
+            )
+        sources = self.sources()
+        edited = sorted(name for name, digest in meta.sources.items() if sources.get(name, digest) != digest)
+        if edited:
+            raise changed_source(edited)
+
+
+def changed_source(names: list[str]) -> Diverged:
+    """Return the error for source files that are not those of the checkpoint."""
+    return Diverged(
+        f"source has changed since the checkpoint was taken: {', '.join(names)}",
+        "bring the source back, or start anew with --fresh (the old checkpoints stay)",
+    )
+
+
+@functools.cache
+def statements_before(file: str, line: int) -> int:
+    """Return how many statements of a file begin before a line: unlike the line, comments do not change that."""
+    try:
+        tree = parse(source_of(file))
+    except (OSError, SyntaxError, ValueError):
+        return 0
+    return sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))

@@ -1,0 +1,80 @@
+"""What is lost: of the state that the loop makes, what no checkpoint holds. It is named when it is first seen, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Final
+
+from detrain.adapters import unsupported
+from detrain.adapters.api import Framework
+from detrain.base import messages
+from detrain.base.errors import NotCapturable
+from detrain.python.inspect.generator_callers import COUNTED, counted_draws
+from detrain.python.inspect.object_graph import AND_READ, is_needed
+from detrain.python.outside.rewritten_files import Contents
+from detrain.python.process import children, open_figures, pending_callbacks, pool_jobs
+from detrain.python.process.random_streams import Streams
+
+_MOST_SHOWN: Final = 8
+
+
+class Losses:
+    """Names losses, each once. `is_strict`: the first one ends the run."""
+
+    def __init__(self, frameworks: Sequence[Framework], streams: Streams, contents: Contents, *, is_strict: bool) -> None:
+        self._frameworks, self._streams, self._contents, self._is_strict = frameworks, streams, contents, is_strict
+        self.named: Final[set[str]] = set()
+        self._later: dict[str, int] = {}
+        """What was to be called later when the loop was entered."""
+        self._figures: dict[int, tuple[int, ...]] = {}
+        """What was in the open figures then."""
+        self._drawn: dict[str, int] = {}
+        """How often generators out of reach had been drawn from then."""
+
+    def begin_phase(self) -> None:
+        """The program enters a training loop: what is there now will be there again."""
+        self._figures, self._drawn, self._later = open_figures.drawn(), dict(self._streams.drawn), pending_callbacks.asked()
+
+    def look(self, frame: FrameType, not_captured: Iterable[str], *, has_updates: bool) -> None:
+        """Name what is lost at a cut; `not_captured` is what the codec has met. Raises NotCapturable, if that is asked for."""
+        found = [
+            *not_captured,
+            *unsupported.check_training(has_updates=has_updates),
+            *children.living(),
+            *pool_jobs.living(),
+            *counted_draws(frame),
+            *self._contents.not_captured(),
+            *(what for what, count in pending_callbacks.asked().items() if count > self._later.get(what, 0)),
+            *(f"the generator of {name}" for name, count in self._streams.drawn.items() if count != self._drawn.get(name, 0)),
+            *(loss for framework in self._frameworks for loss in framework.not_captured()),
+            *([open_figures.NAME] if any(self._figures.get(number) != now for number, now in open_figures.drawn().items()) else []),
+        ]
+        new = sorted(set(found) - self.named)
+        if not new:
+            return
+        self.named.update(new)
+        if self._is_strict:
+            raise NotCapturable(
+                f"the loop makes objects that no checkpoint can hold: {_listed(new)}",
+                "make them before the loop, or run without --strict to go on without them",
+            )
+        refused = [loss for loss in new if is_refused(loss)]
+        needed = [loss for loss in new if is_needed(loss)]
+        others = [loss for loss in new if loss not in (*refused, *needed)]
+        if refused:
+            messages.warn(f"not captured, a resumed run will be REFUSED from here on: {_listed(refused)}")
+        if needed:
+            messages.warn(f"not captured, as long as they are there a resumed run will be REFUSED from here on: {_listed(needed)}")
+        if others:
+            messages.warn(f"not captured, a resumed run will not have them as they are now: {_listed(others)}")
+
+
+def is_refused(loss: str) -> bool:
+    """Return whether a run does not resume from a checkpoint without what was lost: it would go on, and do other things."""
+    return loss.startswith(COUNTED) or loss.endswith(f"{AND_READ})")
+
+
+def _listed(losses: list[str]) -> str:
+    more = f" and {len(losses) - _MOST_SHOWN} more" if len(losses) > _MOST_SHOWN else ""
+    return ", ".join(losses[:_MOST_SHOWN]) + more

@@ -1,0 +1,108 @@
+"""`detrain diff --bisect`: run two runs' part again that leads to their first difference, and name the op that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.errors import FaultInvalid
+from detrain.campaign.subject import Done, Subject, link
+from detrain.cli.diff import Comparison, Run
+from detrain.faults.experiment import Cursor, Experiment, written
+from detrain.python.process.environment import variables
+from detrain.store import Entry, read_meta
+from detrain.store.catalogue import parse_name
+
+
+class Bisection(msgspec.Struct, frozen=True):
+    """Where two runs part."""
+
+    start: str
+    """Cursor of the last checkpoint at which both are equal; empty where both started anew."""
+    step: str | None
+    """The first step after which their variables or losses differ; None: there is none, when they are run again."""
+    op: str | None
+    """The first op of that step whose output differs, all that it depends on being equal; None if no op's does."""
+    replica: int = 0
+
+
+def bisect(one: Run, other: Run, found: Comparison, subject: Subject) -> Bisection:
+    """Run both again from their last equal checkpoint, each in its own environment. Raises FaultInvalid if one fails."""
+    start, limit = _between(one, found)
+    first = (start.cursor.phase, start.cursor.epoch, 0) if start is not None else (0, 0, 0)
+    messages.say(f"running both again from {written(first) if start is not None else 'the start'}, for the first step that differs")
+    plan = Experiment(log="", at=first, until=limit)
+    runs = [_again(run, first if start is not None else None, plan, subject) for run in (one, other)]
+    step = _first_step(*runs)
+    if step is None:
+        return Bisection(written(first) if start is not None else "", None, None)
+    messages.say(f"they part in step {written(step)}: running it again with a digest of each op")
+    digests = msgspec.structs.replace(plan, digests_at=step, until=None, has_digests=False)
+    ops = [_again(run, first if start is not None else None, digests, subject).digests for run in (one, other)]
+    op = _first_op(*ops)
+    return Bisection(written(first) if start is not None else "", written(step), op[0] if op else None, op[1] if op else 0)
+
+
+def described(found: Bisection) -> list[str]:
+    """Return the result in lines."""
+    since = f"equal at the checkpoint {found.start}" if found.start else "both started anew"
+    if found.step is None:
+        return [f"bisect      {since}; run again, they do not part: it was of that time (machine, data, chance)"]
+    if found.op is None:
+        return [f"bisect      {since}; they part in step {found.step}, in no op of a compiled function: in eager code or Python"]
+    replica = f" (replica {found.replica})" if found.replica else ""
+    return [f"bisect      {since}; they part in step {found.step}, at {found.op}{replica}: all that it depends on is equal"]
+
+
+def _between(one: Run, found: Comparison) -> tuple[Entry | None, Cursor | None]:
+    """Return the last checkpoint at an epoch's start before the first difference, and the cursor of the first that differs."""
+    start: Entry | None = None
+    for key, differences in found.checkpoints.items():
+        entry = parse_name(one.checkpoints[key]) if key in one.checkpoints else None
+        if entry is None:
+            continue
+        if any(not difference.is_unused for difference in differences):
+            return start, (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch)
+        if entry.cursor.cut == "epoch":
+            start = entry
+    return start, None
+
+
+def _again(run: Run, start: Cursor | None, plan: Experiment, subject: Subject) -> Done:
+    """Run the program from a checkpoint of a run (which sets its environment), or from its start."""
+    entries: Sequence[Entry] = [entry for path in run.checkpoints.values() if (entry := parse_name(Path(path))) is not None]
+    with subject.scratch() as home:
+        if start is not None:
+            link([entry for entry in entries if entry.cursor.cut in ("epoch", "end")], start, home)
+        recorded = read_meta(entries[-1].path).environment if entries else None
+        settings = variables(int(recorded.get("threads", "0")) if recorded else 0, recorded)
+        done = subject.run(msgspec.structs.replace(plan, log=str(home / "log")), home, settings=settings)
+    if not done.is_whole:
+        raise FaultInvalid(
+            f"the program failed when it was run again (status {done.status}): {(done.error.splitlines() or ['no message'])[-1]}",
+            "give it as it was run, with the same arguments",
+        )
+    return done
+
+
+def _first_step(one: Done, other: Done) -> Cursor | None:
+    theirs = other.by_cursor()
+    for cursor, step in sorted(one.by_cursor().items()):
+        match = theirs.get(cursor)
+        if cursor[2] >= 0 and match is not None and (match.state, match.series) != (step.state, step.series):
+            return cursor
+    return None
+
+
+def _first_op(one: Sequence[tuple[str, int, int]], other: Sequence[tuple[str, int, int]]) -> tuple[str, int] | None:
+    theirs: dict[tuple[str, int], list[int]] = {}
+    for name, replica, digest in other:
+        theirs.setdefault((name, replica), []).append(digest)
+    for name, replica, digest in one:
+        match = theirs.get((name, replica))
+        if match and match.pop(0) != digest:
+            return name, replica
+    return None

@@ -1,0 +1,219 @@
+"""Compare two states, bit for bit: which tensors, random streams and Python values differ, in how many elements, and how far."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from detrain.base.digest import Array, digest_array, raw_bytes
+from detrain.python.inspect.object_graph import CONTAINERS
+from detrain.store.snapshot import Snapshot
+
+_ARRAYS: Final = ("ndarray", "tensor", "same")
+_DOUBLE: Final = struct.Struct("<d")
+_LISTS: Final = {
+    **dict.fromkeys(("tuple", "list", "set", "frozenset", "deque"), 1),
+    **dict.fromkeys(("namedtuple", "made", "objects"), 2),
+    "function": 3,
+}
+"""Where a node holds a list of items."""
+_PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,)}
+"""Where a node holds numbers that are no items: shapes, strides, counts."""
+_NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (6,), "annotated": (2,)}
+"""Where a node holds attributes, pairs of a name and an item."""
+_MAPPINGS: Final = frozenset(CONTAINERS) - _LISTS.keys()
+"""Nodes that hold pairs of a key and an item."""
+_BARS: Final = ("tqdm.", "keras.src.utils.progbar.", "tf_keras.src.utils.generic_utils.")
+"""Classes of progress bars begin so."""
+_OF_TIME: Final = frozenset(
+    {
+        *("start_t", "last_print_t", "last_print_n", "miniters", "_ema_dn", "_ema_dt", "_ema_miniters"),
+        *("_start", "_last_update", "_time_after_first_step", "_time_at_epoch_start", "_time_at_epoch_end", "_prev_total_width"),
+    }
+)
+"""What they keep of when they were drawn last: it is another in each run, or now and then."""
+_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader")
+_ADDRESS: Final = 2
+"""Where the node of what stays as it is says by which path it was met first."""
+_CONTENT: Final = 4
+"""Where the node of an object holds what it contains, if its class is a container: the rest of a container's node."""
+
+
+class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One value that differs. `elements` of `size` elements have other bits; `ulp` is the largest distance between two of them."""
+
+    name: str
+    what: str
+    """`tensor`, `array`, `stream` or `value`."""
+    why: str = ""
+    """Set where elements cannot be compared: another shape or dtype, or there in one state only."""
+    elements: int = 0
+    size: int = 0
+    ulp: int | None = None
+    """In units in the last place of the values' own dtype; None for what is no number of floating point."""
+    largest: float | None = None
+    """The largest absolute difference, in the values' own unit."""
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it is a variable that only one state has: Python has not freed it yet, the program cannot use it any more."""
+        return self.what == "tensor" and self.why.startswith("only in")
+
+    def __str__(self) -> str:
+        if self.why:
+            return f"{self.name}: {self.why}"
+        if not self.size:
+            return f"{self.name}: differs"
+        far = "" if self.ulp is None else f", at most {self.ulp} ULP ({self.largest:.3g}) apart"
+        return f"{self.name}: {self.elements} of {self.size} elements differ{far}"
+
+
+def compare(one: Snapshot, other: Snapshot) -> list[Difference]:
+    """Return what differs between two checkpoints: tensors first, then random streams, then Python values."""
+    found = list(_compare_arrays(one.tensors, other.tensors, "tensor"))
+    for name in sorted({*one.rng, *other.rng}):
+        if one.rng.get(name) != other.rng.get(name):
+            found.append(Difference(name, "stream"))
+    return [*found, *_compare_python(one, other)]
+
+
+def compare_arrays(name: str, one: Array, other: Array, what: str = "tensor") -> Difference | None:
+    """Return how two arrays differ, or None if they have the same bits."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return Difference(name, what, f"{one.dtype}{list(one.shape)} against {other.dtype}{list(other.shape)}")
+    if digest_array(one) == digest_array(other):
+        return None
+    size = max(one.itemsize, 1)
+    bits = [np.frombuffer(bytes(raw_bytes(array)), np.uint8).reshape(-1, size) for array in (one, other)]
+    differs = (bits[0] != bits[1]).any(axis=1)
+    ulp = largest = None
+    if one.dtype.kind == "f" or one.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        integers = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}[size]
+        ordered = [_ordered(part.copy().view(integers).reshape(-1)[differs]) for part in bits]
+        ulp = int((np.maximum(*ordered).view(np.uint64) - np.minimum(*ordered).view(np.uint64)).max())
+        with np.errstate(all="ignore"):
+            values = [array.reshape(-1)[differs].astype(np.float64) for array in (one, other)]
+            largest = float(np.nanmax(np.abs(values[0] - values[1]), initial=0.0))
+    return Difference(name, what, "", int(differs.sum()), int(one.size), ulp, largest)
+
+
+def _ordered(integers: Array) -> Array:
+    """Return the place of floating-point numbers, given as their bits, in their order."""
+    wide = integers.astype(np.int64)
+    lowest = np.int64(np.iinfo(integers.dtype).min)
+    with np.errstate(over="ignore"):
+        return np.where(wide < 0, lowest - wide, wide)
+
+
+def _compare_arrays(one: Mapping[str, Array], other: Mapping[str, Array], what: str) -> Iterator[Difference]:
+    for name in [*one, *(name for name in other if name not in one)]:
+        if name not in one or name not in other:
+            yield Difference(name, what, f"only in the {'first' if name in one else 'second'}")
+        elif (difference := compare_arrays(name, one[name], other[name], what)) is not None:
+            yield difference
+
+
+def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
+    graphs = [msgspec.msgpack.decode(snapshot.python) for snapshot in (one, other)]
+    walk = _Walk(one, other, graphs[0]["nodes"], graphs[1]["nodes"])
+    roots = [graph["roots"] for graph in graphs]
+    for key in [*roots[0], *(key for key in roots[1] if key not in roots[0])]:
+        name = key.rpartition("|")[2]
+        if key not in roots[0] or key not in roots[1]:
+            yield Difference(name, "value", f"only in the {'first' if key in roots[0] else 'second'}")
+        else:
+            for path in dict.fromkeys(walk.differences(roots[0][key], roots[1][key], name)):
+                yield Difference(path, "value")
+
+
+class _Walk:
+    """Walks two graphs of Python objects at once. Numbers of nodes say nothing; which places share one does."""
+
+    def __init__(self, one: Snapshot, other: Snapshot, nodes: list[Any], other_nodes: list[Any]) -> None:
+        self._arrays = one.arrays, other.arrays
+        self._nodes = nodes, other_nodes
+        self._pairs: dict[int, int] = {}
+        self._seen: set[int] = set()
+
+    def differences(self, item: Any, other: Any, path: str) -> Iterator[str]:
+        """Yield the paths below `path` at which two items, and what they lead to, are not equal."""
+        waiting = [(item, other, path)]
+        while waiting:
+            one, two, path = waiting.pop()
+            if _is_reference(one) and _is_reference(two):
+                known = self._pairs.setdefault(one[0], two[0])
+                if known != two[0]:
+                    yield path
+                elif one[0] not in self._seen:
+                    self._seen.add(one[0])
+                    parts = self._parts(self._nodes[0][one[0]], self._nodes[1][two[0]])
+                    if parts is None:
+                        yield path
+                    else:
+                        waiting += [(a, b, f"{path}{step}") for a, b, step in reversed(parts)]
+            elif type(one) is list and type(two) is list and len(one) == len(two):
+                waiting += [(a, b, path) for a, b in zip(one, two, strict=True)]
+            elif type(one) is not type(two) or (one != two if type(one) is not float else _DOUBLE.pack(one) != _DOUBLE.pack(two)):
+                yield path
+
+    def _parts(self, one: list[Any], two: list[Any]) -> list[tuple[Any, Any, str]] | None:
+        """Return what is to be equal for two nodes to be, with the step of the path that leads to it, or None if they are not."""
+        if any(node[0] in _ARRAYS for node in (one, two)):
+            return [] if self._array(0, one) == self._array(1, two) else None
+        kind = one[0]
+        if kind != two[0] or len(one) != len(two):
+            return None
+        if kind in ("npscalar", "random") and digest_array(self._arrays[0][one[1]]) != digest_array(self._arrays[1][two[1]]):
+            return None
+        found: list[tuple[Any, Any, str]] = []
+        for place, pair in enumerate(zip(one, two, strict=True)):
+            if place == _ADDRESS and kind in _KEPT:
+                continue
+            if place in _PLAIN.get(kind, ()):
+                if pair[0] != pair[1]:
+                    return None
+            elif place == _LISTS.get(kind):  # of items: one that holds a single number looks like a reference
+                if len(pair[0]) != len(pair[1]):
+                    return None
+                found += [(a, b, f"[{index}]") for index, (a, b) in enumerate(zip(*pair, strict=True))]
+            elif (place in _NAMED.get(kind, ()) or (place == 1 and kind in _MAPPINGS)) and None not in pair:
+                if len(pair[0]) != len(pair[1]):
+                    return None
+                is_bar = place in _NAMED.get(kind, ()) and str(one[1]).replace(":", ".").startswith(_BARS)
+                for (key, value), (other_key, other_value) in zip(*pair, strict=True):
+                    if is_bar and type(key) is str and key == other_key and key in _OF_TIME:
+                        continue
+                    step = _step(key, is_key=kind in _MAPPINGS)
+                    found += [(key, other_key, step), (value, other_value, step)]
+            elif (kind, place) in (("object", _CONTENT), ("annotated", 1)) and None not in pair:
+                content = self._parts(*pair)
+                if content is None:
+                    return None
+                found += content
+            elif not (place == 1 and kind in ("npscalar", "random")):
+                found.append((*pair, ""))
+        return found
+
+    def _array(self, side: int, node: list[Any]) -> object:
+        """Return what an array's node says of its value; whether it is as it was when the loop was entered is no part of that."""
+        kind, content = node[0], node[1]
+        if kind == "same":
+            return node[2], content
+        if kind not in _ARRAYS:
+            return node
+        stored, axes = self._arrays[side][content], node[2]
+        return kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes)))
+
+
+def _step(key: Any, *, is_key: bool) -> str:
+    """Return how a program writes the way to an attribute or to what a mapping holds under a key."""
+    is_plain = key is None or type(key) in (bool, int, float, str, bytes)
+    return (f"[{key!r}]" if is_plain else "[…]") if is_key else f".{key}"
+
+
+def _is_reference(item: Any) -> bool:
+    return type(item) is list and len(item) == 1 and type(item[0]) is int
