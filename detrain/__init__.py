@@ -5,6 +5,7 @@ A program that `detrain run` rewrites calls these; a program may also call them 
 
 from __future__ import annotations
 
+from detrain.base import VERSION
 from detrain.base.errors import DetrainError
 from detrain.runtime.session.probes import (
     batch_loop,
@@ -16,7 +17,7 @@ from detrain.runtime.session.probes import (
     record_phase,
 )
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "DetrainError",

@@ -9,17 +9,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from detrain.base.config import Mode
 from detrain.base.digest import Array
+from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.sites import Site
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents
-from detrain.python.process.random_streams import Held, Stream, Streams
-from detrain.runtime.session.experiment_run import ExperimentRun
+from detrain.python.process.random_streams import Held, Stream
 from detrain.store.weights_file import WeightsFile
 
 
@@ -39,7 +40,7 @@ class Settings:
     """What the file system has told the program; None: it is asked each time."""
     contents: Contents | None = None
     """Hears which files the program reads and writes, beside `answers`."""
-    experiment: ExperimentRun | None = None
+    experiment: TakesInstruments | None = None
     """The experiment that this run is, if it is one."""
     unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
     """Puts back what the code inside changes of the program's Python state, but for what it builds."""
@@ -225,14 +226,55 @@ class Framework(Protocol):
         """Return versions and settings that decide about bits."""
 
 
-def _tensorflow(settings: Settings, streams: Streams) -> Framework:
-    from detrain.adapters.tensorflow.adapter import TensorFlow
+class Instruments(Protocol):
+    """A framework's side of an experiment."""
 
-    return TensorFlow(settings, streams)
+    def begin_step(self) -> None:
+        """Count executions from here on."""
+
+    def select(self, injection: Injection) -> None:
+        """Take up one of the injections that the experiments of this process have."""
+
+    def arm(self, occurrence: int) -> None:
+        """Have the fault's site hit when it runs next, or so many runs later."""
+
+    def disarm(self) -> None:
+        """Have it hit no more."""
+
+    def is_placed(self) -> bool:
+        """Return whether the fault's site has been traced."""
+
+    def firing(self) -> Firing | None:
+        """Return what the fault has done so far."""
+
+    def begin_series(self) -> None:
+        """The first step of this process is about to run."""
+
+    def has_trained(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
+
+    def series(self) -> dict[str, float]:
+        """Return the loss and metrics of what has run since the last call."""
+
+    def state(self) -> object:
+        """Return what the series remembers."""
+
+    def set_state(self, state: object) -> None:
+        """Have the series remember what it did."""
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the step that has ended."""
+
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""
 
 
-ADAPTERS: Final[dict[str, Callable[[Settings, Streams], Framework]]] = {"tensorflow": _tensorflow}
-"""Adapter makers, by the top-level module whose import brings the framework in."""
+class TakesInstruments(Protocol):
+    """The experiment that a run is."""
 
-FOLLOWED: Final = ("keras", "tf_keras")
-"""Other top-level modules of whose import the adapters are told."""
+    @property
+    def plans(self) -> Sequence[Experiment]:
+        """The experiments of this process."""
+
+    def attach(self, instruments: Instruments) -> None:
+        """Take a framework's side."""

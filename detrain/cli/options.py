@@ -193,7 +193,7 @@ def find_structure(program: Program, home: Path) -> Structure:
 
     Raises NoStructure if there is nothing to instrument.
     """
-    from detrain.adapters.api import ADAPTERS, FOLLOWED
+    from detrain.adapters.registry import ADAPTERS, FOLLOWED
     from detrain.adapters.unsupported import FOREIGN
     from detrain.instrument.find_loops import analyse
 

@@ -26,7 +26,6 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import data_flow_ops, gen_resource_variable_ops, resource_variable_ops, variables
 from tensorflow.python.trackable import data_structures
 
-import detrain
 from detrain.adapters.api import Settings, Watched
 from detrain.adapters.lazy_building import Building, Unit
 from detrain.adapters.stable_names import Births
@@ -56,6 +55,7 @@ from detrain.adapters.tensorflow.timestamp import settle_clock
 from detrain.adapters.tensorflow.tracebacks import hide_in, hide_own_frames
 from detrain.adapters.tensorflow.tracing.builder import FUNCTION, Builder
 from detrain.adapters.tensorflow.updates import Updates
+from detrain.base import VERSION
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import Diverged, FrameworkUnsupported
@@ -237,7 +237,7 @@ class TensorFlow:
         if self._instruments is not None:
             return []
         gradients = "with norms of gradients" if self._gradients is not None else "plain"
-        return [detrain.__version__, tf.__version__, _version_of_keras(), gradients, "wired"]
+        return [VERSION, tf.__version__, _version_of_keras(), gradients, "wired"]
 
     def weights_files(self) -> dict[str, WeightsFile]:
         """Return what Keras's weights file of each model alive would hold, by the model's key."""

@@ -30,10 +30,11 @@ from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.object_graph import shown
 from detrain.python.inspect.progress import position
+from detrain.python.inspect.user_modules import user_modules
 from detrain.python.outside.open_files import Files
 from detrain.python.process import children, pool_jobs
 from detrain.python.process.random_streams import Streams
-from detrain.runtime.state.capture import Capture, user_modules
+from detrain.runtime.state.capture import Capture
 from detrain.store.journal import Address
 
 _HANDS_ON: Final = (enumerate, zip, itertools.islice)

@@ -7,60 +7,18 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import msgspec
 import xxhash
 
+from detrain.adapters.api import Instruments
 from detrain.base import messages
 from detrain.base.digest import Array, digest_array
 from detrain.base.errors import FaultInvalid, FaultNotFired
-from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, Injection, written
+from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
-
-
-class Instruments(Protocol):
-    """A framework's side of an experiment."""
-
-    def begin_step(self) -> None:
-        """Count executions from here on."""
-
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections that the experiments of this process have."""
-
-    def arm(self, occurrence: int) -> None:
-        """Have the fault's site hit when it runs next, or so many runs later."""
-
-    def disarm(self) -> None:
-        """Have it hit no more."""
-
-    def is_placed(self) -> bool:
-        """Return whether the fault's site has been traced."""
-
-    def firing(self) -> Firing | None:
-        """Return what the fault has done so far."""
-
-    def begin_series(self) -> None:
-        """The first step of this process is about to run."""
-
-    def has_trained(self) -> bool:
-        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
-
-    def series(self) -> dict[str, float]:
-        """Return the loss and metrics of what has run since the last call."""
-
-    def state(self) -> object:
-        """Return what the series remembers."""
-
-    def set_state(self, state: object) -> None:
-        """Have the series remember what it did."""
-
-    def sites(self) -> list[Site]:
-        """Return the sites of the step that has ended."""
-
-    def digests(self) -> list[tuple[str, int, int]]:
-        """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from detrain.adapters import unsupported
-from detrain.adapters.api import ADAPTERS, FOLLOWED, Framework, Settings
+from detrain.adapters import registry, unsupported
+from detrain.adapters.api import Framework, Settings
+from detrain.adapters.registry import ADAPTERS, FOLLOWED
 from detrain.base import PACKAGE, compiled_sources, messages
 from detrain.base.config import VARIABLE, Config
 from detrain.base.digest import digest_bytes
@@ -247,7 +248,7 @@ class _Finder:
             )
             try:
                 streams = self._session.streams if self._session is not None else Streams()
-                framework = ADAPTERS[name](settings, streams)
+                framework = registry.make(name, settings, streams)
             except DetrainError as error:
                 probes.fail(error)
             self._made.append(framework)

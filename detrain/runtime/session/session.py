@@ -33,6 +33,7 @@ from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.generator_callers import COUNTED
 from detrain.python.inspect.object_graph import WITH_VARIABLES
 from detrain.python.inspect.program_metrics import accuracies
+from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.batch_digests import Batches
 from detrain.python.loaders.generator_replay import Elements, Pulls
 from detrain.python.loaders.strategy import Entered, Loop, reasons_to_load, settle
@@ -51,7 +52,7 @@ from detrain.runtime.session.experiment_run import ExperimentRun
 from detrain.runtime.session.saves import Saves
 from detrain.runtime.session.trials_in_process import Campaign, Rewind
 from detrain.runtime.session.verify_hooks import Trial
-from detrain.runtime.state.capture import Capture, user_modules
+from detrain.runtime.state.capture import Capture
 from detrain.runtime.state.identity import Identity, statements_before
 from detrain.runtime.state.uncaptured import Losses, is_refused
 from detrain.store import Catalogue, Meta, Snapshot, opened, read_meta

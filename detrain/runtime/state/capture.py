@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
-import itertools
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +28,7 @@ from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_fil
 from detrain.python.inspect.names import is_user_class, own_attributes
 from detrain.python.inspect.object_graph import STREAMS
 from detrain.python.inspect.stored_attributes import stores
+from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.loaders.strategy import Loop, is_made_anew, read_offered, set_state
 from detrain.python.outside.open_files import Files
@@ -327,27 +327,6 @@ class Capture:
             lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
             lambda: files,
         )
-
-
-_seen: set[str] = set()
-_user_names: list[str] = []
-"""The user's modules among those that have been looked at: thousands are imported, and each is looked at once."""
-_ends: tuple[object, ...] = ()
-"""How many modules there were when they were looked at last, and the names of the newest ones."""
-
-
-def user_modules() -> dict[str, ModuleType]:
-    """Return the user's modules that are imported, `__main__` among them, in the order in which they came."""
-    global _ends
-    ends = (len(sys.modules), *itertools.islice(reversed(sys.modules), 8))
-    is_as_before, _ends = ends == _ends, ends  # not all names are compared: this is asked several times a step
-    for name in [] if is_as_before else [name for name in list(sys.modules) if name not in _seen]:
-        module = sys.modules.get(name)
-        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-        _seen.add(name)
-        if name != "__mp_main__" and is_user_file(file or ""):
-            _user_names.append(name)
-    return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}
 
 
 def _inside(value: object) -> Iterator[tuple[str, object]]:

@@ -13,7 +13,7 @@ from detrain.base.compiled_sources import is_executed, source_of
 from detrain.base.digest import digest_source
 from detrain.base.errors import Diverged, EnvironmentChanged
 from detrain.base.source_parsing import parse
-from detrain.runtime.state.capture import user_modules
+from detrain.python.inspect.user_modules import user_modules
 from detrain.store import Meta
 
 

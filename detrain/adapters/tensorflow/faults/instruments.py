@@ -13,7 +13,7 @@ from detrain.faults.sites import Site
 
 
 class Instruments:
-    """See `detrain.runtime.session.experiment_run.Instruments`."""
+    """See `detrain.adapters.api.Instruments`."""
 
     def __init__(self, plans: Sequence[Experiment]) -> None:
         injections = [plan.injection for plan in plans if plan.injection is not None]

@@ -30,7 +30,7 @@ from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
 from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.stored_attributes import library_names, stores
-from detrain.runtime.state.capture import user_modules
+from detrain.python.inspect.user_modules import user_modules
 
 MADE: Final = "keras.made"
 """The kind of what is in such a model, in a checkpoint."""

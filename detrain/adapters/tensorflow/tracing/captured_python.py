@@ -28,7 +28,7 @@ from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
 from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names, stores
-from detrain.runtime.state.capture import user_modules
+from detrain.python.inspect.user_modules import user_modules
 
 Step = tuple[str, Any]
 """How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""

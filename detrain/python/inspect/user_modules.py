@@ -1,0 +1,29 @@
+"""The modules of the user's program that are imported."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import ModuleType
+
+from detrain.python.inspect.frames import is_user_file
+
+_seen: set[str] = set()
+_user_names: list[str] = []
+"""The user's modules among those that have been looked at: thousands are imported, and each is looked at once."""
+_ends: tuple[object, ...] = ()
+"""How many modules there were when they were looked at last, and the names of the newest ones."""
+
+
+def user_modules() -> dict[str, ModuleType]:
+    """Return the user's modules that are imported, `__main__` among them, in the order in which they came."""
+    global _ends
+    ends = (len(sys.modules), *itertools.islice(reversed(sys.modules), 8))
+    is_as_before, _ends = ends == _ends, ends  # not all names are compared: this is asked several times a step
+    for name in [] if is_as_before else [name for name in list(sys.modules) if name not in _seen]:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        _seen.add(name)
+        if name != "__mp_main__" and is_user_file(file or ""):
+            _user_names.append(name)
+    return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}
