@@ -1,6 +1,6 @@
-"""One adapter a framework, behind one Protocol. Nothing outside this package imports a framework.
+"""The seam to a framework: small Protocols, one for each thing that an adapter can do.
 
-An adapter is made when the program itself has imported the framework, never before.
+`Adapter` has one attribute for each of them; the adapter contract suite (tests/adapters) says what they promise.
 """
 
 from __future__ import annotations
@@ -67,23 +67,36 @@ class Watched:
     unseen: float = 0.0
 
 
-class Framework(Protocol):
-    """State of one framework: every variable alive, its random streams, and what of its loaders can be set."""
+class TensorLeaves(Protocol):
+    """A framework's tensors as leaves of Python objects: how one is read, and how one is made."""
 
-    name: str
     constant_type: type
     """The type of immutable tensors."""
-    on_functions: frozenset[str]
-    """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
 
-    def streams(self) -> dict[str, Stream]:
-        """Return the framework's global random streams, by name."""
+    def to_array(self, value: object) -> Array | None:
+        """Return a tensor's or variable's value, or None for anything else. It may share memory."""
 
-    def held_generator(self, value: object) -> Held | None:
-        """Return a generator of the framework's that the program holds as a stream, None for any other object."""
+    def constant(self, value: object) -> Array | None:
+        """Return the value of an immutable tensor, or None for anything else. It may share memory."""
+
+    def make_constant(self, array: Array) -> object:
+        """Return an immutable tensor of a value."""
+
+    def parts(self, value: object) -> tuple[str, list[object]] | None:
+        """Return the kind of a tensor of several parts and these, or None for anything else."""
+
+    def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
+        """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
+
+    def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
+        """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
+
+
+class VariableRegistry(Protocol):
+    """Every variable alive, by a key that is the same in every run of the program."""
 
     def tensors(self) -> dict[str, Array]:
-        """Return the value of every variable alive, by a key that is the same in every run of the program.
+        """Return the value of every variable alive, by key.
 
         The arrays may share memory with the framework, which writes into no buffer that an array still holds: they stay as
         they are while the program goes on.
@@ -102,11 +115,47 @@ class Framework(Protocol):
     def unclaimed(self) -> list[str]:
         """Return the variables that a resumed process has made for those of the first run, but without their values."""
 
-    def counters(self) -> bytes:
-        """Return, as JSON, the counts that name things, and how often loaders were drawn from."""
+    def describe_variable(self, value: object) -> list[str | bool] | None:
+        """Return a variable's key and what else is needed to make it anew, or None for anything else."""
 
-    def weights_files(self) -> dict[str, WeightsFile]:
-        """Return what the framework's own weights file of each model alive would hold, by a key of the model."""
+    def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
+        """Return the variable with a description; one that does not exist is made, if `makes` and it can be, else None."""
+
+
+class ObjectRules(Protocol):
+    """What the framework's own classes mean for the state of a program's objects."""
+
+    on_functions: frozenset[str]
+    """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
+
+    def is_holder(self, value: object) -> bool:
+        """Return whether the attributes of an object of the framework's own class are state of the loop (a callback)."""
+
+    def is_container(self, value: object) -> bool:
+        """Return whether an object is a list, dict or set of the framework's around what the program put there."""
+
+    def holds_variables(self, value: object) -> bool:
+        """Return whether an object holds variables: one that the loop has made cannot be put back."""
+
+    def is_of_loop(self, value: object) -> bool:
+        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it again."""
+
+    def is_spent(self, value: object) -> bool:
+        """Return whether an object has served its time, so that nothing can be read from it any more."""
+
+
+class RandomStreams(Protocol):
+    """The framework's random streams."""
+
+    def streams(self) -> dict[str, Stream]:
+        """Return the framework's global random streams, by name."""
+
+    def held_generator(self, value: object) -> Held | None:
+        """Return a generator of the framework's that the program holds as a stream, None for any other object."""
+
+
+class LoaderPositions(Protocol):
+    """How far the framework's loaders are. `Adapter.set_state` brings them back."""
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
         """Return the positions of loaders alive, as data by their keys, and why others have none.
@@ -114,77 +163,25 @@ class Framework(Protocol):
         With `forward` only of those that cannot be drawn from again, with `seek` of any size.
         """
 
-    def set_counters(self, counters: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set what `counters` returned; loaders are set to their positions, those without one drawn from as often again."""
+    def is_loader(self, value: object) -> bool:
+        """Return whether an object is one whose position `Adapter.set_state` brings back."""
+
+    def loader_key(self, loader: object) -> str:
+        """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
+
+    def called(self) -> Mapping[str, object]:
+        """Return the Python objects that pipelines alive call, by keys that are the same in every run of the program."""
+
+
+class LazyBuild(Protocol):
+    """What was built in the loop, and is built ahead in a resumed process. `Adapter.set_state` builds what it can."""
 
     def build_made(self) -> None:
         """Build what the first run had built by what the loop had made, once that is there again."""
 
-    def to_array(self, value: object) -> Array | None:
-        """Return a tensor's or variable's value, or None for anything else."""
 
-    def constant(self, value: object) -> Array | None:
-        """Return the value of an immutable tensor, or None for anything else."""
-
-    def make_constant(self, array: Array) -> object:
-        """Return an immutable tensor of a value."""
-
-    def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return the kind of a tensor of several parts and these, or None for anything else."""
-
-    def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
-
-    def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
-
-    def describe_variable(self, value: object) -> list[str | bool] | None:
-        """Return a variable's key and what else is needed to make it anew, or None for anything else."""
-
-    def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
-        """Return the variable with a description; one that does not exist is made, if `makes` and it can be, else None."""
-
-    def is_holder(self, value: object) -> bool:
-        """Return whether the attributes of an object of the framework's own class are state of the loop (a callback)."""
-
-    def is_loader(self, value: object) -> bool:
-        """Return whether an object is one whose position `set_counters` brings back."""
-
-    def is_container(self, value: object) -> bool:
-        """Return whether an object is a list, dict or set of the framework's around what the program put there."""
-
-    def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it again."""
-
-    def holds_variables(self, value: object) -> bool:
-        """Return whether an object holds variables: one that the loop has made cannot be put back."""
-
-    def is_spent(self, value: object) -> bool:
-        """Return whether an object has served its time, so that nothing can be read from it any more."""
-
-    def begin_phase(self) -> None:
-        """Called when a training loop is about to be entered: what changes from here on is the loop's."""
-
-    def end_phase(self) -> None:
-        """Called when it has been left."""
-
-    def not_captured(self) -> list[str]:
-        """Return what state there is that `tensors` does not hold, in words."""
-
-    def flush(self) -> None:
-        """Have what the program has written through the framework reach its files: a kill after the cut must not lose it."""
-
-    def on_import(self, module: str) -> None:
-        """Called when a module of `FOLLOWED` has been imported."""
-
-    def watch_gradients(self) -> None:
-        """Have the norms of the gradients that optimizers are given among `norms`: of functions that are traced from now on."""
-
-    def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in it.
-
-        The sequence is the same object until another is to be watched.
-        """
+class Rollback(Protocol):
+    """A moment of the framework's state, held in memory and put back."""
 
     def hold(self, *, on_host: bool) -> object:
         """Return the state of the framework at this moment, to be put back by `put_back`.
@@ -195,13 +192,7 @@ class Framework(Protocol):
     def put_back(self, held: object) -> list[str]:
         """Put a state back, or return, with nothing done, why that cannot be exact."""
 
-    def called(self) -> Mapping[str, object]:
-        """Return the Python objects that pipelines alive call, by keys that are the same in every run of the program."""
-
-    def loader_key(self, loader: object) -> str:
-        """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
-
-    def beyond_recall(self) -> list[str]:
+    def irreversible(self) -> list[str]:
         """Return, in words, what steps move on that `put_back` cannot put back."""
 
     def release(self) -> None:
@@ -222,8 +213,71 @@ class Framework(Protocol):
     def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
         """Return the step of a framework's own loop with an iterator over these batches in it, or None if there can be none."""
 
+
+class Norms(Protocol):
+    """What the guard looks at."""
+
+    def watch_gradients(self) -> None:
+        """Have the norms of the gradients that optimizers are given among `norms`: of functions that are traced from now on."""
+
+    def norms(self) -> tuple[Sequence[Watched], Array]:
+        """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in it.
+
+        The sequence is the same object until another is to be watched.
+        """
+
+
+class WeightsExport(Protocol):
+    """The framework's own file of weights."""
+
+    def files(self) -> dict[str, WeightsFile]:
+        """Return what the framework's own weights file of each model alive would hold, by a key of the model."""
+
+
+class Adapter(Protocol):
+    """What knows one framework. What it cannot do is None.
+
+    An adapter is made when the program itself has imported the framework, never before. It takes part in experiments by
+    handing `Instruments` to `Settings.experiment`, and gives probes to loops of the framework's own by `Settings.probes`.
+    """
+
+    name: str
+    leaves: TensorLeaves
+    variables: VariableRegistry | None
+    rules: ObjectRules | None
+    random: RandomStreams | None
+    loaders: LoaderPositions | None
+    building: LazyBuild | None
+    rollback: Rollback | None
+    norms: Norms | None
+
+    @property
+    def weights(self) -> WeightsExport | None:
+        """The files of weights, once the library that writes them is there."""
+
+    def state(self) -> bytes:
+        """Return, as JSON, what else is state: counts that name things, how often loaders were drawn from, settings."""
+
+    def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
+        """Set what `state` returned; loaders are set to their positions, those without one drawn from as often again."""
+
     def environment(self) -> dict[str, str]:
         """Return versions and settings that decide about bits."""
+
+    def on_import(self, module: str) -> None:
+        """Called when a module of `registry.FOLLOWED` has been imported."""
+
+    def begin_phase(self) -> None:
+        """Called when a training loop is about to be entered: what changes from here on is the loop's."""
+
+    def end_phase(self) -> None:
+        """Called when it has been left."""
+
+    def uncaptured(self) -> list[str]:
+        """Return what state there is that a checkpoint does not hold, in words."""
+
+    def flush(self) -> None:
+        """Have what the program has written through the framework reach its files: a kill after the cut must not lose it."""
 
 
 class Instruments(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-from detrain.adapters.api import Framework, Settings
+from detrain.adapters.api import Adapter, Settings
 from detrain.python.process.random_streams import Streams
 
 ADAPTERS: Final = {"tensorflow": ("detrain.adapters.tensorflow.adapter", "TensorFlow")}
@@ -15,8 +15,8 @@ FOLLOWED: Final = ("keras", "tf_keras")
 """Other top-level modules of whose import the adapters are told."""
 
 
-def make(name: str, settings: Settings, streams: Streams) -> Framework:
+def make(name: str, settings: Settings, streams: Streams) -> Adapter:
     """Return the adapter of a framework, which has just been imported. Raises FrameworkUnsupported."""
     module, made_by = ADAPTERS[name]
-    adapter: Framework = getattr(import_module(module), made_by)(settings, streams)
+    adapter: Adapter = getattr(import_module(module), made_by)(settings, streams)
     return adapter

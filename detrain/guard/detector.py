@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from detrain.adapters.api import Framework
+from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.cursor import Cursor
 from detrain.base.errors import FaultPersists
@@ -29,12 +29,12 @@ Action = Literal["detected", "went back", "restarted", "stopped", "went on"]
 class Guard:
     """Watches the variables of a run. `log` is the file of its alarms, a line of JSON each."""
 
-    def __init__(self, *, recovers: bool, goes_on: bool, log: Path, frameworks: Sequence[Framework], is_first: bool) -> None:
+    def __init__(self, *, recovers: bool, goes_on: bool, log: Path, adapters: Adapters, is_first: bool) -> None:
         self.recovers: Final = recovers
         self.bounds: Final = Bounds({})
         self._goes_on = goes_on
         self._log = log
-        self._frameworks = frameworks
+        self._adapters = adapters
         self._looked_at = 0
         self.alarm: Excess | None = None
         """The worst that the last look has seen."""
@@ -56,12 +56,11 @@ class Guard:
         """
         if batches_done == self._looked_at:
             if not batches_done:  # what is infinite before the first step is so by intent: a framework remembers
-                for framework in self._frameworks:
-                    self.bounds.begin(*framework.norms())
+                self.bounds.begin(*self._adapters.norms())
             return False
         self._looked_at = batches_done
         self.alarm = None
-        excesses = [excess for framework in self._frameworks for excess in self.bounds.judge(*framework.norms())]
+        excesses = self.bounds.judge(*self._adapters.norms())
         if not excesses:
             self._known.clear()
             self._note_success(cursor, batches_done)
@@ -130,14 +129,13 @@ class Guard:
 
     def _largest(self, key: str) -> dict[str, Any]:
         """Return the element of a variable that is no number, or the largest, and where it is."""
-        for framework in self._frameworks:
-            array = framework.tensors().get(key)
-            if array is not None and array.size:
-                sizes = np.abs(array.astype(np.float64))
-                place = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
-                position = [int(number) for number in np.unravel_index(place, array.shape)]
-                return {"value": _number(float(array.reshape(-1)[place])), "position": position}
-        return {}
+        array = self._adapters.tensors().get(key)
+        if array is None or not array.size:
+            return {}
+        sizes = np.abs(array.astype(np.float64))
+        place = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
+        position = [int(number) for number in np.unravel_index(place, array.shape)]
+        return {"value": _number(float(array.reshape(-1)[place])), "position": position}
 
     def _write(self, cursor: Cursor, batches_done: int, action: str, more: dict[str, Any]) -> None:
         line = json.dumps({"at": str(cursor), "cut": cursor.cut, "batches_done": batches_done, "action": action, **more})

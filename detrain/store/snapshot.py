@@ -31,6 +31,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     journal_bytes: int
     """Length of the journal at this cut."""
     frameworks: dict[str, msgspec.Raw] = {}
+    owners: dict[str, tuple[str, ...]] = {}
+    """Keys of the variables of each adapter, by its name, where more than one has some; else all are of the same."""
     not_captured: tuple[str, ...] = ()
     item: str = ""
     """What the epoch loop goes over at this cut, where it is a number or text."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from detrain.adapters.group import Adapters
 from detrain.base.cursor import Cursor
 from detrain.guard.detector import Guard
 
@@ -60,7 +61,9 @@ def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes
     }
     owner: Any = SimpleNamespace(living=lambda _cls: [], find=lambda _name: None)
     moments = Moments(owner, owner, lambda: variables, owner, owner)
-    guard = Guard(recovers=False, goes_on=False, log=tmp_path / "log", frameworks=[cast(Any, moments)], is_first=True)
+    adapters = Adapters()
+    adapters.add(cast(Any, SimpleNamespace(name="tensorflow", norms=moments)))
+    guard = Guard(recovers=False, goes_on=False, log=tmp_path / "log", adapters=adapters, is_first=True)
 
     guard.must_go_back(Cursor(0, 0, 0, "epoch"), 0)
     variables["weight"].assign([np.inf, 2.0])

@@ -24,7 +24,7 @@ from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
 World = dict[str, Any]
 """Names of a program and what they hold."""
 
-NO_FRAMEWORK = Hooks(lambda _: None, lambda array: array, lambda _: None, lambda _: None)
+NO_FRAMEWORK = Hooks()
 
 
 def baseline_of(world: World) -> Baseline:

@@ -8,6 +8,7 @@ from types import FrameType
 import numpy as np
 import pytest
 
+from detrain.adapters.group import Adapters
 from detrain.python.codec.baseline import Baseline
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.open_files import Files
@@ -20,7 +21,7 @@ def here() -> FrameType:
 
 def baselines() -> list[Baseline]:
     """Return those of two epochs; their frame is one that nobody looks into, as pytest does where it asserts."""
-    capture = Capture([], Files(), Pulls(lambda: (0, 0, 0), str, lambda _address: None))
+    capture = Capture(Adapters(), Files(), Pulls(lambda: (0, 0, 0), str, lambda _address: None))
     data, found = np.ones(13_000), []
     at_phase = capture.baseline(here())
     for _ in range(2):

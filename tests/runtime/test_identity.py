@@ -14,11 +14,12 @@ _PROGRAM = """
 import inspect, pathlib, sys
 import helper
 from detrain.runtime.state.identity import Identity
+from detrain.adapters.group import Adapters
 for file in (__file__, helper.__file__):
     path = pathlib.Path(file)
     path.write_text("# a line more\\n" + path.read_text().replace("1.0", "100.0"))
     path.touch()
-print(Identity({}, [], may_differ=False).sources())
+print(Identity({}, Adapters(), may_differ=False).sources())
 print(repr(inspect.getsource(helper.step)))
 STEP = 1.0
 """

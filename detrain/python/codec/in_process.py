@@ -6,7 +6,6 @@ copied, and identities are those that were. What moves on (generators, iterators
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,7 +29,6 @@ from detrain.python.inspect.stored_attributes import program_names
 
 _LARGE_BYTES: Final = 1 << 20
 """Arrays above this size that were there before the loop are held by their digest."""
-_NO_TENSOR: Final = np.zeros(0)
 _NO_STATE: Final = frozenset(
     {
         *("opaque", "static", "variable", "constant", "dtype", "text", "npscalar", "npstr", "npbytes", "int", "str", "nan"),
@@ -61,8 +59,7 @@ class LiveEncoder(Encoder):
     """Makes a live graph; call `encode` for each root, then `finish_live`."""
 
     def __init__(self, hooks: Hooks, baseline: Baseline) -> None:
-        is_constant = hooks.is_constant
-        hooks = dataclasses.replace(hooks, tensor=lambda value: _NO_TENSOR if is_constant(value) else None)
+        hooks = hooks.unread()
         super().__init__(hooks, baseline)
         self._kinds = Kinds(hooks, baseline, collects=True)
         self._opaque: list[tuple[object, str]] = []

@@ -7,14 +7,14 @@ import gc
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from detrain.base.digest import Array, ToArray
+from detrain.base.digest import Array
 
 _FAR: Final = 1 << 63
 
@@ -66,52 +66,92 @@ class Absent:
 ABSENT: Final = Absent()
 
 
-@dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the codec asks of frameworks. `tensor` returns a constant tensor's array, `make_tensor` is its inverse."""
+    """What the codec asks of others. These are the answers for a program without a framework."""
 
-    tensor: ToArray
-    make_tensor: Callable[[Array], object]
-    variable: Callable[[object], list[Item] | None]
-    """Describes a variable, whose value a framework captures; None for anything else."""
-    find_variable: Callable[[list[Item], bool], object | None]
-    """Returns the variable with a description, made anew if need be and wanted (the second argument), or None."""
-    is_holder: Callable[[object], bool] = lambda _: False
-    """Says whether the attributes of an object of a framework's class are state (a callback)."""
-    is_container: Callable[[object], bool] = lambda _: False
-    """Says whether an object is a framework's list, dict or set around what the program put there."""
-    is_loader: Callable[[object], bool] = lambda _: False
-    """Says whether an object hands out one thing after another, and is brought to where it was by a framework."""
-    loader_state: Callable[[object], tuple[int, object] | None] = lambda _: None
-    """Returns the position that an object of a library offers, by which of its protocols, or None."""
-    set_loader: Callable[[object, int, object], bool] = lambda _value, _which, _state: False
-    """Sets an object to such a position; returns whether that could be done."""
-    is_known_file: Callable[[object], bool] = lambda _: False
-    """Says whether an open file is brought to where it was."""
-    follow: Callable[[object], None] = lambda _: None
-    """Is told of each object that is no data when a loop is entered."""
-    pulled: Callable[[object], list[Item] | None] = lambda _: None
-    """Returns how far a generator of the program is, or None if that is not known."""
-    replay: Callable[[object, list[Item]], bool] = lambda _value, _state: False
-    """Brings a generator to where another was; returns whether it has yielded the same."""
-    holds_variables: Callable[[object], bool] = lambda _: False
-    """Says whether an object is a framework's with variables of its own: one that the loop has made cannot be put back."""
-    is_of_loop: Callable[[object], bool] = lambda _: False
-    """Says whether the loop has made such an object, and that not as it built something lazily."""
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
     on_functions: frozenset[str] = frozenset()
     """Names of attributes that frameworks store on functions of the program for themselves."""
-    parts: Callable[[object], tuple[str, list[object]] | None] = lambda _: None
-    """Returns the kind of a tensor of several parts and these, or None for anything else."""
-    remake: Callable[[str, list[Any], object], object | None] = lambda _kind, _parts, _current: None
-    """Returns the tensor of such a kind with these parts: the live one if it is that, or can become it."""
-    parts_of_new: Callable[[object], tuple[str, list[object]] | None] = lambda _: None
-    """Like `parts`, of what stays as the process has it, unless the loop has made it: an iterator over a dataset."""
-    is_constant: Callable[[object], bool] = lambda _: False
-    """Says whether an object is a constant tensor, without reading it."""
-    files: Callable[[], Sequence[str]] = tuple
-    """Returns the source files of the program."""
+
+    def files(self) -> Sequence[str]:
+        """Return the source files of the program."""
+        return ()
+
+    def tensor(self, _value: object) -> Array | None:
+        """Return the array of a constant tensor, or None for anything else."""
+        return None
+
+    def unread(self) -> Hooks:
+        """Return the same hooks, but for `tensor`, which tells a constant tensor and does not read it."""
+        return self
+
+    def make_tensor(self, array: Array) -> object:
+        """Return the constant tensor of an array: the inverse of `tensor`."""
+        return array
+
+    def parts(self, _value: object) -> tuple[str, list[object]] | None:
+        """Return the kind of a tensor of several parts and these, or None for anything else."""
+        return None
+
+    def parts_of_new(self, _value: object) -> tuple[str, list[object]] | None:
+        """Like `parts`, of what stays as the process has it, unless the loop has made it: an iterator over a dataset."""
+        return None
+
+    def remake(self, _kind: str, _parts: list[Any], _current: object) -> object | None:
+        """Return the tensor of such a kind with these parts: the live one if it is that, or can become it."""
+        return None
+
+    def variable(self, _value: object) -> list[Item] | None:
+        """Describe a variable, whose value a framework captures; None for anything else."""
+        return None
+
+    def find_variable(self, _described: list[Item], _makes: bool) -> object | None:
+        """Return the variable with a description, made anew if need be and wanted, or None."""
+        return None
+
+    def is_holder(self, _value: object) -> bool:
+        """Return whether the attributes of an object of a framework's class are state (a callback)."""
+        return False
+
+    def is_container(self, _value: object) -> bool:
+        """Return whether an object is a framework's list, dict or set around what the program put there."""
+        return False
+
+    def holds_variables(self, _value: object) -> bool:
+        """Return whether an object is a framework's with variables of its own: if the loop has made it, it cannot be put back."""
+        return False
+
+    def is_of_loop(self, _value: object) -> bool:
+        """Return whether the loop has made such an object, and that not as it built something lazily."""
+        return False
+
+    def is_loader(self, _value: object) -> bool:
+        """Return whether an object hands out one thing after another, and is brought to where it was by a framework."""
+        return False
+
+    def loader_state(self, _value: object) -> tuple[int, object] | None:
+        """Return the position that an object of a library offers, by which of its protocols, or None."""
+        return None
+
+    def set_loader(self, _value: object, _which: int, _state: object) -> bool:
+        """Set an object to such a position; return whether that could be done."""
+        return False
+
+    def is_known_file(self, _value: object) -> bool:
+        """Return whether an open file is brought to where it was."""
+        return False
+
+    def follow(self, _value: object) -> None:
+        """Hear of an object that is no data when a loop is entered."""
+
+    def pulled(self, _value: object) -> list[Item] | None:
+        """Return how far a generator of the program is, or None if that is not known."""
+        return None
+
+    def replay(self, _value: object, _state: list[Item]) -> bool:
+        """Bring a generator to where another was; return whether it has yielded the same."""
+        return False
 
 
 WITH_VARIABLES: Final = "with variables of its own"

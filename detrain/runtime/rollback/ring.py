@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.adapters.api import Framework
+from detrain.adapters.group import Adapters
 from detrain.base.cursor import NOTHING, FileState
 from detrain.base.digest import Array
 from detrain.python.codec.api import Baseline
@@ -96,14 +96,14 @@ class Ring:
         self,
         depth: int,
         capture: Capture,
-        frameworks: Sequence[Framework],
+        adapters: Adapters,
         streams: Streams,
         files: Files,
         *,
         on_host: bool = False,
     ) -> None:
         self._depth, self._on_host = depth, on_host
-        self._capture, self._frameworks, self._streams, self._files = capture, frameworks, streams, files
+        self._capture, self._adapters, self._streams, self._files = capture, adapters, streams, files
         self._moments: list[Moment] = []
         self._next = 0
         """Number of the moment whose load comes next; below their count while steps are run again."""
@@ -113,8 +113,8 @@ class Ring:
     def clear(self) -> None:
         """The loop has been left: there is no way back into it."""
         self._moments, self._next, self.obstacles = [], 0, []
-        for framework in self._frameworks:
-            framework.release()
+        for part in self._adapters.rollback:
+            part.release()
 
     @property
     def is_again(self) -> bool:
@@ -144,7 +144,7 @@ class Ring:
             weakref.ref(source),
             id(frame),
             state,
-            [framework.hold(on_host=self._on_host) for framework in self._frameworks],
+            [part.hold(on_host=self._on_host) for part in self._adapters.rollback],
             self._files.state(),
             {name: set(vars(module)) for name, module in user_modules().items()},
             extra,
@@ -159,8 +159,8 @@ class Ring:
         for loss in state.python.lost:
             self._note(loss)
         if not self._moments:
-            losses = [loss for framework in self._frameworks for loss in framework.not_captured()]
-            for loss in [*losses, *children.living()]:
+            fixed = [f"what {each.name} holds" for each in self._adapters if each.rollback is None]
+            for loss in [*fixed, *self._adapters.uncaptured(), *children.living()]:
                 self._note(loss)
         self._moments.append(moment)
         del self._moments[: -self._depth]
@@ -168,8 +168,8 @@ class Ring:
 
     def begin_load(self) -> None:
         """The loader is about to be asked for a batch."""
-        for framework in self._frameworks:
-            framework.begin_load()
+        for part in self._adapters.rollback:
+            part.begin_load()
 
     def keep(self, item: object, loader: object, frame: FrameType, baseline: Baseline) -> None:
         """Keep what a load has returned."""
@@ -186,7 +186,7 @@ class Ring:
 
     def end_load(self) -> list[object]:
         """The loader has returned a batch, or has run out. Returns what each framework says of the load."""
-        return [framework.end_load() for framework in self._frameworks]
+        return [part.end_load() for part in self._adapters.rollback]
 
     def note_fetched(self, fetched: list[Array]) -> None:
         """Keep a batch that the body has fetched itself."""
@@ -209,8 +209,8 @@ class Ring:
         self._note_moves(self._moments[-1], None)
         if self.obstacles:
             raise CannotGoBackError("; ".join(self.obstacles[:4]))
-        for framework, held in zip(self._frameworks, oldest.held, strict=True):
-            reasons = framework.put_back(held)
+        for part, held in zip(self._adapters.rollback, oldest.held, strict=True):
+            reasons = part.put_back(held)
             if reasons:
                 raise CannotGoBackError("; ".join(reasons))
         self._put_back(oldest.state, frame, baseline)
@@ -235,8 +235,8 @@ class Ring:
                     "the loader is Python, and the step before its load left another state than in the first run"
                 )
             self._put_back(load.after, frame, baseline)
-        for framework, loaded in zip(self._frameworks, load.loaded, strict=True):
-            reasons = framework.load_again(loaded)
+        for part, loaded in zip(self._adapters.rollback, load.loaded, strict=True):
+            reasons = part.load_again(loaded)
             if reasons:
                 raise CannotGoBackError("; ".join(reasons))
         missing = self._capture.restore_value(load.content)
@@ -244,8 +244,8 @@ class Ring:
             raise CannotGoBackError("; ".join(missing[:4]))
         if not load.fetched:
             return load.item
-        for framework in self._frameworks:
-            item = framework.refetch(load.item, load.fetched)
+        for part in self._adapters.rollback:
+            item = part.refetch(load.item, load.fetched)
             if item is not None:
                 return item
         raise CannotGoBackError("the batch cannot be fetched again")
@@ -269,7 +269,7 @@ class Ring:
 
     def _note_moves(self, moment: Moment, now: _State | None) -> None:
         """Note what the body has moved on: a position cannot be set back."""
-        for reason in [reason for framework in self._frameworks for reason in framework.beyond_recall()]:
+        for reason in [reason for part in self._adapters.rollback for reason in part.irreversible()]:
             self._note(reason)
         for name, count in self._streams.drawn.items():
             if count != moment.state.drawn.get(name, 0):
@@ -286,7 +286,7 @@ class Ring:
 
     def _is_pure(self, loader: object, opaque: set[int]) -> bool:
         """Return whether a load runs no Python of the program, and moves nothing on that the program holds."""
-        if any(framework.is_pure(loader) for framework in self._frameworks):
+        if any(part.is_pure(loader) for part in self._adapters.rollback):
             return True
         if id(loader) in opaque:
             return False

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from detrain.adapters import registry, unsupported
-from detrain.adapters.api import Framework, Settings
+from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
 from detrain.base import PACKAGE, compiled_sources, messages
 from detrain.base.config import VARIABLE, Config
@@ -200,7 +200,7 @@ class _Finder:
             self._on_update, self._on_assign = traced.observer.on_update, traced.observer.on_assign
         elif session is not None:
             self._on_update = probes.note_update
-        self._made: list[Framework] = []
+        self._made: list[Adapter] = []
         self._asked: set[str] = set()
         self._libraries = LibraryStreams(config.seed, session.streams if session is not None else Streams())
 
@@ -248,15 +248,15 @@ class _Finder:
             )
             try:
                 streams = self._session.streams if self._session is not None else Streams()
-                framework = registry.make(name, settings, streams)
+                adapter = registry.make(name, settings, streams)
             except DetrainError as error:
                 probes.fail(error)
-            self._made.append(framework)
+            self._made.append(adapter)
             if self._session is not None:
-                self._session.attach(framework)
+                self._session.attach(adapter)
             for other in FOLLOWED:  # imported before the framework was done, as a part of it
                 if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
-                    framework.on_import(other)
+                    adapter.on_import(other)
             return
         try:
             if name == "keras" and not self._config.is_bare:
@@ -265,8 +265,8 @@ class _Finder:
                 self._libraries.on_import(name)
         except DetrainError as error:
             probes.fail(error)
-        for framework in self._made:
-            framework.on_import(name)
+        for adapter in self._made:
+            adapter.on_import(name)
 
 
 def _after(loader: object, name: str, act: Callable[[], None]) -> None:

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-import msgspec
 import numpy as np
 
-from detrain.adapters.api import Framework
+from detrain.adapters.api import Adapter
+from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.config import Config, Mode
 from detrain.base.cursor import FETCHED_IN_BODY, Cursor, Cut
@@ -75,7 +75,7 @@ class Session:
         self._loop_at = ""
         self._saves = Saves(config, self._catalogue, last.journal_bytes if last is not None else None)
         self._journal = self._saves.journal
-        self.frameworks: list[Framework] = []
+        self.adapters = Adapters()
         self.streams = Streams()
         self._files = Files()
         self._is_in_phase = self._is_implicit = False
@@ -85,13 +85,13 @@ class Session:
         self._trial = Trial.of_environment()
         plans = of_environment()
         kind = Campaign if len(plans) > 1 else ExperimentRun
-        self.experiment: ExperimentRun | None = kind(plans, self._tensors, self._saves.drain) if plans else None
+        self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors, self._saves.drain) if plans else None
         self._phase, self._epoch, self._batch, self._pass_until = -1, 0, 0, 0
         self._thread = 0
         """The one that began the phase."""
-        self._pulls = Pulls(self._address, lambda value: digest_value(value, self._to_array), self._repeat_streams)
+        self._pulls = Pulls(self._address, lambda value: digest_value(value, self.adapters.to_array), self._repeat_streams)
         self.elements = Elements(self.streams, self._journal, self._note_element)
-        self._capture = Capture(self.frameworks, self._files, self._pulls)
+        self._capture = Capture(self.adapters, self._files, self._pulls)
         self.unchanged = self._capture.unchanged
         self._guard: Guard | None = None
         self._guards_gradients = False
@@ -105,7 +105,7 @@ class Session:
                 on_host=config.ring == "host",
             )
         if isinstance(self.experiment, Campaign):
-            window = Window(1, self._capture, self.frameworks, self.streams, self._files)
+            window = Window(1, self._capture, self.adapters, self.streams, self._files)
             self.recovery = Rewind(self.experiment, window, self._guard, lambda: self._at_first_batch, self._catalogue.folder)
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
         """Cuts at which loaders are set to their positions."""
@@ -124,13 +124,13 @@ class Session:
         self._outside.watch()
         self.contents = Contents(self._files, self._place)
         self.contents.watch()  # before the next: who asks that is seen from its caller
-        self._losses = Losses(self.frameworks, self.streams, self.contents, is_strict=config.is_strict)
+        self._losses = Losses(self.adapters, self.streams, self.contents, is_strict=config.is_strict)
         self.answers = Answers(self._outside, self._files, self._changes)
         self.answers.watch()
         pending_callbacks.watch()
         pool_jobs.watch()
-        self._batches = Batches(self._journal, self._to_array, may_differ=config.allows_environment)
-        self._identity = Identity(config.environment, self.frameworks, config.edits, may_differ=config.allows_environment)
+        self._batches = Batches(self._journal, self.adapters.to_array, may_differ=config.allows_environment)
+        self._identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
         self._at_phase, self._at_first_batch, self._left = Baseline(), Baseline(), Baseline()
         self._batches_done = 0
         self._entered = Entered()
@@ -157,12 +157,12 @@ class Session:
     def guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
         """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
         self._guards_gradients = gradients
-        for framework in self.frameworks if gradients else ():
-            framework.watch_gradients()
-        ring = Ring(DEPTH, self._capture, self.frameworks, self.streams, self._files, on_host=on_host) if recovers else None
+        if gradients:
+            self.adapters.watch_gradients()
+        ring = Ring(DEPTH, self._capture, self.adapters, self.streams, self._files, on_host=on_host) if recovers else None
         log = self._catalogue.folder / f"{self._config.program}-r{self._config.run}.alarms.jsonl"
         is_first = not self._config.is_restarted and not self._config.stations
-        self._guard = Guard(recovers=recovers, goes_on=goes_on, log=log, frameworks=self.frameworks, is_first=is_first)
+        self._guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
         self.recovery = Recovery(self._guard, ring, self._config, self._files, lambda: self._at_first_batch, self._settle)
 
     def _settle(self) -> None:
@@ -175,13 +175,13 @@ class Session:
         """Return the turns that the program is in: of its training loops, of one's epochs, and of an epoch's batches."""
         return self._phase, self._epoch, self._batch
 
-    def attach(self, framework: Framework) -> None:
+    def attach(self, adapter: Adapter) -> None:
         """A framework has been imported."""
-        self.frameworks.append(framework)
-        if self._guards_gradients:
-            framework.watch_gradients()
-        self._batches.trust(framework.constant_type)
-        for name, stream in framework.streams().items():
+        self.adapters.add(adapter)
+        if self._guards_gradients and adapter.norms is not None:
+            adapter.norms.watch_gradients()
+        self._batches.trust(adapter.leaves.constant_type)
+        for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
             self.streams.add(name, stream)
 
     @property
@@ -220,8 +220,7 @@ class Session:
         self._is_loading = True
         self._losses.begin_phase()
         self._epoch_at, self._quiet = time.monotonic(), None
-        for framework in self.frameworks:
-            framework.begin_phase()
+        self.adapters.begin_phase()
         self._at_phase, self._left = self._capture.begin_phase(frame), Baseline()
         self._hold_generators(frame)
         if self._pulls:
@@ -250,7 +249,7 @@ class Session:
     def note_fetch(self, value: object) -> None:
         """The line of an update has loaded a batch, if that is data."""
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-        data = (np.ndarray, *(framework.constant_type for framework in self.frameworks))
+        data = (np.ndarray, *self.adapters.constant_types)
         if any(isinstance(part, data) for part in parts):
             self._note_element(value)
 
@@ -273,10 +272,9 @@ class Session:
         self._note_alarm("end")
         self._look("end")
         if self._trial is not None and self._is_in_phase and not self.is_forwarding:
-            self._trial.at_end(f"phase {self._phase}", self._tensors())
+            self._trial.at_end(f"phase {self._phase}", self.adapters.tensors())
         self._is_in_phase = self._is_in_body = self._notes_all_streams = False
-        for framework in self.frameworks:
-            framework.end_phase()
+        self.adapters.end_phase()
 
     def on_update(self, what: int) -> None:
         """Weights are updated: in the body of a loop with probes, as they should, or elsewhere."""
@@ -326,7 +324,9 @@ class Session:
         self._check_claims()
         self._look("epoch")
         if self.experiment is not None and self._epoch >= 0 and not self._stations:
-            self.experiment.end_epoch(self._phase, self._epoch, lambda: accuracies(frame, self._to_array, is_after_epoch=True))
+            self.experiment.end_epoch(
+                self._phase, self._epoch, lambda: accuracies(frame, self.adapters.to_array, is_after_epoch=True)
+            )
         self._epoch, self._batch, self._pass_until, self._quiet = epoch, 0, 0, None
         self._is_loading = True
         self._entered.begin(frame)
@@ -356,7 +356,9 @@ class Session:
         self._note_alarm("end")
         self._look("end")
         if self.experiment is not None and epochs > 0 and not self._stations:
-            self.experiment.end_epoch(self._phase, self._epoch, lambda: accuracies(frame, self._to_array, is_after_epoch=True))
+            self.experiment.end_epoch(
+                self._phase, self._epoch, lambda: accuracies(frame, self.adapters.to_array, is_after_epoch=True)
+            )
         self._epoch, self._batch = epochs, 0
         if not self._arrive("end", frame) and not self._stations and epochs > 0:
             self._save("end", frame)
@@ -366,7 +368,7 @@ class Session:
         """The body of a batch is over: note what the experiment wants to know of it."""
         if self.experiment is not None:
             self._note_alarm(cut)
-            self.experiment.end_body(lambda: accuracies(frame, self._to_array), is_last=cut != "load")
+            self.experiment.end_body(lambda: accuracies(frame, self.adapters.to_array), is_last=cut != "load")
 
     def _note_alarm(self, cut: Cut) -> None:
         """Have the guard look, and tell the experiment what it sees."""
@@ -614,7 +616,7 @@ class Session:
             self.experiment.finish()
         self._batches.settle()
         if self._trial is not None and not self._stations:
-            self._trial.at_end("the program", self._tensors())
+            self._trial.at_end("the program", self.adapters.tensors())
         self._saves.finish()
 
     # Saving.
@@ -670,8 +672,7 @@ class Session:
         self._batches.settle()
         pool_jobs.wait()
         messages.flush_output()
-        for framework in self.frameworks:
-            framework.flush()
+        self.adapters.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
         encoded = self._capture.encode(frame, self._baseline(cut), are_loads_replayed=cut != "epoch", loop=loop)
         self._losses.look(frame, encoded.not_captured, has_updates=self._has_updates)
@@ -679,7 +680,7 @@ class Session:
         arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
         if self._trial is not None:
             self._trial.at_cut("saved at", f"{cursor} {cut}")
-        tensors = self._tensors()
+        tensors, owners = self.adapters.owned()
         meta = Meta(
             phase=cursor.phase,
             epoch=cursor.epoch,
@@ -693,7 +694,8 @@ class Session:
             seed=self._config.seed,
             batches_done=self._batches_done,
             journal_bytes=self._journal.size,
-            frameworks={framework.name: msgspec.Raw(framework.counters()) for framework in self.frameworks},
+            frameworks=self.adapters.state(),
+            owners=owners,
             not_captured=tuple(sorted(self._losses.named)),
             item=self._item if cut == "epoch" else "",
             loop=self._loop_at,
@@ -703,9 +705,9 @@ class Session:
             files=self._files.state(),
             guard=self._guard.bounds.state() if self._guard is not None else {},
             folders=self._files.folders(),
-            metric=self._saves.metric(frame, cursor, self._to_array),
+            metric=self._saves.metric(frame, cursor, self.adapters.to_array),
             outside={kind: list(values) for kind, values in self._outside.readings.items()},
-            weights={key: file for framework in self.frameworks for key, file in framework.weights_files().items()},
+            weights=self.adapters.weights_files(),
         )
         self._changes.cut(cursor)
         self._saves.save(cursor, Snapshot(meta, tensors, self.streams.read(), encoded.graph, arrays))
@@ -719,15 +721,15 @@ class Session:
         is_first = loop is not None and self._entered.is_first(loop, frame)
         reasons = reasons_to_load(loop, encoded, files, frame, is_first=is_first) if is_inside else []
         wanted: Mode = "forward" if reasons else mode
-        found = [framework.positions(wanted) for framework in self.frameworks]
-        reasons += [reason for _positions, more in found for reason in more]
+        positions, more = self.adapters.positions(wanted)
+        reasons += more
         if is_inside and reasons and wanted != "forward":
-            found = [framework.positions("forward") for framework in self.frameworks]
-        return settle(reasons, mode), {key: array for positions, _more in found for key, array in positions.items()}
+            positions, _more = self.adapters.positions("forward")
+        return settle(reasons, mode), positions
 
     def _loader_key(self, loop: Loop | None) -> str:
         """Return the framework's name of what a batch loop goes over; empty if it has none."""
-        return "" if loop is None else "".join(framework.loader_key(loop.iterator) for framework in self.frameworks)
+        return "" if loop is None else self.adapters.loader_key(loop.iterator)
 
     def _baseline(self, cut: str) -> Baseline:
         """Return what was there before the code that a resumed run skips on its way to a cut of this kind."""
@@ -743,8 +745,7 @@ class Session:
         if cursor != Cursor(self._phase, self._epoch, self._batch, cut):
             return False
         messages.stop_forwarding()
-        makers = [framework.new_array for framework in self.frameworks]
-        with messages.working("restoring", cursor), opened(path, *makers[:1]) as snapshot:
+        with messages.working("restoring", cursor), opened(path, self.adapters.new_array) as snapshot:
             self._identity.check(snapshot.meta)
             if snapshot.meta.item not in ("", self._item):
                 raise Diverged(
@@ -766,12 +767,10 @@ class Session:
         """Set the state; with `loop`, its loader is set to its position, too."""
         pool_jobs.wait()
         positions = {key: snapshot.arrays[f"loader{number:05d}"] for number, key in enumerate(snapshot.meta.loaders)}
-        for framework in self.frameworks:
-            counters = snapshot.meta.frameworks.get(framework.name)
-            if counters is not None:
-                framework.set_counters(bytes(counters), positions, self._config.loader)
-                self._pulls.be_at(None)
-            framework.restore(snapshot.tensors)
+        self.adapters.set_state(snapshot.meta.frameworks, positions, self._config.loader)
+        if snapshot.meta.frameworks:
+            self._pulls.be_at(None)
+        self.adapters.restore(snapshot.tensors, snapshot.meta.owners)
         now, was = self._loader_key(loop), snapshot.meta.loader
         if loop is not None and now != was:  # no digest tells, if the run was killed before the batch behind the cut
             raise Diverged(
@@ -790,8 +789,7 @@ class Session:
         is_last = len(self._stations) == 1
         if is_last and missing:
             messages.warn(f"going on without what was named as not captured: {', '.join(missing[:8])}")
-        for framework in self.frameworks:
-            framework.build_made()
+        self.adapters.build_made()
         self._files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self.streams.write(snapshot.rng)
         if self._notes_all_streams:
@@ -830,7 +828,7 @@ class Session:
         if self._claims_from is None or self._batches_done == self._claims_from:
             return
         self._claims_from = None
-        unclaimed = [key for framework in self.frameworks for key in framework.unclaimed()]
+        unclaimed = self.adapters.unclaimed()
         if unclaimed:
             raise Diverged(
                 f"variables were made anew, and no value was restored for them: {', '.join(unclaimed[:4])}",
@@ -843,16 +841,6 @@ class Session:
         messages.say(f"ended by SIGTERM {how}; run it again to go on")
         messages.flush_output()
         os.kill(os.getpid(), signal.SIGTERM)
-
-    def _tensors(self) -> dict[str, Array]:
-        return {key: value for framework in self.frameworks for key, value in framework.tensors().items()}
-
-    def _to_array(self, value: object) -> Array | None:
-        for framework in self.frameworks:
-            array = framework.to_array(value)
-            if array is not None:
-                return array
-        return None
 
 
 def _same_place(one: str, other: str) -> bool:

@@ -17,9 +17,8 @@ from pathlib import Path
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Final, cast
 
-from detrain.adapters.api import Framework
+from detrain.adapters.group import Adapters
 from detrain.base import messages
-from detrain.base.digest import Array
 from detrain.base.errors import Diverged, NotCapturable
 from detrain.base.source_files import sources
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
@@ -30,11 +29,12 @@ from detrain.python.inspect.object_graph import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import Pulls
-from detrain.python.loaders.strategy import Loop, is_made_anew, read_offered, set_state
+from detrain.python.loaders.strategy import Loop, is_made_anew
 from detrain.python.outside.open_files import Files
 from detrain.python.process import pool_jobs
 from detrain.python.process.random_streams import Held, held_generator
 from detrain.python.process.settings import ProcessSettings
+from detrain.runtime.state.codec_hooks import ProgramHooks
 from detrain.store import Snapshot
 
 _SKIPPED_TYPES = (ModuleType,)
@@ -51,8 +51,8 @@ _MOST_INSIDE: Final = 64
 class Capture:
     """Encodes and restores the Python state of the user's program."""
 
-    def __init__(self, frameworks: Iterable[Framework], files: Files, pulls: Pulls) -> None:
-        self._frameworks = frameworks
+    def __init__(self, adapters: Adapters, files: Files, pulls: Pulls) -> None:
+        self._adapters = adapters
         self._pulls = pulls
         self._files = files
         self._settings = ProcessSettings()
@@ -72,7 +72,7 @@ class Capture:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            for held in (held_generator(value), *(framework.held_generator(value) for framework in self._frameworks)):
+            for held in (held_generator(value), *self._adapters.held_generators(value)):
                 if held is not None:
                     found[f"{path}'" if path in found else path] = held  # a function that calls itself has a name twice
             if depth < _DEEPEST:
@@ -175,7 +175,7 @@ class Capture:
         roots: dict[str, Item] = {}
         for root, values in _namespaces(frame):
             for name, value in values.items():
-                if any(framework.is_spent(value) for framework in self._frameworks):
+                if any(rules.is_spent(value) for rules in self._adapters.rules):
                     continue
                 roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
         # What no name will be read for again may still be used, by what does not say which objects it calls.
@@ -191,8 +191,7 @@ class Capture:
 
     def _called(self) -> dict[str, object]:
         """Return the program's own objects that pipelines of the frameworks call: no name need lead to them."""
-        found = {key: value for framework in self._frameworks for key, value in framework.called().items()}
-        objects = {key: getattr(value, "__self__", value) for key, value in found.items()}
+        objects = {key: getattr(value, "__self__", value) for key, value in self._adapters.called().items()}
         return {key: value for key, value in objects.items() if _may_be_held_elsewhere(value)}
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
@@ -249,84 +248,7 @@ class Capture:
         return decoder.missing
 
     def _hooks(self) -> Hooks:
-        def tensor(value: object) -> Array | None:
-            for framework in self._frameworks:
-                array = framework.constant(value)
-                if array is not None:
-                    return array
-            return None
-
-        def make_tensor(array: Array) -> object:
-            for framework in self._frameworks:
-                return framework.make_constant(array)
-            return array
-
-        def variable(value: object) -> list[Item] | None:
-            for framework in self._frameworks:
-                described = framework.describe_variable(value)
-                if described is not None:
-                    return [framework.name, *described]
-            return None
-
-        def find_variable(described: list[Item], makes: bool) -> object | None:
-            for framework in self._frameworks:
-                if framework.name == described[0]:
-                    return framework.find_variable(described[1:], makes=makes)
-            return None
-
-        def parts(value: object) -> tuple[str, list[object]] | None:
-            found = (framework.parts(value) for framework in self._frameworks)
-            return next((each for each in found if each is not None), None)
-
-        def remake(kind: str, values: list[object], current: object) -> object | None:
-            made = (framework.remake(kind, values, current) for framework in self._frameworks)
-            return next((each for each in made if each is not None), None)
-
-        def parts_of_new(value: object) -> tuple[str, list[object]] | None:
-            found = (framework.parts_of_new(value) for framework in self._frameworks)
-            return next((each for each in found if each is not None), None)
-
-        def is_holder(value: object) -> bool:
-            return any(framework.is_holder(value) for framework in self._frameworks)
-
-        def is_container(value: object) -> bool:
-            return any(framework.is_container(value) for framework in self._frameworks)
-
-        def is_loader(value: object) -> bool:
-            return any(framework.is_loader(value) for framework in self._frameworks)
-
-        def holds_variables(value: object) -> bool:
-            return any(framework.holds_variables(value) for framework in self._frameworks)
-
-        def is_of_loop(value: object) -> bool:
-            return any(framework.is_of_loop(value) for framework in self._frameworks)
-
-        files = [module.__file__ or "" for module in user_modules().values()]
-        outside = frozenset().union(*(stores(file).outside for file in files))
-        return Hooks(
-            tensor,
-            make_tensor,
-            variable,
-            find_variable,
-            is_holder,
-            is_container,
-            is_loader,
-            read_offered,
-            set_state,
-            self._files.is_known,
-            self._pulls.follow,
-            self._pulls.state,
-            self._pulls.replay,
-            holds_variables,
-            is_of_loop,
-            outside,
-            frozenset().union(*(framework.on_functions for framework in self._frameworks)),
-            parts,
-            remake,
-            parts_of_new,
-            lambda value: any(isinstance(value, framework.constant_type) for framework in self._frameworks),
-            lambda: files,
-        )
+        return ProgramHooks(self._adapters, self._files, self._pulls)
 
 
 def _inside(value: object) -> Iterator[tuple[str, object]]:

@@ -6,9 +6,9 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from detrain.adapters.api import Framework
+from detrain.adapters.group import Adapters
 from detrain.base.compiled_sources import is_executed, source_of
 from detrain.base.digest import digest_source
 from detrain.base.errors import Diverged, EnvironmentChanged
@@ -20,11 +20,9 @@ from detrain.store import Meta
 class Identity:
     """Program and environment of this process."""
 
-    def __init__(
-        self, environment: Mapping[str, str], frameworks: Sequence[Framework], probed: Iterable[str] = (), *, may_differ: bool
-    ) -> None:
+    def __init__(self, environment: Mapping[str, str], adapters: Adapters, probed: Iterable[str] = (), *, may_differ: bool) -> None:
         """`probed` are the files with probes, a library's too; `may_differ`: of the environment, which is then no error."""
-        self._environment, self._frameworks, self._may_differ = environment, frameworks, may_differ
+        self._environment, self._adapters, self._may_differ = environment, adapters, may_differ
         self._probed = tuple(probed)
         self._digests: dict[str, tuple[bytes, str]] = {}
 
@@ -53,10 +51,7 @@ class Identity:
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits outside of the program."""
-        found = dict(self._environment)
-        for framework in self._frameworks:
-            found.update(framework.environment())
-        return found
+        return {**self._environment, **self._adapters.environment()}
 
     def check(self, meta: Meta) -> None:
         """Raise EnvironmentChanged or Diverged if a checkpoint is of another environment, or of a source that has changed."""

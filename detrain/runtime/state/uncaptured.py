@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
 from detrain.adapters import unsupported
-from detrain.adapters.api import Framework
+from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.errors import NotCapturable
 from detrain.python.inspect.generator_callers import COUNTED, counted_draws
@@ -22,8 +22,8 @@ _MOST_SHOWN: Final = 8
 class Losses:
     """Names losses, each once. `is_strict`: the first one ends the run."""
 
-    def __init__(self, frameworks: Sequence[Framework], streams: Streams, contents: Contents, *, is_strict: bool) -> None:
-        self._frameworks, self._streams, self._contents, self._is_strict = frameworks, streams, contents, is_strict
+    def __init__(self, adapters: Adapters, streams: Streams, contents: Contents, *, is_strict: bool) -> None:
+        self._adapters, self._streams, self._contents, self._is_strict = adapters, streams, contents, is_strict
         self.named: Final[set[str]] = set()
         self._later: dict[str, int] = {}
         """What was to be called later when the loop was entered."""
@@ -47,7 +47,7 @@ class Losses:
             *self._contents.not_captured(),
             *(what for what, count in pending_callbacks.asked().items() if count > self._later.get(what, 0)),
             *(f"the generator of {name}" for name, count in self._streams.drawn.items() if count != self._drawn.get(name, 0)),
-            *(loss for framework in self._frameworks for loss in framework.not_captured()),
+            *self._adapters.uncaptured(),
             *([open_figures.NAME] if any(self._figures.get(number) != now for number, now in open_figures.drawn().items()) else []),
         ]
         new = sorted(set(found) - self.named)

@@ -187,7 +187,7 @@ class ShuffledSets(Protocol):
 
 
 class Moments:
-    """What is asked of the framework to look for faults, and to go back (detrain.adapters.api.Framework)."""
+    """What is asked of the framework to look for faults, and to go back (detrain.adapters.api.Rollback)."""
 
     def __init__(
         self,

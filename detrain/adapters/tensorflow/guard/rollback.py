@@ -1,0 +1,47 @@
+"""The way back to a moment that is held in memory: variables, iterators, and the step of a running `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from detrain.adapters.lazy_building import Building
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.data.datasets import Datasets
+from detrain.adapters.tensorflow.guard.held_state import Moments
+from detrain.adapters.tensorflow.keras.fit import Fit
+from detrain.base.digest import Array
+
+
+class Rollback:
+    """See `detrain.adapters.api.Rollback`. `kept_masks` returns the masks of dropout that recurrent layers keep."""
+
+    def __init__(
+        self,
+        moments: Moments,
+        datasets: Datasets,
+        fit: Fit,
+        births: Births,
+        building: Building,
+        kept_masks: Callable[[], list[str]],
+    ) -> None:
+        self._moments, self._datasets, self._fit, self._births, self._building = moments, datasets, fit, births, building
+        self._kept_masks = kept_masks
+        self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
+        self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
+
+    def irreversible(self) -> list[str]:
+        """Return, in words, what steps move on that `put_back` cannot put back."""
+        return [*self._datasets.beyond_recall(), *self._kept_masks(), *self._moments.set_by_loaders]
+
+    def is_pure(self, loader: object) -> bool:
+        """Return whether a loader runs no Python of the program."""
+        return self._fit.is_pure(loader) or self._moments.is_pure(loader)
+
+    def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
+        """Return a step of `fit` that fetches these batches."""
+        counts = self._births.top_counts()
+        try:
+            with self._building.not_noted():
+                return self._fit.refetch(item, fetched)
+        finally:
+            self._births.set_top_counts(counts)  # what is made for it must not shift the names of what the program makes

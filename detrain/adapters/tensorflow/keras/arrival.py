@@ -1,0 +1,206 @@
+"""What changes when the program imports Keras 3 or Keras 2: from then on their objects are named, and their state is kept."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from detrain.adapters.lazy_building import Building
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.faults.instruments import Instruments
+from detrain.adapters.tensorflow.guard.held_state import Moments
+from detrain.adapters.tensorflow.guard.norms import Norms
+from detrain.adapters.tensorflow.keras import config_objects
+from detrain.adapters.tensorflow.keras.fit import Fit
+from detrain.adapters.tensorflow.keras.loop_changes import watch_frozen, watch_sets
+from detrain.adapters.tensorflow.keras.loop_models import Made
+from detrain.adapters.tensorflow.keras.state import Keras2State, KerasState
+from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
+from detrain.adapters.tensorflow.refusals import refuse_fit
+from detrain.adapters.tensorflow.rules import Rules
+from detrain.adapters.tensorflow.tracebacks import hide_in
+from detrain.adapters.tensorflow.tracing.builder import Builder
+from detrain.adapters.tensorflow.updates import Updates
+from detrain.adapters.tensorflow.variables import Variables
+
+
+@dataclass(frozen=True)
+class Watchers:
+    """What hears of Keras."""
+
+    births: Births
+    building: Building
+    builder: Builder
+    variables: Variables
+    moments: Moments
+    norms: Norms
+    updates: Updates
+    rules: Rules
+    fit: Fit
+    instruments: Instruments | None
+    probes: Any
+    """See `detrain.adapters.api.Settings.probes`."""
+
+
+class Keras:
+    """Keras 3 and Keras 2 in this process, as far as the program has imported them."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        self._to = watchers
+        self._state: KerasState | None = None
+        self._state_2: Keras2State | None = None
+        self._made: Made | None = None
+        self.weights: KerasWeights | None = None
+
+    @property
+    def _states(self) -> list[KerasState | Keras2State]:
+        return [each for each in (self._state, self._state_2) if each is not None]
+
+    def part_of_made(self, value: object) -> str | None:
+        """Return the key of what is in a model that the loop has made."""
+        return None if self._made is None else self._made.part(value)
+
+    def state(self) -> dict[str, Any]:
+        """Return what else of Keras is state."""
+        return {
+            "keras": None if self._state is None else self._state.state(),
+            "keras 2": None if self._state_2 is None else self._state_2.state(),
+            "made": [] if self._made is None else self._made.described(),
+        }
+
+    def remake(self, made: list[Any]) -> None:
+        """Make the models again that the loop had made."""
+        if self._made is not None:
+            self._made.remake(made)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set what `state` returned, but for models that the loop has made."""
+        if self._state is not None and state.get("keras") is not None:
+            self._state.restore(state["keras"], self._made.again if self._made is not None else frozenset())
+        if self._state_2 is not None and state.get("keras 2") is not None:
+            self._state_2.restore(state["keras 2"])
+
+    def finish_made(self) -> None:
+        """Compare the models that were made again, once all that they hold is there."""
+        if self._made is not None:
+            self._made.finish()
+            self._made.check(self._to.variables.has_value)
+
+    def begin_phase(self) -> None:
+        """Note what models consist of."""
+        for state in self._states:
+            state.begin_phase()
+
+    def uncaptured(self) -> list[str]:
+        """Return models that have come to hold other things."""
+        return [loss for state in self._states for loss in state.not_captured()]
+
+    def kept_masks(self) -> list[str]:
+        """Return the masks of dropout that recurrent layers keep from call to call."""
+        return [mask for state in self._states for mask in state.kept_masks()]
+
+    def on_import(self, module: str) -> None:
+        """Name Keras's objects from the moment Keras is there."""
+        if module == "tf_keras":
+            self._on_keras_2()
+        elif module == "keras":
+            self._on_keras()
+
+    def _on_keras(self) -> None:
+        import keras
+        from keras.src.legacy.preprocessing.image import Iterator
+        from keras.src.legacy.preprocessing.text import Tokenizer
+        from keras.src.ops.operation import Operation
+        from keras.src.saving import saving_lib
+        from keras.src.utils import traceback_utils, tracking
+
+        to, births = self._to, self._to.births
+        hide_in(traceback_utils)
+        self.weights = weights = KerasWeights(births, to.builder.variable_key)
+        to.variables.on_made.append(weights.on_variable)
+        for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
+            watch_class(births, cls)
+        self._state = to.builder.keras_states["keras"] = KerasState(births, to.builder.keras_variables)
+        self._made = Made(births, to.variables.rename, to.building.settle, to.variables.find, self._owners)
+        without_variables = config_objects.classes_of(keras)
+        config_objects.watch_births(births, without_variables)
+        sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)
+        watch_sets(to.moments.note_set, sets)
+        watch_frozen(to.moments.note_set)
+        to.norms.on_keras()
+        callbacks = (keras.callbacks.Callback, keras.callbacks.CallbackList)
+        to.rules.holders += (*callbacks, keras.utils.Progbar, Iterator, Tokenizer)
+        to.rules.models += (Operation, keras.optimizers.Optimizer, keras.metrics.Metric)
+        _make_monitors_repeatable()
+        to.rules.containers += (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedOrderedDict, tracking.TrackedSet)
+        original = Operation.__new__
+
+        @functools.wraps(original)
+        def layer_made(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(cls, *args, **kwargs)
+            births.register(made, cls.__name__, sys._getframe(1))
+            weights.on_object(made)
+            return made
+
+        Operation.__new__ = staticmethod(layer_made)
+        # To save, or load, makes an object of each class in the model, and asks for the names of its attributes.
+        saving_lib.get_attr_skipset = births.aside()(saving_lib.get_attr_skipset)
+        to.builder.watch_keras()
+        to.updates.on_keras()
+        to.fit.watch()
+        if to.instruments is not None:
+            to.instruments.on_keras()
+
+    def _on_keras_2(self) -> None:
+        import tf_keras
+        from tf_keras.src.utils import traceback_utils
+
+        to = self._to
+        hide_in(traceback_utils)
+        if to.probes is not None:
+            refuse_fit(to.probes)
+        classes = (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
+        for cls in classes:
+            watch_class(to.births, cls)
+        without_variables = config_objects.classes_of(tf_keras)
+        config_objects.watch_births(to.births, without_variables)
+        watch_sets(to.moments.note_set, (*classes, *without_variables, tf_keras.src.backend.RandomGenerator))
+        to.builder.watch_keras_2()
+        self._state_2 = to.builder.keras_states["keras 2"] = Keras2State(to.births)
+        if to.instruments is not None:
+            to.instruments.on_keras_2()
+
+    def _owners(self) -> set[str]:
+        return {unit.owner for unit in self._to.building.units()}
+
+
+def watch_class(births: Births, cls: Any) -> None:
+    """Name the objects of a class as they are made."""
+    original: Callable[..., None] = cls.__init__
+
+    @functools.wraps(original)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+        births.register(self, type(self).__name__, sys._getframe(1))
+        original(self, *args, **kwargs)
+
+    cls.__init__ = watched
+
+
+def _make_monitors_repeatable() -> None:
+    """Have callbacks that monitor a value look for their comparison anew in a resumed process, which finds `min_delta` as it was.
+
+    Where less is better they turn its sign around when they look; it is positive before.
+    """
+    from keras.src.callbacks.monitor_callback import MonitorCallback
+
+    original = MonitorCallback._set_monitor_op
+
+    @functools.wraps(original)
+    def look(callback: Any) -> None:
+        callback.min_delta = abs(callback.min_delta)
+        original(callback)
+
+    MonitorCallback._set_monitor_op = look
