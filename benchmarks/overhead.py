@@ -100,11 +100,11 @@ def timed(owner, name, kind):
 if "INSIDE" in os.environ:
     session = sys.modules["detrain.runtime.session.probes"]._session  # an import of detrain would say: the probes are there
     for owner, kind, names in (
-        (session, "batch", ("turn", "at_load", "end_load", "take_quietly", "at_batch", "note_fetched", "on_update")),
+        (session, "batch", ("turn", "at_load", "end_load", "record_batch_fast", "at_batch", "note_fetched", "on_update")),
         (session, "epoch", ("at_epoch", "at_end")),
-        (session._saves, "epoch", ("_write",)),
-        (session, "journal", ("_note_streams",)),
-        (session._batches, "journal", ("settle", "note_fetched")),
+        (session._parts.saves, "epoch", ("_write",)),
+        (session.recorder, "journal", ("note_streams",)),
+        (session.recorder.batches, "journal", ("settle", "note_fetched")),
     ):
         for name in names:
             timed(owner, name, kind)
@@ -133,7 +133,7 @@ def epochs():
         ends.append((time.perf_counter(), time.process_time()))
         probes._session, probes._loops.wrapped_epoch = (session if epoch % 2 else None), epoch
         yield epoch
-    assert session.phase == 0, "there are no probes in the loops"
+    assert session.position.phase == 0, "there are no probes in the loops"
     print("ENDS", json.dumps([*ends, (time.perf_counter(), time.process_time())]), flush=True)
     os._exit(0)
 

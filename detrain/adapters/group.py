@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from detrain.adapters.api import (
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.python.process.random_streams import Held, Stream
+from detrain.store import Snapshot, opened
 from detrain.store.weights_file import WeightsFile
 
 
@@ -98,11 +101,14 @@ class Adapters:
         for name, registry in self._registries():
             registry.restore(Selected(tensors, owners.get(name, ())))
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a new array, to be filled, which `restore` takes over if it can."""
+    def _new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         for _name, registry in self._registries():
             return registry.new_array(shape, dtype)
         return np.empty(shape, dtype)
+
+    def opened(self, path: Path) -> AbstractContextManager[Snapshot]:
+        """Open a checkpoint, whose variables are read into memory that `restore` takes over if it can."""
+        return opened(path, self._new_array)
 
     def unclaimed(self) -> list[str]:
         """Return the variables that a resumed process has made for those of the first run, but without their values."""

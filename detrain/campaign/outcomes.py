@@ -16,7 +16,7 @@ from detrain.campaign.subject import HANG, Done
 from detrain.faults.experiment import Cursor
 from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
 from detrain.python.inspect.program_metrics import is_accuracy
-from detrain.runtime.session.experiment_run import Step
+from detrain.runtime.observers.experiment_run import Step
 
 UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""

@@ -27,7 +27,7 @@ from detrain.cli.options import Program, info_owner
 from detrain.faults.experiment import BITS, VARIABLE, Alarm, Cursor, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.process.environment import base_environment
-from detrain.runtime.session.experiment_run import Log, Step
+from detrain.runtime.observers.experiment_run import Log, Step
 from detrain.store import Catalogue, Entry, read_meta
 from detrain.store.catalogue import INFO_NAME, stations
 

@@ -27,7 +27,7 @@ from detrain.cli.diff import Comparison, Run, compare_runs, described
 from detrain.cli.options import PROGRAM_SETTINGS, Program, program_arguments
 from detrain.cli.printing import console
 from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
-from detrain.runtime.session.verify_hooks import Trial
+from detrain.runtime.observers.verify_hooks import Trial
 from detrain.store import Catalogue, read_meta
 from detrain.verify.runs import copy_folder, first_difference, timed_fields, written
 

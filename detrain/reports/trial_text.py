@@ -13,7 +13,7 @@ from detrain.cli.inject import Trial
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor
 from detrain.faults.isca2023_text import TextLog
-from detrain.runtime.session.experiment_run import Step
+from detrain.runtime.observers.experiment_run import Step
 
 
 def write_text(path: Path, subject: Subject, trial: Trial) -> None:

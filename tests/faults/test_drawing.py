@@ -24,7 +24,7 @@ from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, apply, trial_rng
 from detrain.faults.sites import OperandShape, Site, Stage, select
 from detrain.python.inspect.program_metrics import is_accuracy
-from detrain.runtime.session.experiment_run import Step
+from detrain.runtime.observers.experiment_run import Step
 
 OWN = ("FLIP:2", "BIT:3,7", "STUCK0:1", "STUCK1:5", "SET:3", "FLIP@weight", "SET:2@input")
 

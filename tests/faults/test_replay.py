@@ -16,7 +16,7 @@ from detrain.cli.replay import compare
 from detrain.faults.experiment import Alarm, Experiment, Firing, Injection
 from detrain.faults.record import Element, FaultRecord
 from detrain.faults.sites import OperandShape, Site
-from detrain.runtime.session.experiment_run import Step
+from detrain.runtime.observers.experiment_run import Step
 
 ONE = np.array([1], "<i8").tobytes()
 INJECTION = Injection(

@@ -13,7 +13,7 @@ import pytest
 from detrain.campaign import batch_of_trials
 from detrain.campaign.subject import Done
 from detrain.faults.experiment import Experiment, Injection
-from detrain.runtime.session.experiment_run import Log, Step
+from detrain.runtime.observers.experiment_run import Log, Step
 
 FAULT = Injection(site="s", operand="output", worker=0, dtype="float32", shape=(1,), positions=b"", sources=b"", keep=b"", flip=b"")
 GOLDEN = Done(0, tuple(Step(0, 0, batch, {"loss": float(batch)}, f"state {batch}") for batch in range(10)), "program")

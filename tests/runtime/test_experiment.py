@@ -12,8 +12,8 @@ from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.campaign.subject import read_log
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection
 from detrain.faults.sites import Site
+from detrain.runtime.observers.experiment_run import ExperimentRun
 from detrain.runtime.session import experiment_run as module
-from detrain.runtime.session.experiment_run import ExperimentRun
 
 INJECTION = Injection(
     site="step/forward/fc/MatMul",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from detrain.base.config import Config, Every
-from detrain.runtime.session.verify_hooks import Trial
+from detrain.runtime.observers.verify_hooks import Trial
 from tests.e2e.runs import environment
 
 PROBED = """
@@ -28,7 +28,7 @@ for epoch in epoch_loop(range(3)):
 def test_a_trial_with_many_readings_reaches_a_process(tmp_path: Path) -> None:
     """A process is started, because what an environment holds shows there."""
     trial = Trial("states", {"time": [repr(1.7e9 + number / 7) for number in range(20_000)]}, kill_at=3)
-    code = "import msgspec; from detrain.runtime.session.verify_hooks import Trial; "
+    code = "import msgspec; from detrain.runtime.observers.verify_hooks import Trial; "
     code += "print(msgspec.json.encode(Trial.of_environment()).decode())"
     variables = environment(**trial.hand_over(tmp_path / "trial"))
     done = subprocess.run([sys.executable, "-c", code], env=variables, check=True, capture_output=True)

@@ -7,7 +7,6 @@ its own file as under plain `python`; frames of detrain are cut from tracebacks.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -235,17 +234,10 @@ class _Finder:
 
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
-            loops = probes if self._session is not None else None
-            experiment = self._session.experiment if self._session is not None else None
-            answers = self._session.answers if self._session is not None else None
-            contents = self._session.contents if self._session is not None else None
-            seed, threads = self._config.seed, self._config.threads
-            unchanged = self._session.unchanged if self._session is not None else contextlib.nullcontext
-            moment = self._session.moment if self._session is not None else lambda: None
-            elements = self._session.elements if self._session is not None else None
-            settings = Settings(
-                seed, threads, loops, self._on_update, self._on_assign, answers, contents, experiment, unchanged, moment, elements
-            )
+            if self._session is not None:
+                settings = self._session.settings(probes, self._on_update, self._on_assign)
+            else:
+                settings = Settings(self._config.seed, self._config.threads, None, self._on_update, self._on_assign)
             try:
                 streams = self._session.streams if self._session is not None else Streams()
                 adapter = registry.make(name, settings, streams)

@@ -134,14 +134,14 @@ class epoch_loop(Generic[T]):
         if self._iterator is None:
             _end_while()
             self._iterator = iter(self._iterable)
-        if session is not None and (is_first or session.phase != self._phase):
+        if session is not None and (is_first or session.position.phase != self._phase):
             # Not the first: its body has trained in a loop over epochs of its own, which ended the phase.
             _guarded(session.begin_phase, sys._getframe(1))
-            self._phase, self._count = session.phase, 0
+            self._phase, self._count = session.position.phase, 0
         if session is None:
             return next(self._iterator)
         frame = sys._getframe(1)
-        target = session.target_epoch()
+        target = session.plan.target_epoch()
         while target is not None and (self._count < target[0] or target[1] == "end"):
             try:
                 next(self._iterator)
@@ -162,7 +162,7 @@ class epoch_loop(Generic[T]):
     def __del__(self) -> None:
         """A loop left by `break` or `return` drops its iterator at once: that ends the phase."""
         session = _session
-        if session is not None and self._phase == session.phase:
+        if session is not None and self._phase == session.position.phase:
             _guarded(session.end_phase)
 
 
@@ -182,7 +182,7 @@ def record_phase() -> None:
 def _end_while() -> None:
     """A loop is about to be entered: a phase that was a `while` loop over batches by itself is over."""
     session = _session
-    if session is not None and session.is_in_phase and session.phase == _loops.while_phase:
+    if session is not None and session.position.is_in_phase and session.position.phase == _loops.while_phase:
         _guarded(session.end_phase)
 
 
@@ -204,11 +204,11 @@ def record_epoch(epoch: object = None) -> None:
 def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
     """An epoch of a loop without the wrapper: count it, and find out whether it starts a new phase."""
     own = epoch if isinstance(epoch, int) else None
-    is_new = id(frame) != _loops.hand_frame or (own is not None and own <= _loops.hand_epoch) or not session.is_in_phase
-    number = 0 if is_new else session.epoch + 1
+    is_new = id(frame) != _loops.hand_frame or (own is not None and own <= _loops.hand_epoch) or not session.position.is_in_phase
+    number = 0 if is_new else session.position.epoch + 1
     if is_new:
         session.begin_phase(frame)
-        target = session.target_epoch()
+        target = session.plan.target_epoch()
         if _loops.is_while and target is not None and target[1] == "epoch":
             number = target[0]  # the loop's state is all in its names: set them here, no need to turn
     _loops.hand_frame, _loops.is_while = id(frame), False
@@ -242,7 +242,7 @@ class batch_loop(Generic[T]):
         if self.iterator is None:
             _end_while()
             self.iterator = iter(self.iterable)
-            is_alone = session is not None and not session.is_in_phase
+            is_alone = session is not None and not session.position.is_in_phase
         if session is None:
             return next(self.iterator)
         frame = sys._getframe(1)
@@ -250,7 +250,7 @@ class batch_loop(Generic[T]):
         if number < 0:
             number = _guarded(session.at_load, frame, self)
         if is_alone:
-            self._phase = session.phase
+            self._phase = session.position.phase
         recovery = session.recovery
         kept: Any = NOTHING if recovery is None else _guarded(recovery.load, frame)
         item: T = kept
@@ -274,7 +274,7 @@ class batch_loop(Generic[T]):
     def __del__(self) -> None:
         """A loop that is a phase by itself and left by `break` or `return` ends it, or the next loop would go on in it."""
         session = _session
-        if session is not None and session.is_in_phase and self._phase == session.phase:
+        if session is not None and session.position.is_in_phase and self._phase == session.position.phase:
             _guarded(session.end_phase)
 
 
@@ -329,7 +329,7 @@ def note_fetched(parts: list[Any], *, is_whole: bool) -> None:
 
 def is_in_phase() -> bool:
     """Return whether a loop with probes is running."""
-    return _session is not None and _session.is_in_phase
+    return _session is not None and _session.position.is_in_phase
 
 
 def note_all_streams() -> None:
@@ -341,42 +341,42 @@ def note_all_streams() -> None:
 def begin_fetch() -> None:
     """Have the random streams recorded as they are now: Python is about to fetch the batch of the body that runs."""
     if _session is not None:
-        _guarded(_session.begin_fetch)
+        _guarded(_session.recorder.begin_fetch)
 
 
 def end_fetch() -> None:
     """Have the batch recorded that has been fetched by the body that runs."""
     if _session is not None:
-        _guarded(_session.end_fetch)
+        _guarded(_session.recorder.end_fetch)
 
 
 def is_resuming() -> bool:
     """Return whether the run is on its way to a checkpoint."""
-    return _session is not None and _session.is_resuming
+    return _session is not None and _session.plan.is_resuming
 
 
 def epoch() -> int:
     """Return the epoch that is running, -1 before the first."""
-    return _session.epoch if _session is not None else -1
+    return _session.position.epoch if _session is not None else -1
 
 
 def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
     """Have a batch of this phase loaded by the random streams that it was loaded by, if these are on record; compare its digest."""
     if _session is not None:
-        _session.load_again((_session.phase, epoch, batch), load)
+        _session.recorder.load_again((_session.position.phase, epoch, batch), load)
 
 
 def note_yield(value: T) -> T:
     """Note that a generator of the program is about to yield a value; return the value."""
     if _session is not None:
-        _guarded(_session.note_yield, sys._getframe(1), value)
+        _guarded(_session.recorder.note_yield, sys._getframe(1), value)
     return value
 
 
 def note_fetch(value: T) -> T:
     """Note what the line of an update has loaded to train on it; return it."""
     if _session is not None:
-        _guarded(_session.note_fetch, value)
+        _guarded(_session.recorder.note_fetch, value)
     return value
 
 
@@ -384,11 +384,11 @@ def record_load(*names: str) -> None:
     """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
     session = _session
     if session is not None:
-        frame, is_alone = sys._getframe(1), not session.is_in_phase
+        frame, is_alone = sys._getframe(1), not session.position.is_in_phase
         _loops.is_while = False
         _loops.loaded_batch = _guarded(session.at_load, frame, _WhileLoop(names))
         if is_alone:
-            _loops.while_phase = session.phase
+            _loops.while_phase = session.position.phase
         _loops.loaded, _loops.names = None, names
 
 
@@ -407,7 +407,7 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
     number, _loops.loaded_batch = _loops.loaded_batch, None
     names = _loops.names
     is_first_cut = number is None
-    is_passing = number is not None and session.is_passing
+    is_passing = number is not None and session.plan.is_passing
     if number is None:
         from detrain.base.structure import names_loaded_before
 
@@ -419,8 +419,8 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
         loaded = tuple(values.get(name) for name in names)
     _loops.loaded = None
     if number is not None and is_passing:
-        session.pass_batch(number, loaded, is_by_body=bool(names))
+        session.recorder.pass_batch(number, loaded, is_by_body=bool(names))
         return False
-    if not is_first_cut and session.take_quietly(number, loaded):
+    if not is_first_cut and session.record_batch_fast(number, loaded):
         return True
     return session.at_batch(number, loaded, frame, is_first_cut=is_first_cut)

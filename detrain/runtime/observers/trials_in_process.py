@@ -19,9 +19,9 @@ from detrain.faults.experiment import Cursor, Experiment
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
+from detrain.runtime.observers.experiment_run import ExperimentRun, Log
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment
 from detrain.runtime.rollback.trial_window import Window
-from detrain.runtime.session.experiment_run import ExperimentRun, Log
 from detrain.store.journal import Address
 
 

@@ -1,0 +1,135 @@
+"""Who is told of cuts beside the checkpointer: the experiment that a run is, and `detrain verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+
+from detrain.adapters.group import Adapters
+from detrain.base.config import Config
+from detrain.base.cursor import Cursor, Cut
+from detrain.guard.detector import Guard
+from detrain.python.inspect.program_metrics import accuracies
+from detrain.python.loaders.batch_digests import Batches
+from detrain.runtime.observers.experiment_run import ExperimentRun
+from detrain.runtime.observers.verify_hooks import Trial
+from detrain.runtime.state.position import Position
+from detrain.runtime.state.resume_plan import ResumePlan
+from detrain.store.journal import Address
+
+
+class Observer:
+    """Hears of cuts, in this order: `at_cut`, `end_body`, the guard's look, `end_epoch`; it changes nothing of the program."""
+
+    def at_cut(self, cut: Cut) -> None:
+        """A cut is reached."""
+
+    def end_body(self, cut: Cut, frame: FrameType) -> None:
+        """The body of a batch, if there was one, is over."""
+
+    def end_epoch(self, frame: FrameType) -> None:
+        """An epoch is over, what comes after its batches included."""
+
+    def end_load(self) -> None:
+        """A loader has run out."""
+
+    def begin_body(self, address: Address) -> None:
+        """The body of a batch is about to run."""
+
+    def end_phase(self) -> None:
+        """A training loop has been left, which was trained in."""
+
+    def is_saving(self, cursor: Cursor) -> None:
+        """A checkpoint is being taken."""
+
+    def has_resumed(self, cursor: Cursor) -> None:
+        """The state of the newest checkpoint has been set."""
+
+    def finish(self) -> None:
+        """The program ends, and nothing more happens in its loops."""
+
+    def end(self) -> None:
+        """All batches are on record."""
+
+
+class ExperimentObserver(Observer):
+    """Tells the experiment of bodies and epochs, and what the guard sees."""
+
+    def __init__(
+        self,
+        experiment: ExperimentRun,
+        guard: Callable[[], Guard | None],
+        position: Position,
+        plan: ResumePlan,
+        adapters: Adapters,
+        batches: Batches,
+        config: Config,
+    ) -> None:
+        self._experiment, self._guard, self._position, self._plan = experiment, guard, position, plan
+        self._adapters, self._batches, self._config = adapters, batches, config
+
+    def at_cut(self, cut: Cut) -> None:
+        """Have the guard look, if it only detects."""
+        guard, position = self._guard(), self._position
+        if guard is None or guard.recovers or not position.is_in_phase or self._plan.is_resuming:
+            return
+        guard.must_go_back(position.cursor(cut), position.batches_done)
+        seen = guard.alarm
+        if seen is not None:
+            self._experiment.note_alarm(seen.key, seen.norm, seen.bound, seen.kind)
+
+    def end_body(self, cut: Cut, frame: FrameType) -> None:
+        """Note what the step says."""
+        self._experiment.end_body(lambda: accuracies(frame, self._adapters.to_array), is_last=cut != "load")
+
+    def end_epoch(self, frame: FrameType) -> None:
+        """Note what the epoch says."""
+        if not self._plan.is_resuming:
+            kept = lambda: accuracies(frame, self._adapters.to_array, is_after_epoch=True)  # noqa: E731
+            self._experiment.end_epoch(self._position.phase, self._position.epoch, kept)
+
+    def end_load(self) -> None:
+        """The step that has ended was the last of its epoch."""
+        self._experiment.end_load()
+
+    def begin_body(self, address: Address) -> None:
+        """Arm the fault, if it is due. What it changes of what is loaded from then on is an outcome."""
+        self._experiment.end_body()
+        self._experiment.begin(address)
+        may_differ = self._config.allows_environment or self._experiment.is_struck
+        if may_differ != self._batches.may_differ:
+            self._batches.settle()
+            self._batches.may_differ = may_differ
+
+    def finish(self) -> None:
+        """The program ends."""
+        self._experiment.finish()
+
+
+class VerifyObserver(Observer):
+    """Kills the process where `detrain verify` wants it, and leaves digests behind."""
+
+    def __init__(self, trial: Trial, position: Position, plan: ResumePlan, adapters: Adapters) -> None:
+        self._trial, self._position, self._plan, self._adapters = trial, position, plan, adapters
+
+    def begin_body(self, address: Address) -> None:
+        """Kill the process, if this is the batch."""
+        self._trial.at_batch(self._position.batches_done)
+
+    def end_phase(self) -> None:
+        """Note the variables."""
+        if not self._plan.is_forwarding:
+            self._trial.at_end(f"phase {self._position.phase}", self._adapters.tensors())
+
+    def is_saving(self, cursor: Cursor) -> None:
+        """Note how much has been printed."""
+        self._trial.at_cut("saved at", f"{cursor} {cursor.cut}")
+
+    def has_resumed(self, cursor: Cursor) -> None:
+        """Note how much has been printed."""
+        self._trial.at_cut("resumed at", f"{cursor} {cursor.cut}")
+
+    def end(self) -> None:
+        """Note the variables."""
+        if not self._plan.is_resuming:
+            self._trial.at_end("the program", self._adapters.tensors())

@@ -1,0 +1,167 @@
+"""What the journal has of each batch: the digest of what was loaded, and the random streams that bodies have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+
+import numpy as np
+
+from detrain.adapters.group import Adapters
+from detrain.base.config import Config
+from detrain.base.cursor import FETCHED_IN_BODY, Cursor
+from detrain.base.digest import Array, digest_value
+from detrain.python.loaders.batch_digests import Batches
+from detrain.python.loaders.generator_replay import Elements, Pulls
+from detrain.python.process.random_streams import Held, Streams
+from detrain.runtime.state.position import Position
+from detrain.store.journal import Address, Journal
+
+
+class BatchRecorder:
+    """Records on the first way; on the way to a station it compares, and sets the streams to what is on record."""
+
+    def __init__(self, config: Config, journal: Journal, adapters: Adapters, streams: Streams, position: Position) -> None:
+        self._journal, self._adapters, self._streams, self._position = journal, adapters, streams, position
+        self._is_each_cut = config.every.unit != "epochs"
+        """Whether checkpoints may lie inside of epochs, so that streams are recorded batch by batch."""
+        self.batches = Batches(journal, adapters.to_array, may_differ=config.allows_environment)
+        self.pulls = Pulls(position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams)
+        self.elements = Elements(streams, journal, self._note_element)
+        self._at_batch: dict[str, bytes] | None = None
+        """The streams at the head of the running body; None where nothing is recorded of them."""
+        self.notes_all = False
+        """Whether the streams at all batches of the phase are recorded."""
+        self.holds = False
+        """Whether generators of the program's own count as streams."""
+        self._lacks: Cursor | None = None
+        """Where a batch loop has ended: too early, if the first run had a batch there, unless another loop goes on there."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is recorded of streams."""
+        return self._at_batch is None
+
+    # Digests.
+
+    def begin_batch(self, address: Address, loaded: object) -> None:
+        """The body of a batch is about to run."""
+        position = self._position
+        if loaded is FETCHED_IN_BODY:
+            self.batches.begin_fetch(address)
+        else:
+            position.is_in_body, position.is_loading = True, False
+            self.batches.add(address, loaded)
+        position.batches_done += 1
+        if self._is_each_cut and not self.notes_all:
+            self._at_batch = self._streams.read()  # what loading draws, a resumed run draws again
+
+    def pass_batch(self, batch: int, loaded: object, *, is_by_body: bool) -> None:
+        """A batch before the next station has been loaded, or is about to be: its body is skipped, its digest compared.
+
+        `is_by_body`: a statement of the body has loaded it.
+        """
+        address = (self._position.phase, self._position.epoch, batch)
+        if loaded is FETCHED_IN_BODY:
+            self.batches.begin_fetch(address, is_again=True)
+        else:
+            self.batches.compare(address, loaded, is_by_body=is_by_body)
+
+    def load_again(self, address: Address, load: Callable[[], None]) -> None:
+        """Have a batch loaded by the random streams that were at its head, if they are on record; compare its digest."""
+        self.pulls.be_at(address)
+        self.batches.begin_fetch(address, is_again=True)
+        load()
+        self.batches.end_fetch()
+
+    def note_fetch(self, value: object) -> None:
+        """The line of an update has loaded a batch, if that is data."""
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(part, (np.ndarray, *self._adapters.constant_types)) for part in parts):
+            self._note_element(value)
+
+    def note_yield(self, frame: FrameType, value: object) -> None:
+        """A generator of the program is about to yield."""
+        self.pulls.note(frame, value)
+
+    def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
+        """Take the digest of what the body of the batch has loaded. Returns whether a body is running, for the first time."""
+        return self.batches.note_fetched(parts, is_whole=is_whole)
+
+    def _note_element(self, element: object) -> None:
+        """An iterator that lives on from body to body has given an element."""
+        if not self._position.is_loading and self._position.is_here():
+            self.batches.add_fetched(self._position.address(), element)
+
+    # Ends of loops.
+
+    def begin_load(self) -> None:
+        """A batch is about to be loaded: the loop before it has not ended the epoch."""
+        self._lacks = None
+
+    def end_loop(self) -> None:
+        """The loader has run out."""
+        self._lacks = Cursor(self._position.phase, self._position.epoch, self._position.batch)
+
+    def require_whole(self, *, is_over: bool) -> None:
+        """The last loop of an epoch must not have ended where the first run had a batch: of a later loop one is compared.
+
+        `is_over`: the epoch has ended as it should, however its last loop was left.
+        """
+        if self._journal.batches and (self._lacks is not None or is_over):
+            self.batches.end_fetch()
+            self.batches.require_end(self._lacks or self.batches.behind(self._position.phase, self._position.epoch))
+
+    # Streams.
+
+    def begin_epoch(self) -> None:
+        """Nothing is known of the streams at the batch before."""
+        if not self.notes_all:
+            self._at_batch = None
+
+    def hold(self, generators: Callable[[], dict[str, Held]]) -> None:
+        """Take the program's own generators for streams, where what loads may share them with the bodies."""
+        self.holds = bool(self.pulls) or self.elements.is_python
+        self._streams.hold(generators() if self.holds else {})
+
+    def note_all_streams(self) -> None:
+        """Record the random streams at all batches of the phase that is about to begin, whatever the checkpoints' distance."""
+        self.notes_all = True
+        self._at_batch = {}  # the first batch's are recorded whole: what is repeated begins with them
+
+    def note_streams(self, address: Address, *, is_again: bool = False) -> None:
+        """Record the streams if the body that has just ended drew from one, or the running one has, before it loads."""
+        if self._at_batch is None:
+            return
+        states = self._streams.read()
+        changed = {name: state for name, state in states.items() if self._at_batch.get(name) != state}
+        self._at_batch = states if self.notes_all or is_again else None
+        if changed:
+            noted = self._journal.streams.get(address, {}) if is_again else {}
+            self._journal.add_streams(address, {**noted, **changed})
+
+    def set_streams(self, address: Address) -> None:
+        """Set the random streams to where the body before this batch, which was skipped, had left them."""
+        states = self._journal.streams.get(address)
+        if states is not None:
+            self._streams.write(states)
+
+    def be_at_station(self) -> None:
+        """The streams have been set to those of a checkpoint."""
+        if self.notes_all:
+            self._at_batch = {}  # the next batch's are recorded whole: the journal was cut before them
+
+    def begin_fetch(self) -> None:
+        """Record the streams as Python that fetches a batch finds them, where they are not what they were at its head."""
+        self.note_streams(self._position.address(), is_again=True)
+
+    def end_fetch(self) -> None:
+        """Record the batch that the running body has fetched; what fetching drew from is recorded at the next head."""
+        self.batches.end_fetch()
+        if self._at_batch is not None:
+            states = self._streams.read()
+            self._at_batch = {name: old for name, old in self._at_batch.items() if states.get(name) == old}
+
+    def _repeat_streams(self, after: Address | None, address: Address) -> None:
+        """Set the streams to where they were at the head of a batch, with all that is on record since another one."""
+        self._streams.write(self._journal.streams_between(after, address))

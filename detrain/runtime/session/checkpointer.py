@@ -1,0 +1,189 @@
+"""When a checkpoint is due, and what is taken at a cut: the state of adapters and Python, streams, loaders, files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from detrain.adapters.group import Adapters
+from detrain.base import messages
+from detrain.base.config import Config, Mode
+from detrain.base.cursor import Cut
+from detrain.base.digest import Array
+from detrain.guard.detector import Guard
+from detrain.python.codec.api import Baseline, Encoded
+from detrain.python.inspect.user_modules import user_modules
+from detrain.python.loaders.strategy import Entered, Loop, reasons_to_load, settle
+from detrain.python.process import pool_jobs
+from detrain.python.process.random_streams import Streams
+from detrain.runtime.observers.observers import Observer
+from detrain.runtime.session.batch_recorder import BatchRecorder
+from detrain.runtime.session.saves import Saves
+from detrain.runtime.session.world import World
+from detrain.runtime.state.capture import Capture
+from detrain.runtime.state.identity import Identity
+from detrain.runtime.state.position import Position
+from detrain.runtime.state.uncaptured import Losses
+from detrain.store import Meta, Snapshot
+
+
+class Checkpointer:
+    """Takes checkpoints. `guard` returns the guard of the run, if it has one by now."""
+
+    def __init__(
+        self,
+        config: Config,
+        saves: Saves,
+        position: Position,
+        world: World,
+        adapters: Adapters,
+        streams: Streams,
+        capture: Capture,
+        recorder: BatchRecorder,
+        losses: Losses,
+        identity: Identity,
+        observers: list[Observer],
+        guard: Callable[[], Guard | None],
+    ) -> None:
+        self._config, self._saves, self._position, self._world = config, saves, position, world
+        self._adapters, self._streams, self._capture, self._recorder = adapters, streams, capture, recorder
+        self._losses, self._identity, self._observers, self._guard = losses, identity, observers, guard
+        self.entered = Entered()
+        self.has_updates = False
+        """Whether weights have been updated in this phase."""
+        self._epoch_base = -1
+        """The epoch at whose start the last checkpoint was taken or restored: those inside of it rest on that."""
+        self._epoch_at = time.monotonic()
+        self._has_said_behind = False
+
+    def begin_phase(self) -> None:
+        """A training loop is about to be entered."""
+        self._epoch_base, self.has_updates = 0, False
+        self._epoch_at = time.monotonic()
+        self._losses.begin_phase()
+
+    def begin_epoch(self) -> float:
+        """An epoch starts. Return how long the last one took, in seconds."""
+        now = time.monotonic()
+        last_took, self._epoch_at = now - self._epoch_at, now
+        return last_took
+
+    def has_restored(self, meta: Meta) -> None:
+        """The state of a checkpoint has been set."""
+        self.has_updates = True  # or there would be no checkpoint: see `unsupported.check_training`
+        if meta.cut == "epoch":
+            self._epoch_base = meta.epoch
+        self._saves.last_at = time.monotonic()
+
+    def is_due_at_epoch(self, last_took: float) -> bool:
+        """Return whether one is due at the start of an epoch, if the last epoch took so many seconds."""
+        every = self._config.every
+        if every.unit == "epochs":
+            return self._position.epoch % max(int(every.count), 1) == 0
+        if every.unit == "batches":
+            return True
+        return self._saves.is_due_by_time(time.monotonic()) or last_took >= every.count * 60
+
+    def is_due_in_epoch(self, *, is_requested: bool) -> bool:
+        """Return whether one is due before the next batch; `is_requested`: the process is to end."""
+        every, position = self._config.every, self._position
+        if position.batch == 0 or self._epoch_base != position.epoch or self.entered.is_new:
+            return False
+        if every.unit != "epochs" and self._is_beyond_return():
+            return False
+        if is_requested:
+            return every.unit != "epochs"
+        if every.unit == "batches":
+            return position.batches_done % max(int(every.count), 1) == 0
+        return self._saves.is_due_by_time(time.monotonic())
+
+    def _is_beyond_return(self) -> bool:
+        """Return whether the batch loops of this epoch up to here cannot be gone through again, and say so when it first is so."""
+        path = self.entered.written_between
+        if not path and not self.entered.is_behind_break:
+            return False
+        if not self._has_said_behind:
+            self._has_said_behind = True
+            why = (
+                f"code between the batch loops of an epoch writes {self._world.files.shown(path)}"
+                if path
+                else "a batch loop is left before its end, and others follow in the same epoch"
+            )
+            then = "write it again, without what was trained" if path else "not leave it there"
+            messages.say(
+                f"{why}: no checkpoint is taken from there to the epoch's end, because a run that resumed behind it would {then}"
+            )
+        return True
+
+    def save(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: Loop | None = None) -> None:
+        """Take a checkpoint; `baseline` is what was there before the code that a run which resumes here skips."""
+        with self._saves.timed():
+            self._take(cut, frame, baseline, loop)
+        if cut == "epoch":
+            self._epoch_base = self._position.epoch
+
+    def _take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: Loop | None) -> None:
+        cursor, batches = self._position.cursor(cut), self._recorder.batches
+        batches.settle()
+        pool_jobs.wait()
+        messages.flush_output()
+        self._adapters.flush()
+        # At the end of a phase the names of its loop still count as live, though nobody moves them on.
+        encoded = self._capture.encode(frame, baseline, are_loads_replayed=cut != "epoch", loop=loop)
+        self._losses.look(frame, encoded.not_captured, has_updates=self.has_updates)
+        forward, positions = self._positions(cut, encoded, loop, frame)
+        arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
+        for observer in self._observers:
+            observer.is_saving(cursor)
+        tensors, owners = self._adapters.owned()
+        guard, world = self._guard(), self._world
+        meta = Meta(
+            phase=cursor.phase,
+            epoch=cursor.epoch,
+            batch=cursor.batch,
+            cut=cursor.cut,
+            run=self._config.run,
+            program=self._config.program,
+            arguments=self._config.arguments,
+            sources=self._identity.sources(),
+            environment=self._identity.environment(),
+            seed=self._config.seed,
+            batches_done=self._position.batches_done,
+            journal_bytes=self._saves.journal.size,
+            frameworks=self._adapters.state(),
+            owners=owners,
+            not_captured=tuple(sorted(self._losses.named)),
+            item=self._position.item if cut == "epoch" else "",
+            loop=self._position.loop_at,
+            loader=self.loader_key(loop),
+            forward=forward,
+            loaders=tuple(positions),
+            files=world.files.state(),
+            guard=guard.bounds.state() if guard is not None else {},
+            folders=world.files.folders(),
+            metric=self._saves.metric(frame, cursor, self._adapters.to_array),
+            outside=world.readings(),
+            weights=self._adapters.weights_files(),
+        )
+        world.changes.cut(cursor)
+        self._saves.save(cursor, Snapshot(meta, tensors, self._streams.read(), encoded.graph, arrays))
+        batches.settle_next()
+
+    def _positions(self, cut: Cut, encoded: Encoded, loop: Loop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
+        """Return why batches are loaded again by a run that resumes here, and the positions of the frameworks' loaders."""
+        mode = self._config.loader
+        is_inside = cut in ("load", "batch")
+        files = [module.__file__ or "" for module in user_modules().values()]
+        is_first = loop is not None and self.entered.is_first(loop, frame)
+        reasons = reasons_to_load(loop, encoded, files, frame, is_first=is_first) if is_inside else []
+        wanted: Mode = "forward" if reasons else mode
+        positions, more = self._adapters.positions(wanted)
+        reasons += more
+        if is_inside and reasons and wanted != "forward":
+            positions, _more = self._adapters.positions("forward")
+        return settle(reasons, mode), positions
+
+    def loader_key(self, loop: Loop | None) -> str:
+        """Return a framework's name of what a batch loop goes over; empty if it has none."""
+        return "" if loop is None else self._adapters.loader_key(loop.iterator)

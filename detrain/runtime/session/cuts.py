@@ -1,0 +1,127 @@
+"""What there is to do at a cut, in its order: observers hear of it, the guard looks, a station is met, a checkpoint is taken."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+from detrain.base import messages
+from detrain.base.cursor import Cut
+from detrain.python.loaders.strategy import Loop
+from detrain.python.process.sigterm import GRACE_S
+from detrain.runtime.session.parts import Parts
+
+
+class Cuts:
+    """Called by the session, which has moved the position to the cut."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._position, self._plan, self._recorder = parts.position, parts.plan, parts.recorder
+
+    def require_whole(self, *, is_over: bool = False) -> None:
+        """Raise Diverged if the epoch, whose loop has ended here, had further batches in the first run.
+
+        `is_over`: the loop over epochs goes on, so the epoch has ended as it should, however its last loop was left.
+        """
+        # On the way, bodies of loops without wrappers are passed over unseen.
+        is_over &= self._position.epoch >= 0 and not self._plan.is_resuming
+        self._recorder.require_whole(is_over=is_over)
+
+    def tell(self, cut: Cut) -> None:
+        """A cut is reached."""
+        for observer in self._parts.observers:
+            observer.at_cut(cut)
+
+    def end_body(self, cut: Cut, frame: FrameType) -> None:
+        """The body of a batch is over, if there was one."""
+        self._recorder.batches.end_fetch()
+        self.tell(cut)
+        for observer in self._parts.observers:
+            observer.end_body(cut, frame)
+        self._parts.restorer.check_claims()
+
+    def end_epoch(self, frame: FrameType) -> None:
+        """An epoch is over."""
+        for observer in self._parts.observers:
+            observer.end_epoch(frame)
+
+    def look(self, cut: Cut, source: object = None, frame: FrameType | None = None) -> bool:
+        """Look for a hardware fault in the bodies before this cut; return whether the run has gone back from it."""
+        recovery, position = self._parts.recovery, self._position
+        if recovery is None or self._plan.is_resuming or not position.is_in_phase:
+            return False
+        moment = recovery.at_cut(position.cursor(cut), position.batches_done, source, frame)
+        if cut != "load":
+            recovery.leave()
+        if moment is None:
+            return False
+        written = self._parts.world.contents.written_since(moment.address)
+        if written:
+            messages.warn(f"what these steps have written as a whole stays so until it is written again: {', '.join(written[:8])}")
+        position.go_back(moment.address, moment.batches_done)
+        return True
+
+    def arrive(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> bool:
+        """If the next station is here, set its state."""
+        station = self._plan.station_at(cut)
+        if station is None:
+            return False
+        path, cursor = station
+        messages.stop_forwarding()
+        parts, batches = self._parts, self._recorder.batches
+        is_last, is_sought = self._plan.is_last, self._plan.is_sought(cursor)
+        with messages.working("restoring", cursor), parts.adapters.opened(path) as snapshot:
+            parts.restorer.check(snapshot.meta)
+            batches.has_sought = is_sought and (cut == "load" or bool(snapshot.meta.loaders))
+            parts.restorer.restore(snapshot, frame, parts.baselines.of(cut), loop, is_sought=is_sought, is_last=is_last)
+            parts.checkpointer.has_restored(snapshot.meta)
+        batches.be_at((cursor.phase, cursor.epoch, cursor.batch))
+        self._plan.pass_station()
+        if is_last:
+            parts.files.resume(path)
+            for observer in parts.observers:
+                observer.has_resumed(cursor)
+        return True
+
+    def save_in_epoch(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> None:
+        """Take a checkpoint before a batch, if one is due."""
+        is_requested = self._parts.termination.is_requested
+        if self._parts.checkpointer.is_due_in_epoch(is_requested=is_requested):
+            self.save(cut, frame, loop)
+
+    def save(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> None:
+        """Take a checkpoint, and end the process if that is asked for."""
+        parts = self._parts
+        if parts.experiment is None or parts.experiment.plan.has_checkpoints:
+            parts.checkpointer.save(cut, frame, parts.baselines.of(cut), loop)
+        if cut in ("epoch", "load") and parts.termination.is_requested:
+            self._end("with a checkpoint")
+
+    def end_if_overdue(self) -> None:
+        """End the process if it was asked to so long ago that no cut with a checkpoint can be waited for."""
+        if self._parts.termination.is_overdue:
+            self._end(f"without a new checkpoint: no epoch ended within {GRACE_S:.0f} s")
+
+    def _end(self, how: str) -> None:
+        """End as SIGTERM ends a process, with everything written."""
+        self.finish()
+        messages.say(f"ended by SIGTERM {how}; run it again to go on")
+        messages.flush_output()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def finish(self) -> None:
+        """The program ends."""
+        parts = self._parts
+        self.require_whole()
+        if not parts.saves.has_checkpoint and not parts.termination.is_requested:
+            parts.world.changes.forget()
+        self._recorder.batches.end_fetch()
+        self.tell("end")
+        for observer in parts.observers:
+            observer.finish()
+        self._recorder.batches.settle()
+        for observer in parts.observers:
+            observer.end()
+        parts.saves.finish()

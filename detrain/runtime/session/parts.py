@@ -1,0 +1,120 @@
+"""The parts of a session, and the order in which they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detrain.adapters.group import Adapters
+from detrain.base.config import Config
+from detrain.faults.experiment import of_environment
+from detrain.guard.detector import DEPTH, Guard
+from detrain.python.codec.api import Baseline
+from detrain.python.outside.open_files import Files
+from detrain.python.process.random_streams import Streams
+from detrain.python.process.sigterm import Termination
+from detrain.runtime.observers.experiment_run import ExperimentRun
+from detrain.runtime.observers.observers import ExperimentObserver, Observer, VerifyObserver
+from detrain.runtime.observers.trials_in_process import Campaign, Rewind
+from detrain.runtime.observers.verify_hooks import Trial
+from detrain.runtime.rollback.recovery import Recovery
+from detrain.runtime.rollback.ring import Ring
+from detrain.runtime.rollback.trial_window import Window
+from detrain.runtime.session.batch_recorder import BatchRecorder
+from detrain.runtime.session.checkpointer import Checkpointer
+from detrain.runtime.session.restorer import Restorer
+from detrain.runtime.session.saves import Saves
+from detrain.runtime.session.world import World
+from detrain.runtime.state.capture import Capture
+from detrain.runtime.state.identity import Identity
+from detrain.runtime.state.position import Position
+from detrain.runtime.state.resume_plan import ResumePlan
+from detrain.runtime.state.uncaptured import Losses
+from detrain.store import Catalogue, read_meta
+from detrain.tracer.confirmation import Confirmation
+
+
+class Baselines:
+    """What was there before the code that a resumed run skips on its way to a cut."""
+
+    def __init__(self) -> None:
+        self.at_phase, self.at_first_batch = Baseline(), Baseline()
+        """When the phase was entered, and when the first batch of the epoch was about to be loaded."""
+        self.left = Baseline()
+        """What the epochs before had left at the epoch's start, and nobody reads any more."""
+
+    def of(self, cut: str) -> Baseline:
+        """Return the one for a cut of this kind."""
+        return self.at_phase if cut in ("epoch", "end") else self.at_first_batch
+
+
+class Parts:
+    """All that a session consists of. What watches files comes last: what detrain does with its own is not the program's."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.catalogue = catalogue = Catalogue(Path(config.home))
+        metas = [read_meta(Path(path)) for path in config.stations]
+        self.position = position = Position()
+        self.plan = ResumePlan(config, metas, position)
+        self.saves = Saves(config, catalogue, metas[-1].journal_bytes if metas else None)  # takes the lock
+        self.adapters, self.streams, self.baselines = Adapters(), Streams(), Baselines()
+        self.files = Files()
+        self.termination = Termination(lambda: position.is_in_phase)
+        if config.saves_on_sigterm:
+            self.termination.watch()
+        trial = Trial.of_environment()
+        plans = of_environment()
+        kind = Campaign if len(plans) > 1 else ExperimentRun
+        self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors, self.saves.drain) if plans else None
+        self.recorder = BatchRecorder(config, self.saves.journal, self.adapters, self.streams, position)
+        self.capture = Capture(self.adapters, self.files, self.recorder.pulls)
+        self.guard: Guard | None = None
+        self.guards_gradients = False
+        self.recovery: Recovery | Rewind | None = None
+        """Looks for hardware faults at each cut, and goes back."""
+        if config.guard:
+            self.add_guard(
+                recovers=config.guard == "recover",
+                goes_on=config.goes_on_after_repeat,
+                gradients=config.guards_gradients,
+                on_host=config.ring == "host",
+            )
+        if isinstance(self.experiment, Campaign):
+            window = Window(1, self.capture, self.adapters, self.streams, self.files)
+            baseline = lambda: self.baselines.at_first_batch  # noqa: E731
+            self.recovery = Rewind(self.experiment, window, self.guard, baseline, catalogue.folder)
+        self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
+        known = trial.outside if trial is not None else {}
+        is_restart = self.confirmation.is_restart
+        self.world = World(config, self.files, catalogue, metas, known, position.place, is_restart=is_restart)
+        self.losses = Losses(self.adapters, self.streams, self.world.contents, is_strict=config.is_strict)
+        self.recorder.batches.suspects = self.losses.named
+        self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
+        self.observers: list[Observer] = []
+        if self.experiment is not None:
+            told = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)
+            self.observers.append(ExperimentObserver(self.experiment, *told))
+        if trial is not None:
+            self.observers.append(VerifyObserver(trial, position, self.plan, self.adapters))
+        state = (position, self.world, self.adapters, self.streams, self.capture, self.recorder, self.losses, self.identity)
+        self.checkpointer = Checkpointer(config, self.saves, *state, self.observers, lambda: self.guard)
+        self.restorer = Restorer(config, catalogue, *state, lambda: self.guard)
+
+    def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
+        """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
+        self.guards_gradients = gradients
+        if gradients:
+            self.adapters.watch_gradients()
+        config = self.config
+        ring = Ring(DEPTH, self.capture, self.adapters, self.streams, self.files, on_host=on_host) if recovers else None
+        log = self.catalogue.folder / f"{config.program}-r{config.run}.alarms.jsonl"
+        is_first = not config.is_restarted and not config.stations
+        self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
+        baseline = lambda: self.baselines.at_first_batch  # noqa: E731
+        self.recovery = Recovery(self.guard, ring, config, self.files, baseline, self._settle)
+
+    def _settle(self) -> None:
+        """Have everything written that waits."""
+        self.recorder.batches.settle()
+        self.saves.journal.flush()
+        self.saves.drain()

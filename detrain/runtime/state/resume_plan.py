@@ -1,0 +1,102 @@
+"""The way to the newest checkpoint: the stations that lie ahead, and how the run comes to the next one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from detrain.base import messages
+from detrain.base.config import Config
+from detrain.base.cursor import Cursor, Cut
+from detrain.base.errors import Diverged
+from detrain.runtime.state.position import Position
+from detrain.store import Meta
+from detrain.store.catalogue import cursor_of
+
+
+class ResumePlan:
+    """The stations ahead. Epochs before one are skipped as a whole, batches before it are loaded and not executed."""
+
+    def __init__(self, config: Config, metas: Sequence[Meta], position: Position) -> None:
+        self._position = position
+        self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
+        self._loops_were = {meta.phase: meta.loop for meta in metas if meta.loop}
+        """Where the first run entered the loops of the phases, as far as there are stations in them."""
+        self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
+        """Cuts at which loaders are set to their positions."""
+        self._pass_until = 0
+        """Number, in this epoch, of the first batch that is not only loaded."""
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether a station lies ahead."""
+        return bool(self._stations)
+
+    @property
+    def is_forwarding(self) -> bool:
+        """Whether a station lies ahead in this phase, so that bodies are skipped."""
+        return bool(self._stations) and self._stations[0][1].phase == self._position.phase
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the next station is the last one."""
+        return len(self._stations) == 1
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the batch that has been loaded lies before the next station, so that its body is skipped."""
+        return self._position.batch <= self._pass_until
+
+    @property
+    def passes_next(self) -> bool:
+        """Whether the batch that is about to be loaded does, and the epoch's first is behind."""
+        return 0 < self._position.batch < self._pass_until
+
+    def target_epoch(self) -> tuple[int, Cut] | None:
+        """Return the epoch (and cut) of the next station, if it lies in this phase."""
+        if not self.is_forwarding:
+            return None
+        cursor = self._stations[0][1]
+        return cursor.epoch, cursor.cut
+
+    def require_same_loop(self, frame: FrameType) -> None:
+        """Raise Diverged if the phase that begins here is another loop than the one in which the checkpoint was taken."""
+        phase, here = self._position.phase, self._position.loop_at
+        was = self._loops_were.get(phase, here)
+        if was != here:
+            raise Diverged(
+                f"phase {phase} is the loop at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}; the checkpoint was "
+                f"taken in another, of {' '.join(was.split()[:2])}",
+                "were other loops given probes since (inst.info)? Take those that it had, or start anew with --fresh",
+            )
+
+    def begin_epoch(self) -> None:
+        """No batch of this epoch is known to be passed over."""
+        self._pass_until = 0
+
+    def aim(self) -> None:
+        """Find out how many batches of this epoch are only to be loaded, or go to the cut at once."""
+        cursor, position = self._stations[0][1], self._position
+        is_here = cursor.epoch == position.epoch and cursor.is_inside
+        self._pass_until = cursor.batch if is_here else sys.maxsize
+        if is_here and cursor.cut == "load" and position.batch == 0 and cursor in self._sought:
+            position.batch = cursor.batch
+        else:
+            messages.start_forwarding(cursor)
+
+    def station_at(self, cut: Cut) -> tuple[Path, Cursor] | None:
+        """Return the next station, if this cut is it."""
+        if not self._stations or self._stations[0][1] != self._position.cursor(cut):
+            return None
+        return self._stations[0]
+
+    def is_sought(self, cursor: Cursor) -> bool:
+        """Return whether loaders are set to their positions at a cut."""
+        return cursor in self._sought
+
+    def pass_station(self) -> None:
+        """The state of the next station has been set."""
+        self._stations.pop(0)
+        self._pass_until = 0
