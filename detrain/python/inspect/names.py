@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from detrain.base.framework_names import KNOWN
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.object_graph import ABSENT, BASES, STREAMS
 
@@ -50,19 +51,7 @@ _PLAIN: Final = (
 """Classes of the standard library whose instances are their attributes."""
 _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
-_COMPUTING: Final = frozenset(
-    {
-        *(f"keras.src.{name}" for name in ("activations.activations", "losses.losses")),
-        *(f"keras.src.ops.{name}" for name in ("core", "image", "linalg", "math", "nn", "numpy")),
-        *(f"keras.src.metrics.{name}_metrics" for name in ("accuracy", "regression")),
-        *(f"tf_keras.src.{name}" for name in ("activations", "losses", "metrics.accuracy_metrics", "metrics.regression_metrics")),
-        *(
-            f"tensorflow.python.ops.{name}_ops"
-            for name in ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
-        ),
-        *("tensorflow.python.ops.nn_impl", "tensorflow.python.ops.image_ops_impl", "math", "cmath", "_operator"),
-    }
-)
+_COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
 """Modules whose functions do nothing but compute."""
 _NUMPY: Final = frozenset(
     {

@@ -13,27 +13,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from detrain.base.framework_names import MODULES
 from detrain.python.inspect.names import is_own_class, module_of, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.inspect.pandas_tables import is_table
 
-FRAMEWORKS: Final = frozenset(
-    {
-        "tensorflow",
-        "keras",
-        "tf_keras",
-        "tensorboard",
-        "jax",
-        "jaxlib",
-        "torch",
-        "numpy",
-        "h5py",
-        "google",
-        "absl",
-        "wrapt",
-        "detrain",
-    }
-)
+FRAMEWORKS: Final = MODULES | {
+    *("jax", "jaxlib", "torch", "tensorboard"),
+    *("numpy", "h5py", "google", "absl", "wrapt", "detrain"),
+}
 _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
 """Modules of Python whose classes hold what the program puts there."""
 _COMPILED: Final = ("numba.core.", "numba.np.ufunc.")

@@ -1,7 +1,8 @@
 """Numbers that the program keeps, read where it keeps them, never computed: what `--keep-best` goes by, and its accuracy.
 
-A name is that of a local of the loop's function or of one that called it, or of a global of its module; `a.b` is the attribute of
-an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Where no such name is, Keras's logs are looked at.
+A name is that of a local of the loop's function or of one that called it, or of a global of its module; `a.b` is the
+attribute of an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Where no such name is, the logs
+of a framework's own training loop are looked at.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.digest import ToArray
+from detrain.base.framework_names import KNOWN
 from detrain.python.inspect.frames import names_of, user_frames
 
-_LOGS: Final = ("epoch_logs", "logs")
-"""Where the training loop of Keras keeps the metrics of an epoch."""
+_LOGS: Final = tuple(name for each in KNOWN for name in each.logs)
 
 _ACCURACY: Final = re.compile(r"acc(uracy)?(?![a-z])")
 _OF_OTHERS: Final = re.compile(r"(?<![a-z])(best|highest|max|target|previous|prev|old|last)(?![a-z])")

@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.digest import digest_bytes
+from detrain.base.framework_names import KNOWN, MODULES
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_user_module, module_of
@@ -32,12 +33,10 @@ _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.File
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _STDERR: Final = 2
 _BUILTIN: Final = ("builtins", "itertools")
-_STILL: Final = frozenset(
-    {"tensorflow", "keras", "tf_keras", "re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
-)
+_STILL: Final = MODULES | {"re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not say what they have taken in."""
-_READERS: Final = ("tensorflow.python.lib.io",)
+_READERS: Final = tuple(module for each in KNOWN for module in each.readers)
 """Where a framework has its own files, which have a position."""
 
 

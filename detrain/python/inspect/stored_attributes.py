@@ -15,18 +15,17 @@ from types import CodeType, FunctionType
 from typing import Final, NamedTuple
 
 from detrain.base.compiled_sources import source_of
+from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.source_parsing import parse
 from detrain.python.inspect.names import is_own_class, module_of
 
-_FRAMEWORKS: Final = frozenset({"keras", "tensorflow", "tf_keras"})
 _DOTTED: Final = re.compile(r"\w+(\.\w+)*")
 _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
 """Ways to store attributes under names that are texts."""
 _ANY_NAME: Final = ""
 """Stands for the names that a program makes as it runs: `setattr(model, f"head_{i}", layer)`."""
 _MOST_CLASSES: Final = 1 << 14
-_BUILT_LAZILY: Final = frozenset({"built"})
-"""Says of a layer of Keras that its variables exist, so in a resumed process when they do. A `tf.Module` means what it likes."""
+_BUILT_LAZILY: Final = [pair for each in KNOWN for pair in each.built_lazily]
 
 
 def stored_names(cls: type) -> frozenset[str]:
@@ -72,7 +71,7 @@ def stores(file: str) -> Stores:
     outside = {node.attr for node, on in stored if id(node) not in in_classes or on != "self"}
     by_name = {name for node in nodes if (name := _set_by_name(node, is_in_class=id(node) in in_classes)) is not None}
     on_names = {(on, node.attr) for node, on in stored if _DOTTED.fullmatch(on)}
-    return Stores(frozenset(outside | by_name) - _BUILT_LAZILY, frozenset(on_names))
+    return Stores(frozenset(outside | by_name).difference(name for _module, name in _BUILT_LAZILY), frozenset(on_names))
 
 
 def _set_by_name(node: ast.AST, *, is_in_class: bool) -> str | None:
@@ -88,8 +87,8 @@ def _set_by_name(node: ast.AST, *, is_in_class: bool) -> str | None:
 
 
 def is_of_framework(cls: type) -> bool:
-    """Return whether a class is Keras's or TensorFlow's."""
-    return module_of(cls).partition(".")[0] in _FRAMEWORKS
+    """Return whether a class is of a framework that has an adapter."""
+    return module_of(cls).partition(".")[0] in MODULES
 
 
 @lru_cache(maxsize=_MOST_CLASSES)
@@ -104,8 +103,8 @@ def _stored_names(cls: Hashable, *, is_own: bool = True) -> frozenset[str]:
         return frozenset(stored)
     by_name = [code for code in codes if _BY_NAME & set(code.co_names)]
     texts = {text for code in by_name for text in code.co_consts if isinstance(text, str)} | ({_ANY_NAME} if by_name else set())
-    is_keras = any(module_of(base).partition(".")[0] == "keras" for base in cls.__mro__)
-    return frozenset(stored | texts) - (_BUILT_LAZILY if is_keras else frozenset())
+    tops = {module_of(base).partition(".")[0] for base in cls.__mro__}
+    return frozenset(stored | texts).difference(name for module, name in _BUILT_LAZILY if module in tops)
 
 
 def _functions(item: object) -> Iterator[FunctionType]:

@@ -22,6 +22,7 @@ import numpy as np
 from detrain.base.compiled_sources import source_of
 from detrain.base.config import Mode
 from detrain.base.errors import CannotSeek
+from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.stdlib_objects import parts
@@ -45,9 +46,7 @@ _BACKSTAGE: Final = frozenset(
     }
 )
 """Modules of Python's by which something can go on behind what a program loads."""
-_KNOWN: Final = (
-    frozenset({"numpy", "tensorflow", "keras", "tf_keras", "detrain", "absl", "__future__"}) | sys.stdlib_module_names - _BACKSTAGE
-)
+_KNOWN: Final = MODULES | {"numpy", "detrain", "absl", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
 """Modules that keep no state of their own behind what a program loads, but for the random streams, which are captured."""
 _MOST_REASONS: Final = 3
 
@@ -289,8 +288,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_brought_back(cls: type) -> bool:
-    """Return whether an iterator is one of TensorFlow's. Those of Keras (over pictures) are Python with a state of its own."""
-    return is_of_framework(cls) and module_of(cls).partition(".")[0] not in ("keras", "tf_keras")
+    """Return whether an iterator is a framework's, and no Python with a state of its own."""
+    top = module_of(cls).partition(".")[0]
+    return any(top in each.modules and top not in each.python_loaders for each in KNOWN)
 
 
 def _flat(value: object) -> Iterator[object]:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base.digest import digest_bytes
+from detrain.base.framework_names import KNOWN
 
-_PACKAGES: Final = ("numpy", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "keras", "tf_keras")
-_SETTINGS: Final = ("PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS", "KERAS_BACKEND")
+_PACKAGES: Final = ("numpy", *(package for each in KNOWN for package in each.packages))
+_SETTINGS: Final = ("PYTHONHASHSEED", *(name for each in KNOWN for name in each.settings))
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _HASH_SEED: Final = "0"
 
