@@ -1,0 +1,359 @@
+"""What every adapter promises, tried on a small training of its framework: `python -m tests.adapters.contract NAME` prints
+{promise: what went wrong, or null} as JSON. An adapter changes its framework for the whole process, so it needs one of its own.
+
+To try another adapter, write a `Subject` for it, and a line in `SUBJECTS`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from detrain.adapters.api import Adapter, Instruments
+from detrain.base.digest import Array
+from detrain.faults.drawing import draw_injection
+from detrain.faults.experiment import Experiment
+from detrain.faults.models import model_named
+from detrain.faults.plan import trial_rng
+
+SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow"}
+"""The module with the function `subject(experiment)` of each adapter."""
+
+
+class Trial:
+    """The experiment of the process: takes the adapter's side."""
+
+    def __init__(self) -> None:
+        self.plans = [Experiment(log="", is_profile=True)]
+        self.instruments: Instruments | None = None
+
+    def attach(self, instruments: Instruments) -> None:
+        """Take it."""
+        self.instruments = instruments
+
+
+class Subject(Protocol):
+    """A training in one framework: a model of a few weights, an optimizer with slots, dropout, data that are shuffled."""
+
+    adapter: Adapter
+
+    def step(self) -> None:
+        """Train for one batch of the loader."""
+
+    def state(self) -> Mapping[str, Array]:
+        """Return all weights, slots and seeds, as the framework itself tells them: not by way of the adapter."""
+
+    def constants(self) -> list[Any]:
+        """Return immutable tensors of all dtypes that checkpoints hold, with values that are no numbers among them."""
+
+    def bytes_of(self, value: Any) -> bytes:
+        """Return dtype, shape and content of a tensor, as the framework itself tells them."""
+
+    def draw(self) -> bytes:
+        """Draw from each global stream of the framework."""
+
+    def generator(self) -> tuple[object, Callable[[], bytes]] | None:
+        """Return a generator of the program's own, and what draws from it; None: the framework has none."""
+
+    def loader(self) -> Iterator[Any]:
+        """Return the iterator that `step` draws from; it gives tensors."""
+
+    def spoil(self) -> None:
+        """Train for one batch of values that are no numbers."""
+
+
+def variables_are_told_as_they_are(subject: Subject) -> None:
+    """`tensors` has every value that the framework has, under a key of its own."""
+    subject.step()
+    found = sorted(array.tobytes() for array in registry(subject).tensors().values())
+    for name, array in subject.state().items():
+        assert array.tobytes() in found, f"{name} is not among the tensors"
+
+
+def keys_are_the_same_at_each_look(subject: Subject) -> None:
+    """Training does not rename anything."""
+    subject.step()
+    before = list(registry(subject).tensors())
+    subject.step()
+    assert list(registry(subject).tensors()) == before
+
+
+def save_then_restore_is_the_identity(subject: Subject) -> None:
+    """Also by way of `new_array`, whose memory is taken over."""
+    subject.step()
+    before, held = state(subject), registry(subject).tensors()
+    saved = {key: array.copy() for key, array in held.items()}
+    subject.step()
+    assert state(subject) != before, "the step changes nothing"
+    taken = {}
+    for key, array in saved.items():
+        taken[key] = registry(subject).new_array(array.shape, array.dtype)
+        taken[key][...] = array
+    registry(subject).restore(taken)
+    assert state(subject) == before
+    subject.step()
+    assert {key: array.tobytes() for key, array in saved.items()} == {key: held[key].tobytes() for key in saved}
+
+
+def what_is_held_does_not_change_while_training_goes_on(subject: Subject) -> None:
+    """`tensors` may share memory: nobody writes into it as long as it is held."""
+    subject.step()
+    held = registry(subject).tensors()
+    before = {key: array.tobytes() for key, array in held.items()}
+    for _ in range(3):
+        subject.step()
+    assert {key: array.tobytes() for key, array in held.items()} == before
+
+
+def a_variable_is_found_by_its_description(subject: Subject) -> None:
+    """And is the very object."""
+    subject.step()
+    described = [(value, registry(subject).describe_variable(value)) for value in vars(subject).values()]
+    known = [(value, each) for value, each in described if each is not None]
+    assert known, "the subject holds no variable itself"
+    for value, each in known:
+        assert registry(subject).find_variable(json.loads(json.dumps(each)), makes=False) is value
+    assert registry(subject).describe_variable(object()) is None
+
+
+def a_constant_read_and_made_again_is_the_same(subject: Subject) -> None:
+    """Bit for bit: NaN payloads, zeros with a sign, text that ends in zeros."""
+    leaves = subject.adapter.leaves
+    for value in subject.constants():
+        assert isinstance(value, leaves.constant_type)
+        array = leaves.constant(value)
+        assert array is not None
+        assert subject.bytes_of(leaves.make_constant(array.copy())) == subject.bytes_of(value), value
+    assert leaves.constant(np.ones(2)) is None
+    assert leaves.to_array(object()) is None
+    assert leaves.parts(object()) is None
+
+
+def a_stream_read_and_written_gives_the_same_draws(subject: Subject) -> None:
+    """The framework's own, at a moment that is put back, and a generator that the program holds."""
+    rollback = subject.adapter.rollback
+    assert subject.adapter.random is not None
+    streams = subject.adapter.random.streams()
+    before = {name: stream.get() for name, stream in streams.items()}
+    moment = None if rollback is None else rollback.hold(on_host=False)
+    first, other = subject.draw(), subject.draw()
+    assert first != other, "nothing is drawn"
+    assert rollback is None or rollback.put_back(moment) == []
+    for name, stream in streams.items():
+        stream.set(before[name])
+    assert subject.draw() == first
+    held = subject.generator()
+    if held is not None:
+        generator, draw = held
+        stream_of = subject.adapter.random.held_generator(generator)
+        assert stream_of is not None
+        packed = stream_of.pack()
+        first = draw()
+        assert draw() != first
+        stream_of.unpack(packed)
+        assert draw() == first
+    assert subject.adapter.random.held_generator(object()) is None
+
+
+def a_loader_has_a_name_and_a_position(subject: Subject) -> None:
+    """The same position until it is drawn from, and another one then."""
+    loaders = subject.adapter.loaders
+    assert loaders is not None
+    assert loaders.is_loader(subject.loader())
+    assert loaders.loader_key(subject.loader())
+    assert not loaders.is_loader(iter([]))
+    assert not loaders.loader_key(iter([]))
+    first, again = (loaders.positions("seek")[0] for _ in range(2))
+    assert first, loaders.positions("seek")[1]
+    assert {key: array.tobytes() for key, array in first.items()} == {key: array.tobytes() for key, array in again.items()}
+    next(subject.loader())
+    later = loaders.positions("seek")[0]
+    assert {key: array.tobytes() for key, array in first.items()} != {key: array.tobytes() for key, array in later.items()}
+
+
+def a_loader_set_to_its_position_goes_on_with_the_same_batches(subject: Subject) -> None:
+    """With what else is state: that is how a resumed process comes back."""
+    loaders = subject.adapter.loaders
+    assert loaders is not None
+    positions, state_then = loaders.positions("seek")[0], subject.adapter.state()
+    first = [subject.bytes_of(next(subject.loader())) for _ in range(3)]
+    subject.adapter.set_state(state_then, positions, "seek")
+    assert [subject.bytes_of(next(subject.loader())) for _ in range(3)] == first
+
+
+def what_else_is_state_is_json_and_the_same_twice(subject: Subject) -> None:
+    """Equal states give equal bytes."""
+    one, other = subject.adapter.state(), subject.adapter.state()
+    assert one == other
+    json.loads(one, parse_constant=no_json)
+
+
+def the_environment_is_told_in_texts(subject: Subject) -> None:
+    """And the same each time."""
+    found = subject.adapter.environment()
+    assert found
+    assert all(isinstance(text, str) for pair in found.items() for text in pair)
+    assert subject.adapter.environment() == found
+
+
+def rollback_is_the_identity(subject: Subject) -> None:
+    """Once, twice to the same moment, and from copies in the host's memory; the steps behind it come out the same again."""
+    rollback = subject.adapter.rollback
+    assert rollback is not None
+    subject.step()
+    for on_host in (False, True):
+        rollback.begin_load()
+        rollback.end_load()
+        before, held = state(subject), rollback.hold(on_host=on_host)
+        after = []
+        for _ in range(2):
+            for _ in range(2):
+                subject.step()
+            after.append(state(subject))
+            assert rollback.put_back(held) == []
+            assert state(subject) == before
+        assert after[0] == after[1] != before
+        rollback.release()
+
+
+def norms_are_those_of_the_values(subject: Subject) -> None:
+    """By NumPy, in float64; one that is no number is seen."""
+    norms = subject.adapter.norms
+    assert norms is not None
+    subject.step()
+    watched, found = norms.norms()
+    assert watched
+    values = registry(subject).tensors()
+    for each, norm in zip(watched, found, strict=True):
+        expected = float(np.linalg.norm(values[each.key].astype(np.float64).reshape(-1)))
+        np.testing.assert_allclose(norm, expected, rtol=1e-5, err_msg=each.key)
+    assert norms.norms()[0] is watched, "another sequence, though nothing has changed"
+    subject.spoil()
+    assert not np.isfinite(norms.norms()[1]).all()
+    registry(subject).restore({name: array.copy() for name, array in values.items()})
+
+
+def a_plain_training_is_captured(subject: Subject) -> None:
+    """Nothing of it is named as uncaptured, and what the framework writes can be flushed at any time."""
+    subject.step()
+    subject.adapter.flush()
+    assert subject.adapter.uncaptured() == []
+
+
+def the_sites_of_a_step_have_names_of_their_own(subject: Subject) -> None:
+    """And shapes, and dtypes in which faults can be."""
+    sites = profiled(subject)
+    assert len({site.name for site in sites}) == len(sites) > 3
+
+
+def a_fault_at_a_site_does_what_its_plan_says_and_again(subject: Subject) -> None:
+    """One bit of one value is flipped; the same fault gives the same state, bit for bit; unarmed, the site changes nothing."""
+    rollback, instruments = subject.adapter.rollback, trial.instruments
+    assert rollback is not None
+    assert instruments is not None
+    for _ in range(2):
+        subject.step()  # what is built in a first step is built
+    held = rollback.hold(on_host=False)
+    after = []
+    for is_armed in (False, True, True, False):
+        if is_armed:
+            instruments.arm(0)
+        subject.step()
+        if is_armed:
+            instruments.disarm()
+        after.append(state(subject))
+        assert rollback.put_back(held) == []
+    assert after[0] == after[3], "the step is not repeatable"
+    assert after[1] == after[2] != after[0]
+    firing = instruments.firing()
+    assert firing is not None
+    assert firing.count == 2
+    golden, injected = (np.frombuffer(data, np.uint32) for data in (firing.golden, firing.injected))
+    assert injected.tolist() == [value ^ (1 << 20) for value in golden.tolist()]
+
+
+def registry(subject: Subject) -> Any:
+    """Return the adapter's variables."""
+    assert subject.adapter.variables is not None
+    return subject.adapter.variables
+
+
+def state(subject: Subject) -> dict[str, bytes]:
+    """Return what the framework itself says of the state."""
+    return {name: array.tobytes() for name, array in subject.state().items()}
+
+
+def profiled(subject: Subject) -> list[Any]:
+    """Return the sites of a step."""
+    assert trial.instruments is not None
+    trial.instruments.begin_step()
+    subject.step()
+    return trial.instruments.sites()
+
+
+def no_json(name: str) -> None:
+    """Say that a state is no JSON."""
+    raise AssertionError(f"{name} is no JSON")
+
+
+NEEDS = {
+    **dict.fromkeys(
+        (
+            variables_are_told_as_they_are,
+            keys_are_the_same_at_each_look,
+            save_then_restore_is_the_identity,
+            what_is_held_does_not_change_while_training_goes_on,
+            a_variable_is_found_by_its_description,
+        ),
+        "variables",
+    ),
+    a_constant_read_and_made_again_is_the_same: "leaves",
+    a_stream_read_and_written_gives_the_same_draws: "random",
+    a_loader_has_a_name_and_a_position: "loaders",
+    a_loader_set_to_its_position_goes_on_with_the_same_batches: "loaders",
+    what_else_is_state_is_json_and_the_same_twice: "name",
+    the_environment_is_told_in_texts: "name",
+    rollback_is_the_identity: "rollback",
+    norms_are_those_of_the_values: "norms",
+    a_plain_training_is_captured: "name",
+    the_sites_of_a_step_have_names_of_their_own: "name",
+    a_fault_at_a_site_does_what_its_plan_says_and_again: "name",
+}
+"""The promises, and the part of an adapter that makes each. An adapter without the part makes none."""
+trial = Trial()
+
+
+def main(name: str, plan: str = "") -> None:
+    """Try an adapter, and print what went wrong; with a plan of a fault only what is promised of that."""
+    if plan:
+        trial.plans = [msgspec.json.decode(plan, type=Experiment)]
+    subject = import_module(SUBJECTS[name]).subject(trial)
+    found: dict[str, str | None] = {}
+    for promise, part in NEEDS.items():
+        is_of_faults = promise is a_fault_at_a_site_does_what_its_plan_says_and_again
+        if getattr(subject.adapter, part) is None or is_of_faults != bool(plan):
+            continue
+        try:
+            promise(subject)
+            found[promise.__name__] = None
+        except Exception:
+            found[promise.__name__] = traceback.format_exc()
+    if not plan:
+        found_sites = [
+            each for each in profiled(subject) if each.stage == "forward" and each.operands.keys() >= {"output", "weight"}
+        ]
+        site = found_sites[-1]  # what the last layer gives reaches the loss, whatever that is
+        drawn = draw_injection(site, model_named("BIT:20"), 0, trial_rng(7, 0))
+        plan = msgspec.json.encode(Experiment(log="", injection=drawn)).decode()
+    print(json.dumps([found, plan]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,32 @@
+"""The adapter contract: what an adapter is. tests/adapters/contract.py has the promises in words and code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.adapters.contract import NEEDS, SUBJECTS
+
+
+def tried(*arguments: str) -> Any:
+    """An adapter changes its framework for good, and takes up its faults when it is made: so a process each."""
+    command = [sys.executable, "-m", "tests.adapters.contract", *arguments]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_an_adapter_keeps_its_promises(name: str) -> None:
+    pytest.importorskip(name)
+    promises, plan = tried(name)
+    of_faults, _plan = tried(name, plan)
+
+    found = {**promises, **of_faults}
+    assert found.keys() == {promise.__name__ for promise in NEEDS}  # of an adapter without a part: fewer
+    assert [f"{promise}:\n{error}" for promise, error in found.items() if error is not None] == []
