@@ -212,10 +212,10 @@ def trials(trained: Trained, rounds: int) -> None:
     """Print how long trials take: many in one process, and one process each."""
     from detrain.campaign.batch_of_trials import run_together
     from detrain.campaign.subject import Subject
-    from detrain.cli.options import Program
     from detrain.cli.random import DIGESTS_EVERY, Drawing
     from detrain.faults.experiment import Experiment
     from detrain.faults.models import PUBLISHED
+    from detrain.launcher.program import Program
 
     os.environ.update(ENVIRONMENT)
     with tempfile.TemporaryDirectory() as folder:

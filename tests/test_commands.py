@@ -12,8 +12,8 @@ from detrain.base import PACKAGE
 from detrain.campaign import subject
 from detrain.cli import COMMANDS, main
 from detrain.cli.inject import command as inject
-from detrain.cli.options import Program
 from detrain.cli.replay import command as replay
+from detrain.launcher.program import Program
 from tests.e2e.runs import detrain
 
 CLI = PACKAGE / "cli"

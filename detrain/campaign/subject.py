@@ -23,9 +23,10 @@ import xxhash
 from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
 from detrain.base.errors import DetrainError, FaultInvalid
-from detrain.cli.options import Program, info_owner
 from detrain.faults.experiment import BITS, VARIABLE, Alarm, Cursor, Experiment, Firing, written
 from detrain.faults.sites import Site
+from detrain.launcher.program import Program
+from detrain.launcher.structure import info_owner
 from detrain.python.process.environment import base_environment
 from detrain.runtime.observers.experiment_run import Log, Step
 from detrain.store import Catalogue, Entry, read_meta

@@ -12,7 +12,8 @@ import msgspec
 
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError, UsageError
-from detrain.cli.options import PROGRAM_SETTINGS, Program
+from detrain.cli.options import PROGRAM_SETTINGS
+from detrain.launcher.program import Program
 from detrain.store import Catalogue, Entry, read
 from detrain.store.catalogue import parse_name
 from detrain.store.journal import Address, read_batches

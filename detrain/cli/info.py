@@ -14,9 +14,11 @@ from detrain.base.errors import StoreError
 from detrain.base.source_files import sources
 from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
-from detrain.cli.options import Program, find_structure, home_option, program_arguments
+from detrain.cli.options import home_option, program_arguments
 from detrain.cli.show import show_fit
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
+from detrain.launcher.program import Program
+from detrain.launcher.structure import find_structure
 from detrain.python.inspect.object_graph import WITH_VARIABLES, is_needed
 from detrain.runtime.state.uncaptured import is_refused
 from detrain.store import Catalogue, Meta, opened

@@ -17,13 +17,14 @@ from detrain.base.errors import AnotherProgram, EnvironmentChanged, FaultInvalid
 from detrain.campaign.outcomes import outcome_of, threshold_option
 from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault, read_wanted
 from detrain.campaign.subject import Done, Subject, same_before, same_from
-from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, Program, home_option, program_arguments
+from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments
 from detrain.cli.printing import console
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
 from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import Element, FaultRecord, Step, write_record
 from detrain.faults.sites import STAGES
+from detrain.launcher.program import Program
 from detrain.reports.pictures import check_plot, check_writable
 from detrain.reports.trial_plot import plot_trial
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import click
 
 from detrain.base.errors import NoStructure, UsageError
-from detrain.cli.options import Program, find_structure, home_option
+from detrain.cli.options import home_option
 from detrain.cli.printing import console, shown
 from detrain.instrument.text_edits import decode_source
+from detrain.launcher.program import Program
+from detrain.launcher.structure import find_structure
 
 _ORIGINAL = ".orig"
 

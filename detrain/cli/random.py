@@ -20,7 +20,7 @@ from detrain.campaign.outcomes import threshold_option
 from detrain.campaign.subject import Done, Subject
 from detrain.campaign.wilson import wilson
 from detrain.cli.inject import LEAST_WITH_GUARD, Trial, check_same, record_of, run_trial
-from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, Program, home_option, program_arguments
+from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, home_option, program_arguments
 from detrain.cli.printing import console
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Cursor, Experiment, Injection, written
@@ -30,6 +30,7 @@ from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.plan import trial_rng
 from detrain.faults.record import FaultRecord, is_as_written, read_record, write_record
 from detrain.faults.sites import STAGES, Site, select
+from detrain.launcher.program import Program
 from detrain.reports.campaign_plot import plot_campaign
 from detrain.reports.pictures import check_plot
 

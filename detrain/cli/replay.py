@@ -10,9 +10,10 @@ from detrain.base.errors import ReplayDiffers
 from detrain.campaign.outcomes import outcome_of
 from detrain.campaign.subject import Done, Subject
 from detrain.cli.inject import check_same, digest_of, elements_of, raise_unfired, steps_of
-from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, Program, home_option, program_arguments
+from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord, is_as_written, read_record
+from detrain.launcher.program import Program
 
 
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)

@@ -16,9 +16,11 @@ from detrain.base import PACKAGE, messages
 from detrain.base.config import RESTARTED, VARIABLE, Config, Every, Mode
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, EnvironmentChanged, StoreError, UsageError
-from detrain.cli.options import PROGRAM_SETTINGS, Program, find_structure, home_option, info_owner, program_arguments
+from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.cli.printing import shown
 from detrain.instrument.text_edits import Edit
+from detrain.launcher.program import Program
+from detrain.launcher.structure import find_structure, info_owner
 from detrain.python.loaders.strategy import cannot_seek
 from detrain.python.process.environment import base_environment, compare, options_of_python, variables
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta

@@ -9,10 +9,11 @@ import msgspec
 
 from detrain.base.errors import SiteUnknown
 from detrain.campaign.subject import Subject
-from detrain.cli.options import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.cli.printing import console
 from detrain.faults.experiment import Experiment, parse_cursor
 from detrain.faults.sites import STAGES, Site
+from detrain.launcher.program import Program
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)

@@ -9,8 +9,9 @@ import msgspec
 
 from detrain.base.config import Every, Trace
 from detrain.base.errors import UsageError
-from detrain.cli.options import PROGRAM_SETTINGS, Program, home_option, program_arguments
+from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.cli.run import DEFAULT_SEED, become, new_config
+from detrain.launcher.program import Program
 from detrain.store import Catalogue
 from detrain.store.catalogue import INFO_NAME
 

@@ -24,8 +24,9 @@ from detrain.base import messages
 from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError, Diverged
 from detrain.cli.diff import Comparison, Run, compare_runs, described
-from detrain.cli.options import PROGRAM_SETTINGS, Program, program_arguments
+from detrain.cli.options import PROGRAM_SETTINGS, program_arguments
 from detrain.cli.printing import console
+from detrain.launcher.program import Program
 from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
 from detrain.runtime.observers.verify_hooks import Trial
 from detrain.store import Catalogue, read_meta

@@ -1,0 +1,95 @@
+"""Where the structure of a program is known from: an inst.info, or its source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.errors import NoStructure, StructureInvalid
+from detrain.base.structure import Structure, read_info
+from detrain.launcher.program import Program
+from detrain.store.catalogue import INFO_NAME
+
+
+def find_structure(program: Program, home: Path) -> Structure:
+    """Return the structure of a program: from an inst.info in the checkpoint home or beside it, else from static analysis.
+
+    Raises NoStructure if there is nothing to instrument.
+    """
+    from detrain.adapters.registry import ADAPTERS, FOLLOWED
+    from detrain.adapters.unsupported import FOREIGN
+    from detrain.instrument.find_loops import analyse
+
+    structure = _written(home / INFO_NAME, program) or _written(program.path.parent / INFO_NAME, program)
+    if structure is None:
+        structure = analyse(program.path)
+    if structure.nests or program.probes():
+        return structure
+    imported = imported_modules(program.path)
+    if structure.fits or not imported.isdisjoint((*ADAPTERS, *FOLLOWED)) or _leads_elsewhere(imported - set(FOREIGN), program):
+        return structure  # the run will show its loops
+    foreign = sorted(imported.intersection(FOREIGN))
+    raise NoStructure(
+        f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights"
+        + (f" of TensorFlow (it imports {' and '.join(foreign)})" if foreign else ""),
+        "detrain trains with TensorFlow only, so far"
+        if foreign
+        else "where a library trains, write its loop out; or name the loops in an inst.info (docs/inst-info.md), or put in probes"
+        " by hand (README, Probes)",
+    )
+
+
+def _written(info: Path, program: Program) -> Structure | None:
+    """Return the structure in an inst.info, if there is one for this program. One that a run wrote does not outlive an edit."""
+    if not info.is_file():
+        return None
+    owner = info_owner(info)
+    if owner not in ("", program.name):
+        return None
+    try:
+        return read_info(info, program.path.parent)
+    except StructureInvalid as error:
+        if not owner:
+            raise
+        messages.warn(f"{error.what}; finding the loops anew")
+        return None
+
+
+def info_owner(info: Path) -> str:
+    """Return the name of the program that a run wrote an inst.info of; empty for one written by hand."""
+    try:
+        content = msgspec.json.decode(info.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return ""
+    owner = content.get("program") if isinstance(content, dict) else ""
+    return owner if isinstance(owner, str) else ""
+
+
+def imported_modules(entry: Path) -> set[str]:
+    """Return the top-level names of what a program, or a module beside it, imports."""
+    import ast
+
+    from detrain.base.source_files import sources
+
+    nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names}
+
+
+def _leads_elsewhere(imported: set[str], program: Program) -> bool:
+    """Return whether a program imports modules that are neither libraries nor beside it: by PYTHONPATH, or a path that it adds."""
+    import importlib.util
+
+    from detrain.python.inspect.frames import is_user_file
+
+    beside = {path.stem for path in program.path.parent.iterdir()}
+    for name in imported - sys.stdlib_module_names - beside - {"__main__", ""}:
+        spec = importlib.util.find_spec(name)
+        places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
+        if spec is None or any(is_user_file(place) for place in places if place):
+            return True
+    return False
