@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 
@@ -44,6 +45,14 @@ def _above_bars(stream: Any) -> Iterator[None]:
         yield
         for bar in mine:
             bar.refresh(nolock=True)
+
+
+def shown(path: Path) -> str:
+    """Return a path as short as it can be: from the current folder if it lies in it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
 
 
 def warn(text: str) -> None:

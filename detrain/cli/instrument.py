@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from detrain.base.errors import NoStructure, UsageError
+from detrain.base.messages import shown
 from detrain.cli.options import home_option
-from detrain.cli.printing import console, shown
+from detrain.cli.printing import console
 from detrain.instrument.text_edits import decode_source
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure

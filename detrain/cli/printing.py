@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,11 +17,3 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout and sys.stdout.isatty() else _UNBROKEN)
-
-
-def shown(path: Path) -> str:
-    """Return a path as short as it can be: from the current folder if it lies in it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

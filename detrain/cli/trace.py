@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
-from detrain.base.config import Every, Trace
 from detrain.base.errors import UsageError
 from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
-from detrain.cli.run import DEFAULT_SEED, become, new_config
+from detrain.launcher.become import become
 from detrain.launcher.program import Program
-from detrain.store import Catalogue
-from detrain.store.catalogue import INFO_NAME
+from detrain.launcher.tracing import configure_trace
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
@@ -40,27 +37,10 @@ def command(
     Example:
       detrain trace train.py --epochs 3
     """
-    from detrain.instrument.find_loops import analyse
-    from detrain.tracer.events import marks_are_used
-
     if until_sure and epochs is not None:
         raise UsageError(f"--until-sure and --epochs {epochs} exclude each other", "give one of them")
     if diff_size is not None and not second:
         raise UsageError(f"--diff-size {diff_size} is for the second round", "give --second too")
-    target = Program.find(program, is_module=is_module)
-    info = Path(home).absolute() / INFO_NAME
-    if second and not info.is_file():
-        raise UsageError(f"--second: there is no first round in {str(info)!r}", "run `detrain trace` without --second first")
-    Catalogue(Path(home).absolute()).create()
-    edits, marks = target.edits_for_marks() if marks_are_used() else ({}, [])
-    trace = Trace(
-        info=str(info),
-        base=str(target.path.parent),
-        static=analyse(target.path),
-        epochs=epochs,
-        is_second=second,
-        diff_size=diff_size,
-        marks=tuple(marks),
-    )
-    config = new_config(target, arguments, Path(home), 0, DEFAULT_SEED, Every(1, "epochs"), 1)
-    return become(msgspec.structs.replace(config, trace=trace, edits=edits), None)
+    found = Program.find(program, is_module=is_module)
+    config = configure_trace(found, arguments, Path(home), epochs=epochs, is_second=second, diff_size=diff_size)
+    become(config, None)

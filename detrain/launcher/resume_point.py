@@ -1,0 +1,108 @@
+"""Where a run goes on: the newest good checkpoint of the program, and whether it may be resumed from it here and now."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.config import Config, Mode
+from detrain.base.errors import AnotherProgram, EnvironmentChanged, UsageError
+from detrain.base.messages import shown
+from detrain.launcher.program import Program
+from detrain.python.loaders.strategy import cannot_seek
+from detrain.python.process.environment import compare
+from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
+
+
+def newest_checkpoint(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> tuple[Choice, Meta] | None:
+    """Return the newest good checkpoint of the program, or None if the folder has none of any program.
+
+    Raises AnotherProgram if it has only those of others, or of another source or other arguments; CheckpointDamaged.
+    """
+    everything = catalogue.entries()
+    if everything and not any(entry.program == program.name for entry in everything):
+        others = sorted({entry.program for entry in everything})
+        raise AnotherProgram(
+            f"{str(catalogue.folder)!r} holds checkpoints of {', '.join(map(repr, others))}, none of {program.name!r}",
+            "give another folder with --ckpt DIR, or start beside them with --fresh",
+        )
+    chosen = catalogue.newest(program.name)
+    if chosen is None:
+        return None
+    meta = read_meta(chosen.entry.path)
+    _check_program(meta, program, arguments)
+    catalogue.adopt(chosen)
+    return chosen, meta
+
+
+def _check_program(meta: Meta, program: Program, arguments: tuple[str, ...]) -> None:
+    if tuple(meta.arguments) != arguments:
+        raise AnotherProgram(
+            f"the checkpoints are of {program.name!r} with arguments {list(meta.arguments)}; got {list(arguments)}",
+            "give the same arguments, another folder with --ckpt DIR, or start anew with --fresh",
+        )
+    changed = program.changed_sources(meta.sources)
+    if changed:
+        raise AnotherProgram(
+            f"source has changed since the checkpoint was taken: {', '.join(changed)}",
+            "bring the source back, or start anew with --fresh (the old checkpoints stay)",
+        )
+
+
+def _check_environment(config: Config, meta: Meta) -> None:
+    changed = compare(meta.environment, config.environment)
+    if changed and not config.allows_environment:
+        raise EnvironmentChanged(
+            f"the environment differs from the checkpoint's: {'; '.join(changed)}",
+            "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
+        )
+
+
+def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Config:
+    """Return the configuration of a run that goes on from a checkpoint, and say so; `seed` is the one that was asked for.
+
+    Raises UsageError for another seed than the run's, EnvironmentChanged, CannotSeek.
+    """
+    if seed is not None and seed != meta.seed:
+        raise UsageError(
+            f"--seed {seed} is not the seed of the run to resume, {meta.seed}",
+            "leave it out, or start anew with --fresh",
+        )
+    _check_environment(config, meta)
+    path = choice.entry.path
+    found = f"{_age(path)} old, digest {choice.digest[:12]}"
+    messages.say(f"resuming {config.program} at {choice.entry.cursor} ({found}) from {shown(path)}")
+    _say_how_loaders_come_back(choice.entry, meta, config.loader)
+    threads = int(meta.environment.get("threads", config.threads))
+    return msgspec.structs.replace(
+        config,
+        stations=tuple(str(station.path) for station in choice.stations),
+        seed=meta.seed,
+        threads=threads,
+        environment={**config.environment, "threads": str(threads)},
+    )
+
+
+def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
+    """Say whether batches are loaded again, and why. Raises CannotSeek where a seek was asked for and would not be exact."""
+    is_inside = entry.cursor.is_inside
+    why = "--loader forward" if mode == "forward" else meta.forward
+    if mode == "seek" and meta.forward:
+        raise cannot_seek(meta.forward)
+    if why and (is_inside or meta.loaders):
+        number = entry.cursor.batch
+        batches = "the batch of the epoch before it is" if number == 1 else f"the {number} batches of the epoch before it are"
+        messages.say(f"{batches if is_inside else 'what loaders gave before it is'} loaded again: {why}")
+    elif is_inside or meta.loaders:
+        messages.say("loaders are set to their positions, nothing is loaded again")
+
+
+def _age(path: Path) -> str:
+    seconds = max(time.time() - path.stat().st_mtime, 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
