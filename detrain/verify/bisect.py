@@ -10,11 +10,11 @@ import msgspec
 from detrain.base import messages
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.subject import Done, Subject, link
-from detrain.cli.diff import Comparison, Run
 from detrain.faults.experiment import Cursor, Experiment, written
 from detrain.python.process.environment import variables
 from detrain.store import Entry, read_meta
 from detrain.store.catalogue import parse_name
+from detrain.verify.run_comparison import Comparison, Run
 
 
 class Bisection(msgspec.Struct, frozen=True):

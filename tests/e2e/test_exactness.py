@@ -115,7 +115,7 @@ def run(server: Server, path: Path, folder: Path, every: str, kills: list[int], 
 
 def outside_of(home: Path) -> str:
     """What a run has read of the clock, as the runs that are compared with it are given it."""
-    from detrain.cli.verify import outside_of_run
+    from detrain.verify.verification import outside_of_run
 
     return json.dumps(outside_of_run(home))
 

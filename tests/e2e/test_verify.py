@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from detrain.base.digest import Array
-from detrain.cli.diff import Comparison
-from detrain.cli.verify import Done
 from detrain.store import read, write
+from detrain.verify.run_comparison import Comparison
 from detrain.verify.runs import copy_folder, first_difference, timed_fields, written
 from detrain.verify.state_diff import Difference, compare, compare_arrays
+from detrain.verify.verified_run import VerifiedRun
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
 from tests.e2e.runs import detrain
 
@@ -275,8 +275,10 @@ open("turns.txt", "w").write(turns.hexdigest())
 
 
 def test_the_width_of_a_bar_with_times_in_it_is_no_difference(tmp_path: Path) -> None:
-    def run(*values: str) -> Done:
-        return Done("run", tmp_path, comparison=Comparison(3, None, {"1:0": [Difference(value, "value") for value in values]}))
+    def run(*values: str) -> VerifiedRun:
+        return VerifiedRun(
+            "run", tmp_path, comparison=Comparison(3, None, {"1:0": [Difference(value, "value") for value in values]})
+        )
 
     again, killed = run("callbacks[1].progbar._last_update"), run("callbacks[1].progbar._prev_total_width")
 

@@ -1,0 +1,167 @@
+"""Runs a program whole, whole again, and killed and resumed, and compares what they did bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from detrain.base import messages
+from detrain.base.cursor import Cursor
+from detrain.base.errors import DetrainError
+from detrain.launcher.program import Program
+from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
+from detrain.runtime.session.verify_hooks import Trial
+from detrain.store import Catalogue, read_meta
+from detrain.verify.run_comparison import Run
+from detrain.verify.runs import written
+from detrain.verify.verified_run import VerifiedRun
+from detrain.verify.work_folder import WorkFolder
+
+_KEEP: Final = 3
+_EXACT: Final = "EXACT"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the three runs of a program have shown."""
+
+    whole: VerifiedRun
+    again: VerifiedRun
+    killed: VerifiedRun
+    batches: int
+    """Of the whole run, in loops with probes."""
+
+    @property
+    def runs(self) -> list[VerifiedRun]:
+        """The three, in the order in which they were run."""
+        return [self.whole, self.again, self.killed]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the program was killed and resumed, and no bit differed of what was compared."""
+        return self.verdict.startswith(_EXACT)
+
+    @property
+    def verdict(self) -> str:
+        """What this means, in one line."""
+        again, killed, batches = self.again, self.killed, self.batches
+        if not again.is_equal(but_for=again.values):
+            return "NOT DETERMINISTIC: two whole runs differ, no resume can be exact; see `detrain doctor`"
+        if killed.status:
+            return "REFUSED: the killed run did not go on, see above"
+        if killed.differing_output or not killed.is_equal(but_for=again.values):
+            return "NOT EXACT: the killed and resumed run differs from the whole one"
+        if not killed.kills and batches > 1:
+            return "NOTHING SHOWN: the program was not killed"
+        compared = [f"{batches} batches", f"{killed.variables} variables"]
+        left_out = ["output (other lines in each run)"] if killed.lines is None else []
+        compared += [f"{killed.lines} lines of output"] if killed.lines is not None else []
+        if killed.files is None:
+            left_out.append("files (too many in the current folder to work in copies of it)")
+        else:
+            compared.append(f"{sum(name not in killed.unstable_files for name in killed.files)} files")
+        left_out += [f"{_some(killed.unstable_files)} (another file in each run)"] if killed.unstable_files else []
+        left_out += [f"{_some(sorted(again.values))} (other values in each run)"] if again.values else []
+        told = f"; not compared: {', '.join(left_out)}" if left_out else ""
+        return f"{_EXACT}: {len(killed.kills)} kills, 0 differing bits in {', '.join(compared)}{told}"
+
+
+def verify_program(
+    program: str,
+    arguments: Sequence[str] = (),
+    *,
+    is_module: bool = False,
+    kills: int = 2,
+    every: str = "1",
+    seed: int = 0,
+) -> Verification:
+    """Run a program three times, from copies of the current folder; the third is killed at batches that `seed` draws, and resumed.
+
+    `every` is the distance between checkpoints as `detrain run --every` takes it. Raises ProgramNotFound, and DetrainError where
+    the whole run fails or there is no batch in it.
+    """
+    Program.find(program, is_module=is_module)
+    options = ["--every", every, "--keep", str(_KEEP), *(["-m"] if is_module else [])]
+    with tempfile.TemporaryDirectory(prefix="detrain-verify-") as folder:
+        place = WorkFolder.around(Path.cwd(), Path(folder))
+        everything = [*options, program if is_module else place.program(program), *arguments]
+        whole = run_through_kills("whole", place, everything, {}, {})
+        outside = outside_of_run(whole.home)
+        again = run_through_kills("again", place, everything, {}, outside)
+        batches = list(Run.at(whole.journal).batches) if whole.journal.is_file() else []
+        if whole.status or not batches:
+            why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
+            raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")
+        chosen = random.Random(seed).sample(range(1, len(batches)), min(kills, len(batches) - 1))
+        places = {count: str(Cursor(*batches[count])) for count in sorted(chosen)}
+        killed = run_through_kills("killed", place, everything, places, outside)
+        for run in (again, killed):
+            if not run.status:
+                run.compare(whole)
+        if not killed.status:
+            killed.compare_outputs(whole, again)
+    return Verification(whole, again, killed, len(batches))
+
+
+def outside_of_run(home: Path) -> dict[str, list[str]]:
+    """Return what a run has read of clock and randomness: the runs to be compared with it are given the same."""
+    entries = Catalogue(home).entries()
+    readings = read_meta(entries[-1].path).outside if entries else {}
+    return {kind: values for kind, values in readings.items() if kind in CLOCK_AND_RANDOMNESS}
+
+
+def run_through_kills(
+    name: str, place: WorkFolder, command: Sequence[str], kills: Mapping[int, str], outside: dict[str, list[str]]
+) -> VerifiedRun:
+    """Run the program to its end, through kills after so many batches (at these cursors).
+
+    `outside`: what an earlier run has read of clock and randomness, which this one is given, too.
+    """
+    done = VerifiedRun(name, place.folder / name)
+    before = place.begin()
+    began = time.monotonic()
+    left = list(kills)
+    states = place.folder / f"{name}.states"
+    while True:
+        output, errors = (place.folder / f"{name}.{len(left)}.{kind}" for kind in ("output", "errors"))
+        with messages.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
+            hooks = Trial(str(states), outside, left[0] if left else None)
+            environment = {**os.environ, **hooks.hand_over(place.folder / f"{name}.trial")}
+            whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
+            # Into files: the program's own workers may outlive it when it is killed, and would hold a pipe open.
+            with output.open("wb") as stdout, errors.open("wb") as stderr:
+                process = subprocess.run(whole, env=environment, stdout=stdout, stderr=stderr, check=False, cwd=place.work)
+        said = errors.read_text(errors="replace")
+        done.warnings += [line for line in said.splitlines() if line.startswith("detrain: warning:")]
+        notes = dict(json.loads(line) for line in states.read_text().splitlines()) if states.is_file() else {}
+        if not left or process.returncode != -signal.SIGKILL:
+            break
+        done.kills.append(kills[left.pop(0)])
+    done.status, done.seconds = process.returncode, time.monotonic() - began
+    if done.status:
+        messages.put(said[-4000:].rstrip("\n"))
+    done.output = output.read_text(errors="replace")
+    done.files = written(place.work, before) if place.is_copied else None
+    for key, what in notes.items():
+        kind, _, cursor = key.rpartition(" at ")
+        if kind == "saved":
+            done.cuts[cursor] = what
+        elif kind == "resumed":
+            done.resumed = cursor, what
+        else:
+            done.states[key] = what
+    return done
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

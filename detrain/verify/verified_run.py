@@ -1,0 +1,108 @@
+"""One run of a program that is being verified: what it has done and left, and how that compares with another run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from detrain.verify.run_comparison import Comparison, Run, compare_runs
+from detrain.verify.runs import first_difference, timed_fields
+
+
+@dataclass
+class VerifiedRun:
+    """One run of the program, over as many processes as it took, and how it compares with the first."""
+
+    name: str
+    home: Path
+    status: int = 0
+    seconds: float = 0.0
+    kills: list[str] = field(default_factory=list)
+    """Cursors at which it was killed."""
+    states: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Digest of each variable, by its key, at the end of each phase and of the program."""
+    cuts: dict[str, int] = field(default_factory=dict)
+    """How many bytes of output there were when a checkpoint was taken (`saved at CURSOR`)."""
+    resumed: tuple[str, int] = ("", 0)
+    """Where the last process resumed, and how much it had printed before that."""
+    output: str = ""
+    """What the last process printed."""
+    files: dict[str, str] | None = None
+    """Digests of the files written in the current folder, by name; None where that was not looked at."""
+    warnings: list[str] = field(default_factory=list)
+    comparison: Comparison | None = None
+    variables: int = 0
+    """Variables compared, at the ends of all phases and of the program."""
+    differing: list[str] = field(default_factory=list)
+    """Those that differ."""
+    lines: int | None = None
+    """Lines of output compared, from the last resume on; None where they are others in each run."""
+    differing_output: list[str] = field(default_factory=list)
+    """How the output differs, and the files that do."""
+    unstable_files: list[str] = field(default_factory=list)
+    """Files that are others in each run, so that they were not compared."""
+
+    @property
+    def journal(self) -> Path:
+        """The journal of the run."""
+        return next(iter(sorted(self.home.glob("*.journal"))), self.home / "no.journal")
+
+    @property
+    def values(self) -> set[str]:
+        """The places of the Python values that differ, and the widths of Keras's bars: times in them make them equal by chance."""
+        differences = self.comparison.checkpoints.values() if self.comparison is not None else ()
+        places = {without_numbers(each.name) for found in differences for each in found if each.what == "value"}
+        return places | {place.replace("._last_update", "._prev_total_width") for place in places}
+
+    def is_equal(self, *, but_for: Collection[str] = ()) -> bool:
+        """Return whether the run was compared, and nothing differs but for these Python values."""
+        if self.comparison is None or self.comparison.first_batch is not None or self.differing:
+            return False
+        return self.equal_checkpoints(but_for=but_for) == len(self.comparison.checkpoints)
+
+    def equal_checkpoints(self, *, but_for: Collection[str]) -> int:
+        """Return how many checkpoints of the run have no other bits, but for these Python values."""
+        found = self.comparison.checkpoints.values() if self.comparison is not None else ()
+        return sum(
+            all(each.is_unused or (each.what == "value" and without_numbers(each.name) in but_for) for each in one) for one in found
+        )
+
+    def compare(self, other: VerifiedRun) -> None:
+        """Compare with another run. A variable that only one of them has was not in use any more."""
+        self.comparison = compare_runs(Run.at(other.journal), Run.at(self.journal))
+        for of, digests in other.states.items():
+            mine = self.states.get(of, {})
+            common = [key for key in digests if key in mine]
+            self.variables += len(common)
+            self.differing += [f"{key} at the end of {of}" for key in common if mine[key] != digests[key]]
+
+    def compare_outputs(self, whole: VerifiedRun, again: VerifiedRun) -> None:
+        """Compare what was printed from the last resume on, and the files; leave out what differs between two whole runs."""
+        timed = timed_fields(whole.output, again.output)
+        cut, place = self.resumed
+        start = whole.cuts.get(cut, 0) if cut else 0
+        if timed is not None and (not cut or cut in whole.cuts):
+            mine = self.output.encode()[place:].decode(errors="replace")
+            reference = whole.output.encode()[start:].decode(errors="replace")
+            self.lines = reference.count("\n")
+            difference = first_difference(reference, mine, timed)
+            self.differing_output += [f"output: {difference}"] if difference is not None else []
+        if self.files is not None and whole.files is not None and again.files is not None:
+            names = sorted({*self.files, *whole.files})
+            both = {*whole.files, *again.files}
+            one_sided = {without_numbers(name) for name in both if (name in whole.files) != (name in again.files)}
+            self.unstable_files = [
+                name
+                for name in names
+                if whole.files.get(name) != again.files.get(name)
+                or ((name in whole.files) != (name in self.files) and without_numbers(name) in one_sided)
+            ]
+            differing = [name for name in names if self.files.get(name) != whole.files.get(name)]
+            self.differing_output += [f"file {name}" for name in differing if name not in self.unstable_files]
+
+
+def without_numbers(path: str) -> str:
+    """Return the path of a value or a file without numbers: one of several readings of a clock may happen to be the same."""
+    return re.sub(r"\d+", "#", path)
