@@ -211,8 +211,8 @@ def resnet(count: int) -> Trained:
 def trials(trained: Trained, rounds: int) -> None:
     """Print how long trials take: many in one process, and one process each."""
     from detrain.campaign.batch_of_trials import run_together
+    from detrain.campaign.drawn_trials import DIGESTS_EVERY, Drawing
     from detrain.campaign.subject import Subject
-    from detrain.cli.random import DIGESTS_EVERY, Drawing
     from detrain.faults.experiment import Experiment
     from detrain.faults.models import PUBLISHED
     from detrain.launcher.program import Program

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.campaign.subject import Done, Subject, read_log
+from detrain.campaign.subject import Subject
+from detrain.campaign.trial_log import Done, read_log
 from detrain.faults.experiment import Experiment
 
 _MOST_TRIALS: Final = 256

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
-import click
 import numpy as np
 
 from detrain.base.errors import UsageError
-from detrain.campaign.subject import HANG, Done
+from detrain.campaign.trial_log import HANG, Done
 from detrain.faults.experiment import Cursor
 from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
 from detrain.python.inspect.program_metrics import is_accuracy
@@ -39,18 +38,6 @@ class HasSeries(Protocol):
     @property
     def series(self) -> dict[str, float | str]:
         """Loss and metrics by name."""
-
-
-def threshold_option() -> Callable[[Any], Any]:
-    """Return the option that sets numbers of the outcomes' definitions."""
-    return click.option(
-        "--threshold",
-        "thresholds",
-        multiple=True,
-        metavar="NAME=NUMBER",
-        callback=lambda _context, _option, texts: read_thresholds(texts),
-        help="A number of the outcomes' definitions (docs/faults.md); repeatable.",
-    )
 
 
 def read_thresholds(texts: Iterable[str]) -> Thresholds:

@@ -23,57 +23,19 @@ import xxhash
 from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
 from detrain.base.errors import DetrainError, FaultInvalid
-from detrain.faults.experiment import BITS, VARIABLE, Alarm, Cursor, Experiment, Firing, written
+from detrain.campaign.trial_log import HANG, Done, failed, read_log
+from detrain.faults.experiment import BITS, VARIABLE, Cursor, Experiment, written
 from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner
 from detrain.python.process.environment import base_environment
-from detrain.runtime.observers.experiment_run import Log, Step
 from detrain.store import Catalogue, Entry, read_meta
 from detrain.store.catalogue import INFO_NAME, stations
 
 _NEVER: Final = "1000000000"
 _ALL: Final = "1000000000"
-DEFAULT_LIMIT_S: Final = 3600.0
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a process that ran an experiment left."""
-
-    status: int
-    """Exit status of the process; -9 if it was killed, `HANG` if it took too long."""
-    steps: tuple[Step, ...]
-    end: str
-    """Why it ended; empty if it did not come to say."""
-    is_armed: bool = False
-    """Whether the faulty step was begun."""
-    fired: Firing | None = None
-    missed: tuple[Cursor, ...] = ()
-    """Steps of a permanent fault in which it was not done."""
-    sites: tuple[Site, ...] = ()
-    digests: tuple[tuple[str, int, int], ...] = ()
-    """(site, replica, digest) of each op of a step."""
-    alarm: Alarm | None = None
-    start: str = ""
-    """Digest of all variables where it began; empty in a process of its own."""
-    obstacle: str = ""
-    """Why no other trial of its process was begun."""
-    error: str = ""
-    """The end of what it wrote to stderr."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the run came to its end."""
-        return self.status == 0 and self.end != "" and not self.end.startswith("crash")
-
-    def by_cursor(self) -> dict[Cursor, Step]:
-        """Return the steps by (phase, epoch, batch)."""
-        return {(step.phase, step.epoch, step.batch): step for step in self.steps}
-
-
-HANG: Final = 124
 _ERRORS: Final = "stderr"
+DEFAULT_LIMIT_S: Final = 3600.0
 
 
 @dataclass
@@ -316,34 +278,6 @@ def _before(entries: Sequence[Entry], cursor: Cursor) -> list[Entry]:
     return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]
 
 
-def read_log(path: Path) -> Done:
-    """Return what a log says; of a step that was run again, the last."""
-    steps: dict[Cursor, Step] = {}
-    end, start, obstacle, fired, alarm, is_armed = "", "", "", None, None, False
-    missed: list[Cursor] = []
-    sites: tuple[Site, ...] = ()
-    digests: tuple[tuple[str, int, int], ...] = ()
-    if path.is_file():
-        for line in path.read_bytes().splitlines():
-            try:
-                entry = msgspec.json.decode(line, type=Log)
-            except msgspec.DecodeError:  # the process was killed while it wrote
-                continue
-            if entry.step is not None:
-                steps[entry.step.phase, entry.step.epoch, entry.step.batch] = entry.step
-            fired, alarm = entry.fired or fired, entry.alarm or alarm
-            if fired is not None and entry.hits:
-                fired = msgspec.structs.replace(fired, count=entry.hits)
-            if entry.missed is not None:
-                missed.append(entry.missed)
-            start, obstacle = entry.start or start, entry.obstacle or obstacle
-            is_armed = is_armed or entry.is_armed
-            sites = tuple(entry.sites or sites)
-            digests = tuple(entry.digests or digests)
-            end = entry.end or end
-    return Done(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle)
-
-
 def errors_of(home: Path) -> str:
     """Return the end of what a process wrote to stderr."""
     return "\n".join((home / _ERRORS).read_text(errors="replace").splitlines()[-12:])
@@ -356,45 +290,6 @@ def _covers(done: Done, plan: Experiment) -> bool:
     steps = done.by_cursor()
     after = sum(cursor >= plan.at and cursor[2] >= 0 for cursor in steps)
     return plan.until in steps or (plan.until is None and plan.count is not None and after >= plan.count)
-
-
-def same_before(golden: Done, trial: Done, at: Cursor) -> bool | None:
-    """Return whether both runs say the same, bit for bit, of the steps before a cursor; None if they have none in common."""
-    known = golden.by_cursor()
-    common = [cursor for cursor in trial.by_cursor() if cursor[2] >= 0 and cursor < at and cursor in known]
-    return all(_agree(known[cursor], trial.by_cursor()[cursor]) for cursor in common) if common else None
-
-
-def same_from(golden: Done, other: Done, at: Cursor) -> bool:
-    """Return whether a run says of each step from a cursor on what the golden run says, digests of variables included.
-
-    The golden run has one of each step, the other one perhaps of some.
-    """
-    known = golden.by_cursor()
-    steps = {cursor: step for cursor, step in other.by_cursor().items() if cursor >= at}
-    return bool(steps) and all(
-        cursor in known and _agree(known[cursor], step) and step.state in ("", known[cursor].state)
-        for cursor, step in steps.items()
-    )
-
-
-def _agree(golden: Step, other: Step) -> bool:
-    """Return whether two runs have the same numbers at a step, as far as both have them.
-
-    A run that starts from a checkpoint has no accuracy before the program sets it: the golden one has that of an earlier step.
-    """
-    return all(golden.series.get(name, value) == value for name, value in other.series.items())
-
-
-def failed(what: str, done: Done) -> FaultInvalid:
-    """Return the error that says that a run of the program did not do what it should, and why."""
-    if done.status == HANG:
-        return FaultInvalid(f"the program {what}, and took longer than the time limit", "give it more with --time-limit")
-    known = [line for line in done.error.splitlines() if line.startswith("detrain: error: ")]
-    reason = known[-1].removeprefix("detrain: error: ") if known else (done.error.splitlines() or ["no message"])[-1]
-    return FaultInvalid(
-        f"the program {what} (exit status {done.status}): {reason}", "run it with `detrain run` to see what it says"
-    )
 
 
 def _write(path: Path, data: bytes) -> None:

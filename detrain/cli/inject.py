@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import msgspec
 import numpy as np
-import xxhash
 
 from detrain.base import messages
-from detrain.base.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, FaultNotFired, SiteUnknown, UsageError
-from detrain.campaign.outcomes import outcome_of, threshold_option
+from detrain.base.errors import UsageError
 from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault, read_wanted
-from detrain.campaign.subject import Done, Subject, same_before, same_from
-from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments
+from detrain.campaign.subject import Subject
+from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
+from detrain.campaign.trial_record import check_same, file_name, record_of
+from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments, threshold_option
 from detrain.cli.printing import console
 from detrain.faults.bits import dtype_named
-from detrain.faults.experiment import Cursor, Experiment, Firing, Injection, parse_cursor, written
+from detrain.faults.experiment import Cursor, Experiment, parse_cursor, written
 from detrain.faults.outcome_classes import Thresholds
-from detrain.faults.record import Element, FaultRecord, Step, write_record
+from detrain.faults.record import FaultRecord, write_record
 from detrain.faults.sites import STAGES
 from detrain.launcher.program import Program
 from detrain.reports.pictures import check_plot, check_writable
 from detrain.reports.trial_plot import plot_trial
-
-LEAST_WITH_GUARD = 3
-"""Steps that a trial runs on at least, though its loss is not finite, so that the guard can see it."""
-_SHOWN = 4096
-"""So many elements are written into the record; of longer faults a digest."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One fault that has been done, and the golden run it is compared with."""
-
-    model: str
-    seed: int | None
-    experiment: Experiment
-    golden: Done
-    done: Done
-    is_unarmed_equal: bool
-    """Whether the run with the site in place, before the fault, was bit for bit the run without it."""
-
-    @property
-    def injection(self) -> Injection:
-        """What was put in."""
-        assert self.experiment.injection is not None
-        return self.experiment.injection
+from detrain.reports.trial_text import write_text
 
 
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
@@ -151,141 +125,33 @@ def command(
         count=count,
         least=LEAST_WITH_GUARD if guard else 0,
     )
-    trial = _tried(subject, wanted, experiment)
+    trial = try_fault(subject, wanted, experiment)
     record = record_of(subject, trial, thresholds)
-    path = out or subject.folder / _file_name(record)
+    path = out or subject.folder / file_name(record)
     write_record(path, record)
     if plot is not None:
         plot_trial(plot, record, trial.golden, trial.done)
     if text is not None:
-        from detrain.reports.trial_text import write_text
-
         write_text(text, subject, trial)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
     else:
-        show(record, trial)
+        _show(record, trial)
         messages.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
     return 0
 
 
-def _file_name(record: FaultRecord) -> str:
-    """Return the name of a fault's file: another fault has another one."""
-    digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode(record.experiment))[:6]
-    seed = () if record.seed is None else (str(record.seed),)  # what the artifact has drawn has none here
-    return re.sub(r"[^\w.+-]", "-", "-".join((record.model, written(record.experiment.at), *seed, f"{digest}.json")))
+def _end(text: str | None) -> tuple[int | None, Cursor | None]:
+    if text is None:
+        return None, None
+    if text.startswith("+") and text[1:].isdigit() and int(text[1:]) > 0:
+        return int(text[1:]), None
+    if text.startswith("+"):
+        raise UsageError(f"--until {text!r} is no number of steps", "write it as +N, from +1, or EPOCH:BATCH")
+    return None, parse_cursor(text)
 
 
-def _tried(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
-    """Run a fault among the sites of the first step; of the step that is hit, where that is another one.
-
-    It may be of another phase, run other functions, or have a smaller batch: then the fault is not found, or not done.
-    """
-    listed = None
-    try:
-        if not experiment.at[0]:
-            listed = wanted.among(subject.sites())
-    except SiteUnknown as error:
-        messages.say(f"the first step has no such site: {error.what}")
-    if listed is not None:
-        try:
-            return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=listed))
-        except FaultNotFired as error:
-            reason = error
-    found = wanted.among(subject.sites(msgspec.structs.replace(experiment, until=None, count=1)))
-    if found == listed:
-        raise reason
-    return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=found))
-
-
-def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experiment, folder: Path | None = None) -> Trial:
-    """Run one fault beside its golden run. Raises FaultNotFired, FaultInvalid."""
-    golden = subject.golden(experiment)
-    _require_steps(golden, experiment)
-    # No step before the fault could tell whether the site changes bits. First, as the files that are left shall be the trial's.
-    in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
-    subject.say("the run with the fault")
-    done = subject.trial(experiment, folder)
-    is_equal = same_before(golden, done, experiment.at)
-    if not is_equal:  # putting the site in place has changed bits (a fusion that is not made), or there is no step that could tell
-        in_place = in_place or subject.unarmed(experiment)
-        is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
-        golden = golden if is_equal else in_place
-    if "detrain: error: " in done.error or (done.fired is None and (done.is_whole or not done.is_armed)):
-        raise_unfired(done)  # else the faulty step has ended the process: an outcome
-    return Trial(model, seed, experiment, golden, done, is_equal)
-
-
-def _require_steps(golden: Done, experiment: Experiment) -> None:
-    """Raise FaultInvalid unless a run goes on for as long as its fault shall."""
-    phase, until = experiment.at[0], experiment.until
-    steps = [at for at in golden.by_cursor() if at[2] >= 0 and at[0] == phase and at >= experiment.at]
-    count = len([at for at in steps if until is None or at <= until][: experiment.count])
-    if 0 < count < experiment.steps:
-        raise FaultInvalid(
-            f"a fault in {experiment.steps} steps from {written(experiment.at)} on, and the run has {count} of them",
-            "choose an earlier step, fewer --steps, or a later --until",
-        )
-
-
-def raise_unfired(done: Done) -> NoReturn:
-    """Say why a trial's fault was not done: an error, never an outcome."""
-    what, found, todo = done.error.rpartition("detrain: error: ")[2].partition("\n  ")
-    if found and "detrain: error: " in done.error:
-        raise FaultNotFired(what, todo.partition("\n")[0])
-    raise FaultNotFired(
-        f"the run ended (status {done.status}) before its fault: {(done.error.splitlines() or ['no message'])[-1]}",
-        "run the program with `detrain run` to see what it says",
-    )
-
-
-def record_of(subject: Subject, trial: Trial, thresholds: Thresholds) -> FaultRecord:
-    """Return the record of a trial."""
-    firing = trial.done.fired
-    return FaultRecord(
-        program=subject.program.name,
-        arguments=subject.arguments,
-        sources=subject.sources(),
-        environment=subject.environment(),
-        model=trial.model,
-        seed=trial.seed,
-        experiment=msgspec.structs.replace(trial.experiment, log=""),
-        elements=elements_of(trial.injection, firing) if firing is not None else (),
-        elements_digest=digest_of(firing),
-        fired=firing.count if firing is not None else 0,
-        missed=trial.done.missed,
-        steps=steps_of(trial.done, trial.experiment.at),
-        end=trial.done.end or f"status {trial.done.status}",
-        is_unarmed_equal=trial.is_unarmed_equal,
-        outcome=outcome_of(trial.golden, trial.done, trial.experiment.at, thresholds),
-        thresholds=thresholds,
-        alarm=trial.done.alarm,
-    ).signed()
-
-
-def digest_of(firing: Firing | None) -> str:
-    """Return the digest of what a fault has met and made; empty if the process did not live to say."""
-    return "" if firing is None else xxhash.xxh3_128_hexdigest(firing.golden + firing.injected)
-
-
-def steps_of(done: Done, at: Cursor) -> tuple[Step, ...]:
-    """Return the steps of a run from a cursor on."""
-    return tuple(Step(cursor, step.state, step.series) for cursor, step in sorted(done.by_cursor().items()) if cursor >= at)
-
-
-def elements_of(injection: Injection, firing: Firing) -> tuple[Element, ...]:
-    """Return what was changed, the first elements of a long fault."""
-    unsigned = dtype_named(injection.dtype).unsigned.newbyteorder("<")
-    digits = unsigned.itemsize * 2
-    golden, injected = (np.frombuffer(data, unsigned)[:_SHOWN] for data in (firing.golden, firing.injected))
-    positions = np.unravel_index(injection.array("positions")[:_SHOWN], injection.shape) if injection.shape else ()
-    return tuple(
-        Element(tuple(int(axis[index]) for axis in positions), f"{int(old):0{digits}x}", f"{int(new):0{digits}x}")
-        for index, (old, new) in enumerate(zip(golden, injected, strict=True))
-    )
-
-
-def show(record: FaultRecord, trial: Trial) -> None:
+def _show(record: FaultRecord, trial: Trial) -> None:
     """Print a trial for a person."""
     from rich.table import Table
     from rich.text import Text
@@ -334,38 +200,3 @@ def _when(steps: int) -> str:
 
 def _number(value: float | str | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:.6g}"
-
-
-def _end(text: str | None) -> tuple[int | None, Cursor | None]:
-    if text is None:
-        return None, None
-    if text.startswith("+") and text[1:].isdigit() and int(text[1:]) > 0:
-        return int(text[1:]), None
-    if text.startswith("+"):
-        raise UsageError(f"--until {text!r} is no number of steps", "write it as +N, from +1, or EPOCH:BATCH")
-    return None, parse_cursor(text)
-
-
-def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return what differs between two environments, in words."""
-    return [
-        f"{name} was {recorded.get(name)!r}, is {now.get(name)!r}"
-        for name in sorted({*recorded, *now})
-        if recorded.get(name) != now.get(name)
-    ]
-
-
-def check_same(known: FaultRecord, subject: Subject, *, allows_environment: bool) -> None:
-    """Raise AnotherProgram, or EnvironmentChanged, unless a record is of this program with these arguments, here."""
-    if known.sources != subject.sources() or known.arguments != subject.arguments:
-        now = subject.sources()
-        changed = sorted(name for name in {*now, *known.sources} if now.get(name) != known.sources.get(name))
-        what = f"source {', '.join(changed)}" if changed else f"arguments {list(known.arguments)}, got {list(subject.arguments)}"
-        raise AnotherProgram(f"the record is of another program: {what}", "give the program as it was, with the same arguments")
-    known.experiment.check()
-    differences = environment_difference(known.environment, subject.environment())
-    if differences and not allows_environment:
-        raise EnvironmentChanged(
-            f"the environment differs from the record's: {'; '.join(differences)}",
-            "replay where it is the same, or, perhaps with other bits, with --allow-environment",
-        )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from detrain.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from detrain.faults.outcome_classes import Thresholds
 
 PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options after PROGRAM belong to the program."""
@@ -75,3 +78,21 @@ def _named(ctx: click.Context, param: click.Parameter, home: str) -> str:
     if not home:
         raise UsageError("--ckpt '' names no folder", "give one with --ckpt DIR or $CKPT_DIR (the current one is '.')")
     return home
+
+
+def threshold_option() -> Callable[[Any], Any]:
+    """Return the option that sets numbers of the outcomes' definitions."""
+    return click.option(
+        "--threshold",
+        "thresholds",
+        multiple=True,
+        metavar="NAME=NUMBER",
+        callback=_thresholds,
+        help="A number of the outcomes' definitions (docs/faults.md); repeatable.",
+    )
+
+
+def _thresholds(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Thresholds:
+    from detrain.campaign.outcomes import read_thresholds
+
+    return read_thresholds(texts)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.campaign.outcomes import HasSeries, accuracies, accuracy_of, loss_of
-from detrain.campaign.subject import Done
+from detrain.campaign.trial_log import Done
 from detrain.campaign.wilson import wilson
 from detrain.faults.experiment import Cursor, written
 from detrain.faults.record import FaultRecord

@@ -9,7 +9,7 @@ import numpy as np
 
 from detrain.campaign.outcomes import accuracy_of, loss_of
 from detrain.campaign.subject import Subject
-from detrain.cli.inject import Trial
+from detrain.campaign.trial import Trial
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor
 from detrain.faults.isca2023_text import TextLog

@@ -9,7 +9,8 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import FaultInvalid
-from detrain.campaign.subject import Done, Subject, link
+from detrain.campaign.subject import Subject, link
+from detrain.campaign.trial_log import Done
 from detrain.faults.experiment import Cursor, Experiment, written
 from detrain.python.process.environment import variables
 from detrain.store import Entry, read_meta

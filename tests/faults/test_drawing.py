@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from detrain.base.errors import FaultInvalid, SiteUnknown
+from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
-from detrain.campaign.subject import HANG, Done, same_before, same_from
+from detrain.campaign.trial_log import HANG, Done, same_before, same_from
 from detrain.campaign.wilson import wilson
-from detrain.cli.random import Drawing
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
 from detrain.faults.experiment import Injection, parse_cursor, written

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from detrain.base.errors import FaultInvalid, UsageError
-from detrain.campaign.subject import Done
+from detrain.campaign.trial_log import Done
 from detrain.cli.inject import command as inject
 from detrain.cli.random import command as random
 from detrain.faults.experiment import Alarm, Experiment, Injection

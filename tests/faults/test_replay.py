@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from detrain.base.errors import FaultInvalid, ReplayDiffers
+from detrain.campaign.replay import compare
 from detrain.campaign.requested_fault import RecordedFault
-from detrain.campaign.subject import Done
-from detrain.cli.inject import digest_of, elements_of, steps_of
-from detrain.cli.replay import compare
+from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_record import digest_of, elements_of, steps_of
 from detrain.faults.experiment import Alarm, Experiment, Firing, Injection
 from detrain.faults.record import Element, FaultRecord
 from detrain.faults.sites import OperandShape, Site

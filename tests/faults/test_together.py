@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from detrain.campaign import batch_of_trials
-from detrain.campaign.subject import Done
+from detrain.campaign.trial_log import Done
 from detrain.faults.experiment import Experiment, Injection
 from detrain.runtime.observers.experiment_run import Log, Step
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detrain.base.errors import FaultInvalid, FaultNotFired
-from detrain.campaign.subject import read_log
+from detrain.campaign.trial_log import read_log
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import ExperimentRun
