@@ -26,7 +26,7 @@ def test_the_help_lists_each_file_that_is_a_command(capsys: pytest.CaptureFixtur
     assert main(["--help"]) == 0
     listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in listed] == list(COMMANDS)
-    assert modules == set(COMMANDS)
+    assert modules - {"export"} == set(COMMANDS)  # it is one of ckpt
 
 
 def test_the_help_imports_no_command() -> None:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from detrain.base.digest import digest_array
-from detrain.base.errors import CheckpointDamaged, DetrainError, StoreError
+from detrain.cli.export import command as export_command
 from detrain.cli.printing import console
-from detrain.export.files import command as export_command
-from detrain.python.process.random_streams import RngState
-from detrain.store import Catalogue, Snapshot, read, read_meta, verify
-from detrain.store.catalogue import parse_name
-from detrain.store.journal import Ends
-from detrain.store.manifest import Manifest
+from detrain.reports import checkpoints
+from detrain.store import read
 from detrain.verify.state_diff import compare
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-_ILLEGIBLE = "lines that are damaged, or were torn by a crash: {}; what they listed is confirmed by its own digests alone"
 
 
 @click.group(name="ckpt")
@@ -47,29 +39,7 @@ def list_checkpoints(as_json: bool, place: Path) -> int:
     Example:
       detrain ckpt ls --json ckpt
     """
-    rows = []
-    for path in _files(place):
-        try:
-            stat = path.stat()
-        except FileNotFoundError:  # a run has deleted it meanwhile
-            continue
-        row: dict[str, Any] = {"file": path.name, "bytes": stat.st_size, "age_s": round(time.time() - stat.st_mtime, 1)}
-        try:
-            meta = read_meta(path)
-        except DetrainError as error:
-            if not path.exists():
-                continue
-            row["error"] = error.what
-        else:
-            entry = parse_name(path)
-            row |= {
-                "program": meta.program,
-                "run": meta.run,
-                "cursor": str(entry.cursor) if entry else f"{meta.epoch}:{meta.batch}",
-                "cut": meta.cut,
-                "arguments": list(meta.arguments),
-            }
-        rows.append(row)
+    rows = checkpoints.list_checkpoints(place)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return 0
@@ -110,11 +80,7 @@ def show(as_json: bool, place: Path) -> int:
     Example:
       detrain ckpt show ckpt
     """
-    files = _files(place)
-    if not files:
-        raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
-    path = files[-1]
-    content = _content(path, read(path))
+    content = checkpoints.describe_checkpoint(place)
     if as_json:
         click.echo(json.dumps(content, indent=2))
     else:
@@ -134,34 +100,7 @@ def verify_checkpoints(as_json: bool, place: Path) -> int:
     Example:
       detrain ckpt verify ckpt
     """
-    rows: list[dict[str, Any]] = []
-    status = 0
-    ends: dict[Path, Ends] = {}
-    for path in _files(place):
-        try:
-            entry = parse_name(path)
-            digest = verify(path) if entry is None else Catalogue(path.parent).confirm(entry)
-            if entry is not None and place.is_dir():
-                journal = Catalogue(place).journal(entry.program, entry.run)
-                if journal not in ends:
-                    ends[journal] = Ends.of(journal)
-                ends[journal].require(read_meta(path).journal_bytes)
-            rows.append({"file": path.name, "good": True, "digest": digest})
-        except DetrainError as error:
-            if not path.exists():  # a run has deleted it meanwhile
-                continue
-            rows.append({"file": path.name, "good": False, "error": error.what})
-            status = error.exit_code
-    for path in sorted(place.glob("*.manifest")) if place.is_dir() else ():
-        manifest = Manifest(path)
-        listed = list(manifest.digests())
-        if listed and not (place / listed[-1]).exists():
-            rows.append({"file": listed[-1], "good": False, "error": f"is gone; {path.name} lists it last"})
-            status = CheckpointDamaged.exit_code
-        if count := manifest.illegible():
-            rows.append({"file": path.name, "good": True, "note": _ILLEGIBLE.format(count)})
-    if not rows:
-        raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
+    rows, status = checkpoints.check_checkpoints(place)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
@@ -193,51 +132,6 @@ def diff(as_json: bool, one: Path, other: Path) -> int:
 
 
 command.add_command(export_command)
-
-
-def _files(place: Path) -> list[Path]:
-    if place.is_dir():
-        return [entry.path for entry in Catalogue(place).entries()]
-    if not place.is_file():
-        what = "is neither a file nor a folder" if place.exists() else "is not there"
-        raise StoreError(f"{str(place)!r} {what}", "give a checkpoint, or a folder that holds some")
-    return [place]
-
-
-def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
-    graph = msgspec.msgpack.decode(snapshot.python)
-    return {
-        "file": str(path),
-        "meta": json.loads(msgspec.json.encode(snapshot.meta)),
-        "tensors": [
-            {"name": key, "shape": list(array.shape), "dtype": str(array.dtype), "digest": digest_array(array)}
-            for key, array in snapshot.tensors.items()
-        ],
-        "rng": {name: {"bytes": len(state), "position": _position(state)} for name, state in snapshot.rng.items()},
-        "python": {key.replace("|", " "): _brief(item, graph["nodes"], snapshot) for key, item in graph["roots"].items()},
-    }
-
-
-def _position(packed: bytes) -> int | str:
-    """Return the position in the Mersenne Twister's block; of another bit generator its name."""
-    state = RngState.unpack(packed)
-    return str(json.loads(state.other)["bit_generator"]) if state.other else int(state.words[-1])
-
-
-def _brief(item: Any, nodes: list[list[Any]], snapshot: Snapshot) -> str:
-    """Return a value in one short line."""
-    if not isinstance(item, list):
-        return repr(item)
-    kind, *rest = nodes[item[0]]
-    if kind in ("ndarray", "tensor", "npscalar"):
-        array = snapshot.arrays[rest[0]]
-        return f"{kind} {array.dtype}{list(array.shape)}" if array.ndim else f"{kind} {array[()]}"
-    if kind in ("list", "tuple", "set", "frozenset", "deque", "dict", "OrderedDict", "Counter", "defaultdict"):
-        shown = ", ".join(
-            _brief(part, nodes, snapshot) for part in rest[0][:4] if not isinstance(part, list) or kind in ("list", "tuple")
-        )
-        return f"{kind} of {len(rest[0])}" + (f" [{shown}{', ...' if len(rest[0]) > 4 else ''}]" if shown else "")
-    return f"{kind} {rest[0]}" if rest and isinstance(rest[0], str) else kind
 
 
 def _print_content(content: dict[str, Any]) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from detrain.base import messages
-from detrain.base.errors import DetrainError
 from detrain.cli.printing import console
+from detrain.verify.repeatability import PROCESSES, Repeated, measure
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-_PROCESSES = 2
 
 
 @click.command()
@@ -33,58 +28,24 @@ def command(as_json: bool, repeats: int) -> int:
     Example:
       detrain doctor
     """
-    rows = []
-    stock = [_measure(is_deterministic=False, repeats=repeats) for _ in range(_PROCESSES)]
-    settled = [_measure(is_deterministic=True, repeats=repeats) for _ in range(_PROCESSES)]
-    for device, cases in settled[0]["cases"].items():
-        for name in cases:
-            rows.append(
-                {
-                    "device": device,
-                    "computation": name,
-                    "stock": _said([run["cases"][device][name] for run in stock]),
-                    "deterministic": _said([run["cases"][device][name] for run in settled]),
-                }
-            )
+    found = measure(repeats)
     if as_json:
-        click.echo(json.dumps({"tensorflow": settled[0]["version"], "repeats": repeats, "rows": rows}, indent=2))
+        click.echo(json.dumps({"tensorflow": found.version, "repeats": repeats, "rows": msgspec.to_builtins(found.rows)}, indent=2))
     else:
-        _print(rows, repeats)
-    return 1 if any("no" in row["deterministic"].values() for row in rows) else 0
+        _print(found.rows, repeats)
+    return 0 if found.is_repeatable else 1
 
 
-def _measure(*, is_deterministic: bool, repeats: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "detrain.adapters.tensorflow.doctor", str(int(is_deterministic)), str(repeats)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-    with messages.working("doctor: measuring", "with deterministic ops" if is_deterministic else "as TensorFlow is"):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        tail = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise DetrainError(f"TensorFlow cannot be measured: {tail[0]}", "install it: pip install 'detrain[tensorflow]'")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
-
-
-def _said(processes: list[list[str]]) -> dict[str, str]:
-    """Return whether repetitions agree within each process, and whether the processes agree."""
-    refused = next((digests[0] for digests in processes if digests[0].startswith("refused")), None)
-    if refused is not None:
-        return {"runs": refused, "processes": refused}
-    within = all(len(set(digests)) == 1 for digests in processes)
-    between = len({tuple(digests) for digests in processes}) == 1
-    return {"runs": "yes" if within else "no", "processes": "yes" if between else "no"}
-
-
-def _print(rows: list[dict[str, Any]], repeats: int) -> None:
+def _print(rows: list[Repeated], repeats: int) -> None:
     from rich.table import Table
 
     table = Table("device", "computation", "as TensorFlow is", "deterministic ops", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["device"], row["computation"], *[_in_words(row[setting]) for setting in ("stock", "deterministic")])
+        table.add_row(row.device, row.computation, _in_words(row.stock), _in_words(row.deterministic))
     printer = console()
     printer.print(table)
     printer.print(
-        f"same bits: in {repeats} repetitions, in each of {_PROCESSES} processes; deterministic ops are what detrain run sets"
+        f"same bits: in {repeats} repetitions, in each of {PROCESSES} processes; deterministic ops are what detrain run sets"
     )
 
 

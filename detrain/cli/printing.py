@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+import click
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from detrain.base.structure import Fit
 
 _UNBROKEN: Final = 100_000
 """Columns of what is no terminal: names in it are searched for, and copied."""
@@ -17,3 +21,16 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout and sys.stdout.isatty() else _UNBROKEN)
+
+
+def show_fit(fit: Fit, number: int, count: int) -> None:
+    """Print a call of `fit`: where, for how long, its arguments, and how a run comes back into it."""
+    from detrain.instrument.fit_calls import summary, way_back
+
+    click.echo(f"\ncall {number + 1} of fit" if count > 1 else "\ntrains through fit")
+    click.secho(f"  {summary(fit)}" if fit.epochs is not None else "  not seen to train in a run", bold=True)
+    click.echo(f"  {fit.place:22} {fit.function}")
+    for name, text in fit.arguments.items():
+        click.echo(f"    {name:20} {text}")
+    click.echo("  probes               in Keras's own loops: a checkpoint each epoch, inside of epochs with --every 50b")
+    click.echo(f"  a run that resumes   {way_back(fit)}")

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from detrain.base.errors import StoreError
-from detrain.base.structure import Fit, Loop, Nest, read_info
-from detrain.instrument.fit_calls import summary, way_back
+from detrain.base.structure import Loop, Nest, read_info
+from detrain.cli.printing import show_fit
 
 _CONTEXT_LINES = 2
 
@@ -39,17 +39,6 @@ def command(as_json: bool, base: Path | None, info: Path) -> int:
     for number, fit in enumerate(structure.fits):
         show_fit(fit, number, len(structure.fits))
     return 0
-
-
-def show_fit(fit: Fit, number: int, count: int) -> None:
-    """Print a call of `fit`: where, for how long, its arguments, and how a run comes back into it."""
-    click.echo(f"\ncall {number + 1} of fit" if count > 1 else "\ntrains through fit")
-    click.secho(f"  {summary(fit)}" if fit.epochs is not None else "  not seen to train in a run", bold=True)
-    click.echo(f"  {fit.place:22} {fit.function}")
-    for name, text in fit.arguments.items():
-        click.echo(f"    {name:20} {text}")
-    click.echo("  probes               in Keras's own loops: a checkpoint each epoch, inside of epochs with --every 50b")
-    click.echo(f"  a run that resumes   {way_back(fit)}")
 
 
 def _content(info: Path) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from detrain.base.errors import SiteUnknown
 from detrain.campaign.subject import Subject
 from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.cli.printing import console
 from detrain.faults.experiment import Experiment, parse_cursor
-from detrain.faults.sites import STAGES, Site
+from detrain.faults.sites import STAGES, Site, matching
 from detrain.launcher.program import Program
 
 
@@ -44,10 +43,7 @@ def command(
     """
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
     found = subject.sites(Experiment(log="", at=parse_cursor(at), count=1) if at is not None else None)
-    fitting = [site for site in found if site.fits(pattern or "*") and stage in (None, site.stage)]
-    if not fitting:
-        what = " and ".join([*([f"fits {pattern!r}"] if pattern else []), *([f"is of the stage {stage}"] if stage else [])])
-        raise SiteUnknown(f"none of {len(found)} sites {what}", "`detrain sites --all PROGRAM` lists them")
+    fitting = matching(found, pattern, stage)
     contractions = [site for site in fitting if site.is_contraction]
     shown = contractions if contractions and pattern is None and not is_all else fitting
     if as_json:

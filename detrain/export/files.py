@@ -1,16 +1,16 @@
-"""`detrain ckpt export`: the tensors of a checkpoint for other programs, as `.npz`, `.safetensors` or Keras's weights files.
+"""The tensors of a checkpoint for other programs, as `.npz`, `.safetensors` or Keras's weights files.
 
 Neither TensorFlow nor Keras is loaded for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import click
 import msgspec
 import numpy as np
 
@@ -22,7 +22,8 @@ from detrain.store import Meta, read
 from detrain.store.atomic_file import Sink, exporting
 from detrain.store.catalogue import is_ours
 
-_FORMATS: Final = {"keras": ".weights.h5", "npz": ".npz", "safetensors": ".safetensors"}
+FORMATS: Final = {"keras": ".weights.h5", "npz": ".npz", "safetensors": ".safetensors"}
+"""The ending of the files of each format."""
 _SAFETENSORS: Final = {
     "|b1": "BOOL", "|i1": "I8", "|u1": "U8", "<i2": "I16", "<u2": "U16", "<i4": "I32", "<u4": "U32", "<i8": "I64", "<u8": "U64",
     "<f2": "F16", "<f4": "F32", "<f8": "F64", "<c8": "C64",
@@ -31,35 +32,35 @@ _SAFETENSORS: Final = {
 """What safetensors calls the types that it knows."""
 
 
-@click.command("export")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--to", "form", type=click.Choice(list(_FORMATS)), required=True, help="The format to write.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write [FILE, with another ending]."
-)
-@click.option("--match", default="", metavar="TEXT", help="Only tensors (for keras: models) whose name has this in it.")
-def command(file: Path, form: str, output: Path | None, match: str) -> int:
-    """Write the tensors of checkpoint FILE (weights, optimizer slots, metrics) to another format, each under its name.
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A file that was written."""
 
-    The values keep their bits. `.npz` knows no bfloat16: such a tensor goes in as its bits (uint16) under NAME:bfloat16.
+    path: Path
+    tensors: int
+    size_bytes: int
+    """Of the tensors."""
+    model: str = ""
+    """Keras's name of the model whose weights they are; empty for all tensors."""
 
-    `keras` writes a file NAME.weights.h5 for `load_weights` of the model that the program makes; of several models one for each,
-    NAME-MODEL.weights.h5 (`--match MODEL` takes one).
 
-    \b
-    Example:
-      detrain ckpt export --to safetensors ckpt/train-r1-p0-e00003-e000000.h5
-      detrain ckpt export --to keras -o digits.weights.h5 ckpt/train-r1-p0-e00003-e000000.h5
+def export(file: Path, form: str, output: Path | None = None, match: str = "") -> Iterator[Exported]:
+    """Write the tensors of the checkpoint `file` to the format `form`, one of `FORMATS`; yields each file when it is there.
+
+    `match` is in the names of those that are written; for `keras` in the names of models, each of which gets a file of its own.
+    `output` is the file to write, by default `file` with another ending. Raises UsageError, CannotExport, StoreError; a file that
+    is not written whole is not left behind.
     """
     snapshot = read(file)
-    target = output or file.with_suffix(_FORMATS[form])
+    target = output or file.with_suffix(FORMATS[form])
     if is_ours(target):
         raise UsageError(f"{target.name!r} is the name of a file that detrain works with", "give another file with --output")
     if form == "keras":
         for path, weights in models.choose(file, snapshot, match, output):
             _write(path, partial(models.write, weights=weights, tensors=snapshot.tensors))
-            click.echo(f"{weights.name}: {sum(len(group.keys) for group in weights.groups)} variables, to {path}")
-        return 0
+            arrays = [snapshot.tensors[key] for group in weights.groups for key in group.keys]
+            yield Exported(path, len(arrays), sum(array.nbytes for array in arrays), weights.name)
+        return
     tensors = {name: np.asarray(array, order="C") for name, array in snapshot.tensors.items() if match in name}
     if not tensors:
         raise UsageError(f"no tensor of {str(file)!r} has {match!r} in its name", "`detrain ckpt show` lists them")
@@ -67,8 +68,7 @@ def command(file: Path, form: str, output: Path | None, match: str) -> int:
         _write(target, lambda sink: np.savez(sink, **dict(_for_numpy(name, array) for name, array in tensors.items())))  # type: ignore[arg-type]
     else:
         _write(target, partial(_write_safetensors, tensors=tensors, meta=snapshot.meta))
-    click.echo(f"{len(tensors)} tensors, {sum(array.nbytes for array in tensors.values())} bytes, to {target}")
-    return 0
+    yield Exported(target, len(tensors), sum(array.nbytes for array in tensors.values()))
 
 
 def _write(target: Path, write: Callable[[Sink], None]) -> None:

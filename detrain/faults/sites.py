@@ -127,6 +127,15 @@ class Site(msgspec.Struct, frozen=True):
         return any(fnmatchcase(name, pattern) for name in names)
 
 
+def matching(sites: list[Site], pattern: str | None, stage: str | None) -> list[Site]:
+    """Return the sites, dead ones too, that fit a pattern and are of a stage; by None all do. Raises SiteUnknown for none."""
+    fitting = [site for site in sites if site.fits(pattern or "*") and stage in (None, site.stage)]
+    if not fitting:
+        what = " and ".join([*([f"fits {pattern!r}"] if pattern else []), *([f"is of the stage {stage}"] if stage else [])])
+        raise SiteUnknown(f"none of {len(sites)} sites {what}", "`detrain sites --all PROGRAM` lists them")
+    return fitting
+
+
 def select(
     sites: Sequence[Site],
     pattern: str,

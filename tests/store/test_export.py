@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from detrain.base.digest import Array
 from detrain.base.errors import CannotExport, StoreError, UsageError
-from detrain.export.files import command
+from detrain.cli.export import command
 from detrain.store import Meta, Snapshot, read, read_meta, write
 from detrain.store.weights_file import WeightsFile, WeightsGroup
 
@@ -178,7 +178,7 @@ def test_keras_with_several_models(checkpoint: Path) -> None:
 
 def test_keras_is_not_needed_for_its_files(checkpoint: Path) -> None:
     program = (
-        "import sys; from detrain.export.files import command; command(sys.argv[1:], standalone_mode=False); "
+        "import sys; from detrain.cli.export import command; command(sys.argv[1:], standalone_mode=False); "
         "assert not {'keras', 'tensorflow'} & set(sys.modules)"
     )
     options = ["--to", "keras", str(saying(checkpoint, {"Net": MODEL}))]
@@ -212,7 +212,7 @@ def test_keras_reads_only_files_with_its_ending(checkpoint: Path) -> None:
 def test_what_a_killed_export_left_is_deleted_by_the_next(checkpoint: Path) -> None:
     folder = checkpoint.parent
     program = (
-        "import os, signal, sys; from detrain.export.files import command; "
+        "import os, signal, sys; from detrain.cli.export import command; "
         "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); command(sys.argv[1:])"
     )
     subprocess.run([sys.executable, "-c", program, "--to", "npz", str(checkpoint)], check=False)

@@ -1,0 +1,100 @@
+"""Programs with probes in their source, on disk: beside the original, in its place, and back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from detrain.base.errors import NoStructure, UsageError
+from detrain.launcher.program import Program
+from detrain.launcher.structure import find_structure
+
+_ORIGINAL: Final = ".orig"
+
+
+def copy_of(path: Path) -> Path:
+    """Return where the original of a file is kept that is changed in place."""
+    return path.with_name(path.name + _ORIGINAL)
+
+
+def instrumented(program: Program, home: Path) -> dict[Path, bytes]:
+    """Return the files of a program into which probes go, with them; none where it carries probes already.
+
+    An inst.info is looked for in `home`. Raises NoStructure where no probes go into the source.
+    """
+    from detrain.instrument.rewriter import instrument
+
+    structure = find_structure(program, home)
+    files = sorted({loop.file for nest in structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None})
+    changed = {Path(file): instrument(Path(file).read_bytes(), structure.nests, file) for file in files}
+    changed = {path: data for path, data in changed.items() if data != path.read_bytes()}
+    if not changed and not program.probes():
+        what = "it trains through `fit`, which gets its probes as it runs" if structure.fits else "a run will show its loops"
+        reason = f"no probes go into the source of {program.shown!r}: {what}"
+        raise NoStructure(reason, "use `detrain run`, which needs no other source")
+    return changed
+
+
+def write_in_place(changed: dict[Path, bytes]) -> Iterator[Path]:
+    """Write these files, each beside a copy of what it was; yields those that are written, and `copy_of` says where that is.
+
+    Raises UsageError where another file is in the place of a copy: then nothing is written.
+    """
+    for path in changed:
+        copy = copy_of(path)
+        if copy.exists() and copy.read_bytes() != path.read_bytes():
+            raise UsageError(f"{str(copy)!r} is there already, with other content", "move it away, or run with --remove first")
+    for path, data in changed.items():
+        shutil.copy2(path, copy_of(path))
+        path.write_bytes(data)
+        yield path
+
+
+def write_elsewhere(program: Program, changed: dict[Path, bytes], out: Path) -> Iterator[Path]:
+    """Write the entry to `out`; other files of the program keep their place relative to it. Only our own files are replaced.
+
+    Yields the files that are written. Raises UsageError, before anything is, where one would be the program's or of someone else.
+    """
+    entry = program.path.resolve()
+    to = out / entry.name if out.is_dir() else out
+    places = {path: to if path == entry else to.parent / os.path.relpath(path, entry.parent) for path in {entry, *changed}}
+    for path, place in places.items():
+        if place.resolve() == path:
+            raise UsageError(f"--write {str(out)!r} is the program itself", "use --in-place for that")
+        if place.is_file() and place.read_bytes() != path.read_bytes() and not _is_ours(place):
+            raise UsageError(f"{str(place)!r} is there already, with other content", "move it away, or write to another place")
+    for path, place in places.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(changed.get(path, path.read_bytes()))
+        yield place
+
+
+def remove_probes(program: Program) -> Iterator[Path]:
+    """Take the probes that detrain has put there out of the files of a program; yields those that carried some."""
+    from detrain.base.source_files import sources
+    from detrain.instrument.rewriter import remove
+
+    for file, _tree in sources(program.path):
+        path = Path(file)
+        before = path.read_bytes()
+        after = remove(before)
+        if after == before:
+            continue
+        path.write_bytes(after)
+        copy = copy_of(path)
+        if copy.exists() and copy.read_bytes() == after:
+            copy.unlink()
+        yield path
+
+
+def _is_ours(path: Path) -> bool:
+    from detrain.instrument.rewriter import remove
+
+    data = path.read_bytes()
+    try:
+        return remove(data) != data
+    except (SyntaxError, UnicodeError):  # no source at all
+        return False

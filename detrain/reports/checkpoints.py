@@ -1,0 +1,137 @@
+"""What is said of checkpoints: of those of a folder, of one, and whether they are as they were written. Rows for JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from detrain.base.digest import digest_array
+from detrain.base.errors import CheckpointDamaged, DetrainError, StoreError
+from detrain.python.process.random_streams import RngState
+from detrain.store import Catalogue, Snapshot, read, read_meta, verify
+from detrain.store.catalogue import parse_name
+from detrain.store.journal import Ends
+from detrain.store.manifest import Manifest
+
+_ILLEGIBLE: Final = "lines that are damaged, or were torn by a crash: {}; what they listed is confirmed by its own digests alone"
+
+
+def list_checkpoints(place: Path) -> list[dict[str, Any]]:
+    """Return a row for each checkpoint of a folder, or for one; for one that cannot be read `error`. Raises StoreError."""
+    rows = []
+    for path in _files(place):
+        try:
+            stat = path.stat()
+        except FileNotFoundError:  # a run has deleted it meanwhile
+            continue
+        row: dict[str, Any] = {"file": path.name, "bytes": stat.st_size, "age_s": round(time.time() - stat.st_mtime, 1)}
+        try:
+            meta = read_meta(path)
+        except DetrainError as error:
+            if not path.exists():
+                continue
+            row["error"] = error.what
+        else:
+            entry = parse_name(path)
+            row |= {
+                "program": meta.program,
+                "run": meta.run,
+                "cursor": str(entry.cursor) if entry else f"{meta.epoch}:{meta.batch}",
+                "cut": meta.cut,
+                "arguments": list(meta.arguments),
+            }
+        rows.append(row)
+    return rows
+
+
+def describe_checkpoint(place: Path) -> dict[str, Any]:
+    """Return what a checkpoint holds, of a folder the newest. Raises StoreError, CheckpointDamaged."""
+    files = _files(place)
+    if not files:
+        raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
+    return _content(files[-1], read(files[-1]))
+
+
+def check_checkpoints(place: Path) -> tuple[list[dict[str, Any]], int]:
+    """Check the digests of a checkpoint, or of all in a folder, and there what the manifest and the journal say of them.
+
+    Returns a row for each, and the exit status that says what is wrong, or 0. Raises StoreError where there is none.
+    """
+    rows: list[dict[str, Any]] = []
+    status = 0
+    ends: dict[Path, Ends] = {}
+    for path in _files(place):
+        try:
+            entry = parse_name(path)
+            digest = verify(path) if entry is None else Catalogue(path.parent).confirm(entry)
+            if entry is not None and place.is_dir():
+                journal = Catalogue(place).journal(entry.program, entry.run)
+                if journal not in ends:
+                    ends[journal] = Ends.of(journal)
+                ends[journal].require(read_meta(path).journal_bytes)
+            rows.append({"file": path.name, "good": True, "digest": digest})
+        except DetrainError as error:
+            if not path.exists():  # a run has deleted it meanwhile
+                continue
+            rows.append({"file": path.name, "good": False, "error": error.what})
+            status = error.exit_code
+    for path in sorted(place.glob("*.manifest")) if place.is_dir() else ():
+        manifest = Manifest(path)
+        listed = list(manifest.digests())
+        if listed and not (place / listed[-1]).exists():
+            rows.append({"file": listed[-1], "good": False, "error": f"is gone; {path.name} lists it last"})
+            status = CheckpointDamaged.exit_code
+        if count := manifest.illegible():
+            rows.append({"file": path.name, "good": True, "note": _ILLEGIBLE.format(count)})
+    if not rows:
+        raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
+    return rows, status
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_dir():
+        return [entry.path for entry in Catalogue(place).entries()]
+    if not place.is_file():
+        what = "is neither a file nor a folder" if place.exists() else "is not there"
+        raise StoreError(f"{str(place)!r} {what}", "give a checkpoint, or a folder that holds some")
+    return [place]
+
+
+def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
+    graph = msgspec.msgpack.decode(snapshot.python)
+    return {
+        "file": str(path),
+        "meta": json.loads(msgspec.json.encode(snapshot.meta)),
+        "tensors": [
+            {"name": key, "shape": list(array.shape), "dtype": str(array.dtype), "digest": digest_array(array)}
+            for key, array in snapshot.tensors.items()
+        ],
+        "rng": {name: {"bytes": len(state), "position": _position(state)} for name, state in snapshot.rng.items()},
+        "python": {key.replace("|", " "): _brief(item, graph["nodes"], snapshot) for key, item in graph["roots"].items()},
+    }
+
+
+def _position(packed: bytes) -> int | str:
+    """Return the position in the Mersenne Twister's block; of another bit generator its name."""
+    state = RngState.unpack(packed)
+    return str(json.loads(state.other)["bit_generator"]) if state.other else int(state.words[-1])
+
+
+def _brief(item: Any, nodes: list[list[Any]], snapshot: Snapshot) -> str:
+    """Return a value in one short line."""
+    if not isinstance(item, list):
+        return repr(item)
+    kind, *rest = nodes[item[0]]
+    if kind in ("ndarray", "tensor", "npscalar"):
+        array = snapshot.arrays[rest[0]]
+        return f"{kind} {array.dtype}{list(array.shape)}" if array.ndim else f"{kind} {array[()]}"
+    if kind in ("list", "tuple", "set", "frozenset", "deque", "dict", "OrderedDict", "Counter", "defaultdict"):
+        shown = ", ".join(
+            _brief(part, nodes, snapshot) for part in rest[0][:4] if not isinstance(part, list) or kind in ("list", "tuple")
+        )
+        return f"{kind} of {len(rest[0])}" + (f" [{shown}{', ...' if len(rest[0]) > 4 else ''}]" if shown else "")
+    return f"{kind} {rest[0]}" if rest and isinstance(rest[0], str) else kind

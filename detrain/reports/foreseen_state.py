@@ -1,0 +1,99 @@
+"""What a checkpoint of a program will hold, and what it will not, as far as its source and its newest checkpoint show it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base.cursor import Cursor
+from detrain.base.errors import StoreError
+from detrain.base.source_files import sources
+from detrain.base.source_parsing import parse
+from detrain.base.structure import Loop, Structure
+from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
+from detrain.launcher.program import Program
+from detrain.python.inspect.object_graph import WITH_VARIABLES, is_needed
+from detrain.runtime.state.uncaptured import is_refused
+from detrain.store import Catalogue, Meta, opened
+
+_LOST: Final = {
+    "Thread": "a thread",
+    "Process": "a process",
+    "Pool": "a pool of workers",
+    "socket": "a socket",
+    "Lock": "a lock",
+    "popen": "a process",
+    "Popen": "a process",
+}
+
+
+def foreseen_state(program: Program, structure: Structure, home: Path) -> dict[str, list[str]]:
+    """Return lines by what they are about: captured, loaders, outside, not_captured. Checkpoints are looked for in `home`."""
+    trees = dict(sources(program.path))
+    newest = _newest(home, program.name)
+    state = _state(structure, trees, None if newest is None else newest[0])
+    state["not_captured"] += [] if newest is None else newest[1]
+    return state
+
+
+def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
+    """Return what the newest good checkpoint of the program says about itself, and why it would be refused; None without one."""
+    for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
+        try:
+            with opened(entry.path) as snapshot:
+                nodes = msgspec.msgpack.decode(snapshot.python)["nodes"]
+                is_missing = any(node[0] == "opaque" and node[1].endswith(WITH_VARIABLES) for node in nodes)
+                losses = [each for each in snapshot.meta.not_captured if is_refused(each) or (is_missing and is_needed(each))]
+                return snapshot.meta, [f"{each}: to resume from {_cursor(snapshot.meta)} will be REFUSED" for each in losses]
+        except StoreError:
+            continue
+    return None
+
+
+def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | None) -> dict[str, list[str]]:
+    """Return what is captured and what is not, as far as the source and the newest checkpoint show it."""
+    lifted = [f"  {each}" for each in lifted_random_ops(trees)]
+    captured = [
+        "every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators",
+        "random streams: random, numpy.random, TensorFlow's eager seeds; stateful random ops in traced functions are lifted",
+        *lifted,
+        "files that the program writes are set back to their length at the cut, those that it reads to their position",
+    ]
+    loaders = [
+        "whole epochs are skipped; inside an epoch loaders are set to their positions where that is exact, else loaded from again",
+        *map(str, stateful_stages(trees)),
+    ]
+    if newest is not None:
+        what = f"loads again: {newest.forward}" if newest.forward else "sets loaders to their positions"
+        loaders.append(f"the newest checkpoint, {_cursor(newest)}, {what}")
+    lost: list[str] = []
+    changed: list[str] = []
+    for nest in structure.nests:
+        loop = nest.epoch_loop or nest.batch_loop
+        node = _node(loop)
+        if node is None:
+            continue
+        names = sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)})
+        changed += [name for name in names if name not in changed]
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in _LOST:
+                lost.append(f"{Path(loop.file).name}:{call.lineno}: {ast.unparse(call)[:60]} makes {_LOST[name]}")
+    if changed:
+        captured.append(f"Python state, among it what the loops assign: {', '.join(changed)}")
+    outside = [str(each) for each in outside_inputs(trees)]
+    return {"captured": captured, "loaders": loaders, "outside": outside, "not_captured": lost}
+
+
+def _cursor(meta: Meta) -> Cursor:
+    return Cursor(meta.phase, meta.epoch, meta.batch)
+
+
+def _node(loop: Loop) -> ast.AST | None:
+    for node in ast.walk(parse(Path(loop.file).read_bytes())):
+        if isinstance(node, ast.For | ast.While) and node.lineno == loop.line:
+            return node
+    return None
