@@ -22,6 +22,7 @@ from safetensors.numpy import load_file
 from detrain.base.digest import Array
 from detrain.base.errors import CannotExport, StoreError, UsageError
 from detrain.cli.export import command
+from detrain.export.files import Exported, export
 from detrain.store import Meta, Snapshot, read, read_meta, write
 from detrain.store.weights_file import WeightsFile, WeightsGroup
 
@@ -47,6 +48,10 @@ def exported(checkpoint: Path, *options: str) -> Path:
     done = CliRunner().invoke(command, [*options, str(checkpoint)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return checkpoint.with_suffix(f".{options[1]}")
+
+
+def test_what_was_written_is_told(checkpoint: Path) -> None:
+    assert list(export(checkpoint, "npz", match="dense")) == [Exported(checkpoint.with_suffix(".npz"), 2, 26)]
 
 
 def test_npz(checkpoint: Path) -> None:
