@@ -1,4 +1,7 @@
-"""Several trials in one process, and what of it can be trusted: only that behind which the run was the golden run again."""
+"""Several trials in one process.
+
+What of it can be trusted: only that behind which the run was the golden run again.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,9 @@ _ENDED: Final = "program"
 def run_together(subject: Subject, plans: Mapping[int, Experiment], golden: Done) -> Iterator[tuple[int, Done]]:
     """Run trials, several in a process; yields (number, what came of it) as they are known to be sound.
 
-    What is not yielded is to be run in a process of its own: trials that go beyond their epoch (it cannot be entered again) or
-    start with its first batch (the step is traced then), and all of a program that cannot be set back exactly.
+    What is not yielded is to be run in a process of its own: trials that go beyond their epoch (it cannot be entered
+    again) or start with its first batch (the step is traced then), and all of a program that cannot be set back
+    exactly.
     """
     waiting = {number: plan for number, plan in plans.items() if _fits(plan, golden)}
     while len(waiting) > 1:
@@ -69,8 +73,9 @@ def _chunk(waiting: Mapping[int, Experiment]) -> dict[int, Experiment]:
 class _Process:
     """One process with several trials, and behind the last of them one step without a fault.
 
-    A trial is sound if all variables were the golden run's where it began, and the steps before it and behind it are the golden
-    run's. Behind one with which the program ended there are none: the process was one, and what it began with is known.
+    A trial is sound if all variables were the golden run's where it began, and the steps before it and behind it are
+    the golden run's. Behind one with which the program ended there are none: the process was one, and what it began
+    with is known.
     """
 
     subject: Subject
@@ -128,7 +133,7 @@ class _Process:
             process.wait()
 
     def _is_golden(self, done: Done, plan: Experiment) -> bool:
-        """Return whether the steps without a fault are those of the golden run, and where it begins, is what that had there."""
+        """Return whether the steps without a fault are the golden run's, and the state where it begins is, too."""
         known = self.golden.by_cursor()
         before = known.get((*plan.at[:2], plan.at[2] - 1))
         if done.start and (before is None or done.start != before.state):

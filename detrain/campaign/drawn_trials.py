@@ -1,4 +1,4 @@
-"""Trials drawn by chance: from a seed and a number, which step, which fault model, which site, and what the fault does there."""
+"""Trials drawn by chance: from a seed and a number, which step, fault model and site, and what the fault does there."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class Drawing:
     def trial(
         self, number: int, after: int | None, there: tuple[Cursor, Sequence[Site]] | None = None
     ) -> tuple[FaultModel, Experiment]:
-        """Return the model and the experiment of a trial: step, site, replica, positions and values. Raises FaultInvalid.
+        """Return the model and the experiment of a trial: step, site, replica, positions and values.
 
-        `there`: a step and its own sites, which are drawn from. Other draws of the trial are as they would be.
+        Raises FaultInvalid. `there`: a step and its own sites, which are drawn from. Other draws of the trial are as
+        they would be.
         """
         rng = trial_rng(self.seed, number)
         for _ in range(_DRAWS):
@@ -69,7 +70,7 @@ class Drawing:
 
 
 def _at_one_of(sites: Sequence[Site], model: FaultModel, rng: np.random.Generator) -> tuple[Injection, int] | None:
-    """Return a fault of a model at one of the sites that it fits, each as likely, and the run of the site; None: it fits none.
+    """Return a fault of a model at one of the sites that it fits, each as likely, and the run of the site, or None.
 
     So a model that some sites are too small for is drawn as often as the others.
     """

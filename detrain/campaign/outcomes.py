@@ -57,10 +57,11 @@ def read_thresholds(texts: Iterable[str]) -> Thresholds:
 
 
 def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = USUAL) -> str:
-    """Return the outcome of a trial whose fault was done at a cursor. Raises FaultInvalid where the runs cannot be compared.
+    """Return the outcome of a trial whose fault was done at a cursor.
 
-    Steps are compared with those of the golden run at the same cursors: of a trial that goes on longer (one that is ended early
-    where the loss is low) the common ones count, and one that leaves an epoch early is not masked.
+    Raises FaultInvalid where the runs cannot be compared. Steps are compared with those of the golden run at the same
+    cursors: of a trial that goes on longer (one that is ended early where the loss is low) the common ones count, and
+    one that leaves an epoch early is not masked.
     """
     known, faulty = golden.by_cursor(), trial.by_cursor()
     if all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps):
@@ -94,7 +95,7 @@ def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = U
 
 
 def _leaves_early(known: Mapping[Cursor, Step], trial: Done, at: Cursor) -> bool:
-    """Return whether a trial left an epoch, behind the fault, before its last step in the golden run, or ended before that."""
+    """Return whether a trial left an epoch, or ended, earlier than the golden run does, behind the fault."""
     steps = sorted(cursor for cursor in trial.by_cursor() if cursor[2] >= 0)
     ends = [one for one, following in itertools.pairwise(steps) if one >= at and following[:2] != one[:2]]
     is_early = any((phase, epoch, batch + 1) in known for phase, epoch, batch in ends)
@@ -124,10 +125,10 @@ def accuracies(golden: Done) -> list[str]:
 
 
 def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int, accuracy: str | None) -> Series:
-    """Return the series of a run at cursors, by one of its accuracies; by None it is taken to be 1, and only the losses count.
+    """Return the series of a run at cursors, by one of its accuracies; None: it counts as 1, so only losses matter.
 
-    A run without a step has begun with the faulty one, and ended in it. A step without an accuracy, which was left or ended before
-    it was taken, counts by its loss alone. Accuracies in percent are taken for what they are.
+    A run without a step has begun with the faulty one, and ended in it. A step without an accuracy, which was left or
+    ended before it was taken, counts by its loss alone. Accuracies in percent are taken for what they are.
     """
     known, usual = done.by_cursor(), golden.by_cursor()
     of_steps, of_validations = (_scale(golden, accuracy or "", is_of_steps=each) or 1.0 for each in (True, False))

@@ -44,7 +44,8 @@ class RandomCampaign:
     def known(self, number: int) -> FaultRecord | None:
         """Return the record of a trial that has been run already.
 
-        Raises FaultInvalid if it is of another campaign, AnotherProgram or EnvironmentChanged if of another program or elsewhere.
+        Raises FaultInvalid if it is of another campaign, AnotherProgram or EnvironmentChanged if of another program or
+        elsewhere.
         """
         path = self.path(number)
         if not path.is_file():
@@ -93,7 +94,7 @@ class RandomCampaign:
                 messages.warn(f"trial {number}: {why}")
 
     def _drawn_there(self, number: int, plan: Experiment) -> Iterator[tuple[FaultModel, Experiment]]:
-        """Yield a trial once more, drawn among the sites of its own step: that may have a smaller batch, or run other ops."""
+        """Yield a trial once more, drawn among the sites of its own step: its batch may be smaller, its ops others."""
         pattern, stage = self.among
         try:
             sites = select(self.subject.sites(Experiment(log="", at=plan.at)), pattern, stage=stage)
@@ -119,9 +120,10 @@ def plan_campaign(
 ) -> RandomCampaign:
     """Return the campaign of a seed: find the sites, make the golden run, and say which steps may be hit.
 
-    `models` are drawn as often as `shares` says (None: each as often), at the sites that fit `pattern` and `stage`, in steps of the
-    epochs A to B - 1 of the text `epochs`, A:B. Trials end `after` so many steps. The records go into `folder`, else into the
-    program's. Raises UsageError where no step is in the epochs, SiteUnknown, FaultInvalid where the program fails without a fault.
+    `models` are drawn as often as `shares` says (None: each as often), at the sites that fit `pattern` and `stage`, in
+    steps of the epochs A to B - 1 of the text `epochs`, A:B. Trials end `after` so many steps. The records go into
+    `folder`, else into the program's. Raises UsageError where no step is in the epochs, SiteUnknown, FaultInvalid where
+    the program fails without a fault.
     """
     first, last = _epochs(epochs)
     sites = {0: select(subject.sites(), pattern, stage=stage)}

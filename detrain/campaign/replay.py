@@ -17,7 +17,8 @@ from detrain.faults.record import FaultRecord, is_as_written
 def replay(known: FaultRecord, subject: Subject, file: Path, *, allows_environment: bool = False) -> None:
     """Do the fault of a record, which was read from `file`, again.
 
-    Raises ReplayDiffers at the first difference, FaultNotFired, AnotherProgram, and EnvironmentChanged unless that is allowed.
+    Raises ReplayDiffers at the first difference, FaultNotFired, AnotherProgram, and EnvironmentChanged unless that is
+    allowed.
     """
     check_same(known, subject, allows_environment=allows_environment)
     golden = subject.golden(known.experiment)
@@ -33,7 +34,10 @@ def replay(known: FaultRecord, subject: Subject, file: Path, *, allows_environme
 
 
 def compare(known: FaultRecord, golden: Done, done: Done) -> None:
-    """Raise ReplayDiffers at the first difference between a record and what the fault has done now, beside the golden run."""
+    """Raise ReplayDiffers at the first difference between a record and what the fault has done now.
+
+    `golden` is the run without the fault.
+    """
     injection, fired = known.experiment.injection, done.fired
     elements = elements_of(injection, fired) if injection is not None and fired is not None else ()
     if digest_of(fired) != known.elements_digest or elements != known.elements:

@@ -1,4 +1,4 @@
-"""The fault that `detrain inject` is asked for: drawn by a model, that of a record, or one of the ISCA 2023 artifact's."""
+"""The fault that a trial is asked for: drawn by a model, that of a record, or one of the ISCA 2023 artifact's."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ class RecordedFault:
 
 @dataclass(frozen=True)
 class PublishedFault:
-    """One of the artifact's. `pattern`: another site than that of its CSV; `takes_nearest`: for a position on padding."""
+    """One of the artifact's.
+
+    `pattern`: another site than that of its CSV; `takes_nearest`: for a position on padding.
+    """
 
     fault: ArtifactFault
     pattern: str | None

@@ -1,7 +1,7 @@
-"""What the commands about faults share: they run the program in processes of their own, from checkpoints of its golden run.
+"""The program that faults are put into: it runs in processes of its own, from checkpoints of its golden run.
 
-All of it lies in one folder of the checkpoint home, `PROGRAM.faults`: the golden run (its checkpoints and what each of its steps
-said), the sites of the step, and a folder for each trial. The run's own checkpoints are read, never written.
+All of it lies in one folder of the checkpoint home, `PROGRAM.faults`: the golden run (its checkpoints and what each of
+its steps said), the sites of the step, and a folder for each trial. The run's own checkpoints are read, never written.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Subject:
         return base_environment(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
     def sites(self, plan: Experiment | None = None) -> list[Site]:
-        """Return the sites of the program's first step, or of a trial's; it is run until that is over, unless it has been."""
+        """Return the sites of the program's first step, or of a trial's: it is run until then, unless it has been."""
         known = self.sites_file(plan)
         if known.is_file():
             return msgspec.json.decode(known.read_bytes(), type=list[Site])
@@ -129,8 +129,8 @@ class Subject:
     def golden(self, plan: Experiment, *, has_step: bool = True) -> Done:
         """Return the golden run, which goes at least as far as a trial does, with checkpoints at its epochs.
 
-        What has been run before is not run again. Raises FaultInvalid where it does not have the trial's step, unless `has_step` is
-        false.
+        What has been run before is not run again. Raises FaultInvalid where it does not have the trial's step, unless
+        `has_step` is false.
         """
         home = self._golden
         log = home / "log"
@@ -151,7 +151,7 @@ class Subject:
         steps = sorted(key for key in done.by_cursor() if key[2] >= 0)
         if not steps:
             raise failed("ended before a step of its training loop was over", done)
-        if has_step and plan.at not in steps:  # behind the end, or it trains nothing: an episode that only fills a buffer
+        if has_step and plan.at not in steps:  # behind the end, or it trains nothing (it fills a buffer)
             later = [key for key in steps if key > plan.at]
             where = f"the next is {written(later[0])}" if later else f"the last is {written(steps[-1])}"
             raise FaultInvalid(f"there is no step {written(plan.at)} that trains: {where}", "give another one")
@@ -229,7 +229,7 @@ class Subject:
             raise
 
     def _share_structure(self, home: Path) -> None:
-        """Have a run know the loops that the golden run, or the user, knows: what no analysis of the source finds is seen once."""
+        """Have a run know the loops that the golden run, or the user, knows: they need not be found anew."""
         known = [folder / INFO_NAME for folder in (self._golden, self.home) if (folder / INFO_NAME).is_file()]
         if known and not (home / INFO_NAME).exists():
             shutil.copyfile(known[0], home / INFO_NAME)

@@ -41,8 +41,9 @@ class Trial:
 def try_fault(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
     """Run a fault among the sites of the first step; of the step that is hit, where that is another one.
 
-    It may be of another phase, run other functions, or have a smaller batch: then the fault is not found, or not done. `experiment`
-    says when, and for how long; what is put in is `wanted` at one of the sites. Raises SiteUnknown, FaultNotFired, FaultInvalid.
+    It may be of another phase, run other functions, or have a smaller batch: then the fault is not found, or not done.
+    `experiment` says when, and for how long; what is put in is `wanted` at one of the sites. Raises SiteUnknown,
+    FaultNotFired, FaultInvalid.
     """
     listed = None
     try:
@@ -65,12 +66,13 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
     """Run one fault beside its golden run. Raises FaultNotFired, FaultInvalid."""
     golden = subject.golden(experiment)
     _require_steps(golden, experiment)
-    # No step before the fault could tell whether the site changes bits. First, as the files that are left shall be the trial's.
+    # No step before the fault could tell whether the site changes bits.
+    # First, as the files that are left shall be the trial's.
     in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
     subject.say("the run with the fault")
     done = subject.trial(experiment, folder)
     is_equal = same_before(golden, done, experiment.at)
-    if not is_equal:  # putting the site in place has changed bits (a fusion that is not made), or there is no step that could tell
+    if not is_equal:  # the site in place has changed bits (a fusion that is not made), or no step could tell
         in_place = in_place or subject.unarmed(experiment)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
         golden = golden if is_equal else in_place

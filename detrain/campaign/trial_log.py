@@ -1,4 +1,4 @@
-"""What a process that ran an experiment has left: its log, its status, and how its steps compare with those of another."""
+"""What a process that ran an experiment has left: log and status, and how its steps compare with those of another."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_log(path: Path) -> Done:
 
 
 def same_before(golden: Done, trial: Done, at: Cursor) -> bool | None:
-    """Return whether both runs say the same, bit for bit, of the steps before a cursor; None if they have none in common."""
+    """Return whether both runs have the same bits in the steps before a cursor; None if they have none in common."""
     known = golden.by_cursor()
     common = [cursor for cursor in trial.by_cursor() if cursor[2] >= 0 and cursor < at and cursor in known]
     return all(_agree(known[cursor], trial.by_cursor()[cursor]) for cursor in common) if common else None
@@ -103,7 +103,8 @@ def same_from(golden: Done, other: Done, at: Cursor) -> bool:
 def _agree(golden: Step, other: Step) -> bool:
     """Return whether two runs have the same numbers at a step, as far as both have them.
 
-    A run that starts from a checkpoint has no accuracy before the program sets it: the golden one has that of an earlier step.
+    A run that starts from a checkpoint has no accuracy before the program sets it: the golden one has that of an
+    earlier step.
     """
     return all(golden.series.get(name, value) == value for name, value in other.series.items())
 

@@ -45,11 +45,11 @@ class Exported:
 
 
 def export(file: Path, form: str, output: Path | None = None, match: str = "") -> Iterator[Exported]:
-    """Write the tensors of the checkpoint `file` to the format `form`, one of `FORMATS`; yields each file when it is there.
+    """Write the tensors of a checkpoint to the format `form`, one of `FORMATS`; yields each file when it is there.
 
-    `match` is in the names of those that are written; for `keras` in the names of models, each of which gets a file of its own.
-    `output` is the file to write, by default `file` with another ending. Raises UsageError, CannotExport, StoreError; a file that
-    is not written whole is not left behind.
+    `match` is in the names of those that are written; for `keras` in the names of models, each of which gets a file of
+    its own. `output` is the file to write, by default `file` with another ending. Raises UsageError, CannotExport,
+    StoreError; a file that is not written whole is not left behind.
     """
     snapshot = read(file)
     target = output or file.with_suffix(FORMATS[form])
@@ -88,7 +88,7 @@ def _for_numpy(name: str, array: Array) -> tuple[str, Array]:
 
 
 def _write_safetensors(sink: Sink, tensors: dict[str, Array], meta: Meta) -> None:
-    """Write the format of https://github.com/huggingface/safetensors: length of the header (uint64), header (JSON), raw bytes."""
+    """Write https://github.com/huggingface/safetensors: length of the header (uint64), header (JSON), raw bytes."""
     about = {"program": meta.program, "phase": str(meta.phase), "epoch": str(meta.epoch), "batch": str(meta.batch), "cut": meta.cut}
     header: dict[str, object] = {"__metadata__": about}
     end = 0

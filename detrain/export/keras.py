@@ -59,7 +59,7 @@ def choose(file: Path, snapshot: Snapshot, match: str, output: Path | None) -> l
 
 
 def write(sink: Sink, weights: WeightsFile, tensors: Mapping[str, Array]) -> None:
-    """Write a file as Keras's `H5IOStore` does: the group `PATH/vars` of each object, its variables under `0`, `1`, and so on."""
+    """Write a file as Keras's `H5IOStore` does: for each object a group `PATH/vars` with its variables `0`, `1`, ..."""
     import h5py
 
     with h5py.File(sink, "w") as hdf5:
@@ -75,7 +75,10 @@ def write(sink: Sink, weights: WeightsFile, tensors: Mapping[str, Array]) -> Non
 
 
 def _group(hdf5: h5py.File, path: str) -> Any:
-    """Return a group, made with those above it. Unlike h5py's own these do not hold the time at which they were made."""
+    """Return a group, made with those above it.
+
+    Unlike h5py's own these do not hold the time at which they were made.
+    """
     import h5py
 
     plist = h5py.h5p.create(h5py.h5p.GROUP_CREATE)

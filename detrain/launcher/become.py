@@ -18,8 +18,8 @@ _INSTEAD: Final[dict[str, tuple[str, ...]]] = {"-I": ("-s", "-P"), "-E": ()}
 def become(config: Config, meta: Meta | None) -> NoReturn:
     """Replace this process by the program's: same pid, same signals, same exit status.
 
-    `meta` is that of the checkpoint from which the run goes on, if there is one: it decides about the environment. Raises
-    UsageError for text that no environment can hold, StoreError where Python cannot be started.
+    `meta` is that of the checkpoint from which the run goes on, if there is one: it decides about the environment.
+    Raises UsageError for text that no environment can hold, StoreError where Python cannot be started.
     """
     settings = variables(config.threads, meta.environment if meta else None)
     inherited = {name: value for name, value in os.environ.items() if not (sys.flags.ignore_environment and name[:6] == "PYTHON")}

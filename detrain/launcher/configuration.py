@@ -52,10 +52,11 @@ class RunOptions:
 
 
 def configure(program: Program, arguments: tuple[str, ...], home: Path, options: RunOptions) -> tuple[Config, Meta | None]:
-    """Return the configuration of a run, and what the checkpoint says of itself from which it goes on; None: it starts anew.
+    """Return the configuration of a run, and the meta data of the checkpoint from which it goes on, if it does.
 
-    Makes and locks the folder `home`, and clears away what a killed run has left in it. Raises NoStructure, AnotherProgram,
-    EnvironmentChanged, CannotSeek, UsageError for another seed than that of the run to resume, StoreError.
+    Makes and locks the folder `home`, and clears away what a killed run has left in it. Raises NoStructure,
+    AnotherProgram, EnvironmentChanged, CannotSeek, UsageError for another seed than that of the run to resume,
+    StoreError.
     """
     structure = find_structure(program, home)
     by_hand = program.probes() & {"epoch_loop", "record_epoch"}

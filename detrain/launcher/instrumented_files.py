@@ -39,7 +39,7 @@ def instrumented(program: Program, home: Path) -> dict[Path, bytes]:
 
 
 def write_in_place(changed: dict[Path, bytes]) -> Iterator[Path]:
-    """Write these files, each beside a copy of what it was; yields those that are written, and `copy_of` says where that is.
+    """Write these files, each beside a copy of what it was (see `copy_of`); yields those that are written.
 
     Raises UsageError where another file is in the place of a copy: then nothing is written.
     """
@@ -54,9 +54,12 @@ def write_in_place(changed: dict[Path, bytes]) -> Iterator[Path]:
 
 
 def write_elsewhere(program: Program, changed: dict[Path, bytes], out: Path) -> Iterator[Path]:
-    """Write the entry to `out`; other files of the program keep their place relative to it. Only our own files are replaced.
+    """Write the entry to `out`; other files of the program keep their place relative to it.
 
-    Yields the files that are written. Raises UsageError, before anything is, where one would be the program's or of someone else.
+    Only our own files are replaced.
+
+    Yields the files that are written. Raises UsageError, before anything is, where one would be the program's or of
+    someone else.
     """
     entry = program.path.resolve()
     to = out / entry.name if out.is_dir() else out

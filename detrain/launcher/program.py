@@ -76,7 +76,7 @@ class Program:
         return {self._as_run(file): edits for file, edits in found.items() if edits}
 
     def edits_for_marks(self) -> tuple[dict[str, list[Edit]], list[tuple[str, int]]]:
-        """Return the marks to insert into the loops of the program, by file, and the loops (file, line) by their numbers."""
+        """Return the marks to insert into the program's loops, by file, and the loops (file, line) by their numbers."""
         from detrain.base.source_files import sources
         from detrain.instrument.loop_marks import edits_for_marks
 

@@ -1,4 +1,4 @@
-"""Where a run goes on: the newest good checkpoint of the program, and whether it may be resumed from it here and now."""
+"""Where a run goes on: the newest good checkpoint of the program, and whether it may be resumed here and now."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def _check_environment(config: Config, meta: Meta) -> None:
 
 
 def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Config:
-    """Return the configuration of a run that goes on from a checkpoint, and say so; `seed` is the one that was asked for.
+    """Return the configuration of a run that goes on from a checkpoint, and say so.
+
+    `seed` is the one that was asked for.
 
     Raises UsageError for another seed than the run's, EnvironmentChanged, CannotSeek.
     """
@@ -87,7 +89,10 @@ def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Con
 
 
 def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
-    """Say whether batches are loaded again, and why. Raises CannotSeek where a seek was asked for and would not be exact."""
+    """Say whether batches are loaded again, and why.
+
+    Raises CannotSeek where a seek was asked for and would not be exact.
+    """
     is_inside = entry.cursor.is_inside
     why = "--loader forward" if mode == "forward" else meta.forward
     if mode == "seek" and meta.forward:

@@ -15,7 +15,7 @@ from detrain.store.catalogue import INFO_NAME
 
 
 def find_structure(program: Program, home: Path) -> Structure:
-    """Return the structure of a program: from an inst.info in the checkpoint home or beside it, else from static analysis.
+    """Return the structure of a program: from an inst.info in `home` or beside the program, else from static analysis.
 
     Raises NoStructure if there is nothing to instrument.
     """
@@ -43,7 +43,10 @@ def find_structure(program: Program, home: Path) -> Structure:
 
 
 def _written(info: Path, program: Program) -> Structure | None:
-    """Return the structure in an inst.info, if there is one for this program. One that a run wrote does not outlive an edit."""
+    """Return the structure in an inst.info, if there is one for this program.
+
+    One that a run wrote does not outlive an edit.
+    """
     if not info.is_file():
         return None
     owner = info_owner(info)
@@ -81,7 +84,7 @@ def imported_modules(entry: Path) -> set[str]:
 
 
 def _leads_elsewhere(imported: set[str], program: Program) -> bool:
-    """Return whether a program imports modules that are neither libraries nor beside it: by PYTHONPATH, or a path that it adds."""
+    """Return whether a program imports the user's modules from elsewhere: by PYTHONPATH, or a path that it adds."""
     import importlib.util
 
     from detrain.python.inspect.frames import is_user_file

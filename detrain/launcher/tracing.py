@@ -25,8 +25,8 @@ def configure_trace(
 ) -> Config:
     """Return the configuration of a traced run, which writes an inst.info into `home`; that folder is made.
 
-    It ends when the loops are known for sure, or after so many `epochs`. The second round goes over data that are `diff_size`
-    elements longer or shorter. Raises UsageError for a second round without a first, StoreError.
+    It ends when the loops are known for sure, or after so many `epochs`. The second round goes over data that are
+    `diff_size` elements longer or shorter. Raises UsageError for a second round without a first, StoreError.
     """
     from detrain.instrument.find_loops import analyse
     from detrain.tracer.events import marks_are_used

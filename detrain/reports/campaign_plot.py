@@ -1,4 +1,4 @@
-"""Draws what came of the trials of a campaign: shares of the outcomes, by fault model, and series beside the golden run's."""
+"""Draws what came of a campaign: shares of the outcomes, by fault model, and series beside the golden run's."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _draw_series(
     colors: dict[str, str],
     value: Callable[[HasSeries], float],
 ) -> None:
-    """Draw one series of the golden run over its steps, and above it those of the trials, from the step of the fault on."""
+    """Draw one series of the golden run, and above it those of the trials from the step of the fault on."""
     known = golden.by_cursor()
     axis.plot([_finite(value(known[cursor])) for cursor in cursors], color=_GOLDEN, lw=2, label="golden", zorder=1)
     order = {cursor: number for number, cursor in enumerate(cursors)}

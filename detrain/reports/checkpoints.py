@@ -1,4 +1,7 @@
-"""What is said of checkpoints: of those of a folder, of one, and whether they are as they were written. Rows for JSON."""
+"""What is said of checkpoints: of those of a folder, of one, and whether they are as they were written.
+
+Rows for JSON.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _ILLEGIBLE: Final = "lines that are damaged, or were torn by a crash: {}; what t
 
 
 def list_checkpoints(place: Path) -> list[dict[str, Any]]:
-    """Return a row for each checkpoint of a folder, or for one; for one that cannot be read `error`. Raises StoreError."""
+    """Return a row for each checkpoint of a folder, or for one; for one that cannot be read `error`.
+
+    Raises StoreError.
+    """
     rows = []
     for path in _files(place):
         try:
@@ -57,7 +63,7 @@ def describe_checkpoint(place: Path) -> dict[str, Any]:
 
 
 def check_checkpoints(place: Path) -> tuple[list[dict[str, Any]], int]:
-    """Check the digests of a checkpoint, or of all in a folder, and there what the manifest and the journal say of them.
+    """Check the digests of a checkpoint, or of a folder's, and there what manifest and journal say of them.
 
     Returns a row for each, and the exit status that says what is wrong, or 0. Raises StoreError where there is none.
     """

@@ -1,4 +1,4 @@
-"""What a checkpoint of a program will hold, and what it will not, as far as its source and its newest checkpoint show it."""
+"""What a checkpoint of a program will hold and what it will not, as far as source and newest checkpoint show it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _LOST: Final = {
 
 
 def foreseen_state(program: Program, structure: Structure, home: Path) -> dict[str, list[str]]:
-    """Return lines by what they are about: captured, loaders, outside, not_captured. Checkpoints are looked for in `home`."""
+    """Return lines by what they are about: captured, loaders, outside, not_captured.
+
+    Checkpoints are looked for in `home`.
+    """
     trees = dict(sources(program.path))
     newest = _newest(home, program.name)
     state = _state(structure, trees, None if newest is None else newest[0])
@@ -40,7 +43,7 @@ def foreseen_state(program: Program, structure: Structure, home: Path) -> dict[s
 
 
 def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
-    """Return what the newest good checkpoint of the program says about itself, and why it would be refused; None without one."""
+    """Return the meta data of the program's newest good checkpoint, and why it would be refused; None without one."""
     for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
         try:
             with opened(entry.path) as snapshot:

@@ -54,7 +54,7 @@ def drawn_values(axis: Any) -> list[float]:
 
 
 def scale_losses(axis: Any) -> None:
-    """Set an axis of losses so that the few largest of them leave it, and neither they nor the others are a flat line."""
+    """Set an axis of losses so that the few largest of them leave it, and the others are no flat line."""
     known = sorted(drawn_values(axis))
     if known:
         low, high = known[0], max(known[int(0.98 * (len(known) - 1))], 1e-3)

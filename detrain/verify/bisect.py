@@ -1,4 +1,4 @@
-"""`detrain diff --bisect`: run two runs' part again that leads to their first difference, and name the op that makes it."""
+"""Runs again the part of two runs that leads to their first difference, and names the op that makes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Bisection(msgspec.Struct, frozen=True):
 
 
 def bisect(one: Run, other: Run, found: Comparison, subject: Subject) -> Bisection:
-    """Run both again from their last equal checkpoint, each in its own environment. Raises FaultInvalid if one fails."""
+    """Run both again from their last equal checkpoint, each in its own environment.
+
+    Raises FaultInvalid if one fails.
+    """
     start, limit = _between(one, found)
     first = (start.cursor.phase, start.cursor.epoch, 0) if start is not None else (0, 0, 0)
     messages.say(f"running both again from {written(first) if start is not None else 'the start'}, for the first step that differs")
@@ -59,7 +62,7 @@ def described(found: Bisection) -> list[str]:
 
 
 def _between(one: Run, found: Comparison) -> tuple[Entry | None, Cursor | None]:
-    """Return the last checkpoint at an epoch's start before the first difference, and the cursor of the first that differs."""
+    """Return the last checkpoint at an epoch's start before the first difference, and where the first differs."""
     start: Entry | None = None
     for key, differences in found.checkpoints.items():
         entry = parse_name(one.checkpoints[key]) if key in one.checkpoints else None

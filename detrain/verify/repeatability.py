@@ -18,7 +18,10 @@ PROCESSES: Final = 2
 
 
 class Repeated(msgspec.Struct, frozen=True):
-    """One computation on one device. Of each setting: do `runs` of a process agree, and `processes`: yes, no, or why not known."""
+    """One computation on one device.
+
+    Of each setting: do `runs` of a process agree, and `processes`: yes, no, or why not known.
+    """
 
     device: str
     computation: str

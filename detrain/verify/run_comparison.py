@@ -71,7 +71,7 @@ def compare_runs(one: Run, other: Run) -> Comparison:
     common = sorted(one.batches.keys() & other.batches.keys())
     first = next((str(Cursor(*address)) for address in common if one.batches[address] != other.batches[address]), None)
     files = {key: (path, other.checkpoints[key]) for key, path in one.checkpoints.items() if key in other.checkpoints}
-    if not common and not files and len(one.checkpoints) == len(other.checkpoints) == 1:  # two files, of whatever cursors
+    if not common and not files and len(one.checkpoints) == len(other.checkpoints) == 1:  # two files
         [(key, path)], [(other_key, other_path)] = one.checkpoints.items(), other.checkpoints.items()
         files = {f"{key} against {other_key}": (path, other_path)}
     return Comparison(len(common), first, {key: compare(read(a), read(b)) for key, (a, b) in files.items()})

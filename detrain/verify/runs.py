@@ -1,10 +1,11 @@
 """What runs of a program leave for the eye: what they print, and the files that they write, compared between runs.
 
-Runs that are compared work in copies of the current folder, one after another under one path: none finds what another has written,
-and the user's own files stay as they are. What a program writes elsewhere, by an absolute path, is not looked at.
+Runs that are compared work in copies of the current folder, one after another under one path: none finds what another
+has written, and the user's own files stay as they are. What a program writes elsewhere, by an absolute path, is not
+looked at.
 
-Some of what is printed is of a clock. Numbers that are others in two whole runs, and durations, are left out of the comparison by
-the line's shape (the line without its numbers) and the number's place in it.
+Some of what is printed is of a clock. Numbers that are others in two whole runs, and durations, are left out of the
+comparison by the line's shape (the line without its numbers) and the number's place in it.
 """
 
 from __future__ import annotations

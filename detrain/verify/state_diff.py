@@ -1,4 +1,4 @@
-"""Compare two states, bit for bit: which tensors, random streams and Python values differ, in how many elements, and how far."""
+"""Compares two states bit for bit: which tensors, random streams and Python values differ, where and how far."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ _CONTENT: Final = 4
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One value that differs. `elements` of `size` elements have other bits; `ulp` is the largest distance between two of them."""
+    """One value that differs.
+
+    `elements` of `size` elements have other bits; `ulp` is the largest distance between two of them.
+    """
 
     name: str
     what: str
@@ -60,7 +63,7 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_unused(self) -> bool:
-        """Whether it is a variable that only one state has: Python has not freed it yet, the program cannot use it any more."""
+        """Whether it is a variable that only one state has: not in use any more, but not freed by Python yet."""
         return self.what == "tensor" and self.why.startswith("only in")
 
     def __str__(self) -> str:
@@ -161,7 +164,7 @@ class _Walk:
                 yield path
 
     def _parts(self, one: list[Any], two: list[Any]) -> list[tuple[Any, Any, str]] | None:
-        """Return what is to be equal for two nodes to be, with the step of the path that leads to it, or None if they are not."""
+        """Return what has to be equal for two nodes to be, each with its step of the path; None if they are not."""
         if any(node[0] in _ARRAYS for node in (one, two)):
             return [] if self._array(0, one) == self._array(1, two) else None
         kind = one[0]
@@ -199,7 +202,7 @@ class _Walk:
         return found
 
     def _array(self, side: int, node: list[Any]) -> object:
-        """Return what an array's node says of its value; whether it is as it was when the loop was entered is no part of that."""
+        """Return what an array's node says of its value, not whether it is as it was when the loop was entered."""
         kind, content = node[0], node[1]
         if kind == "same":
             return node[2], content

@@ -85,10 +85,10 @@ def verify_program(
     every: str = "1",
     seed: int = 0,
 ) -> Verification:
-    """Run a program three times, from copies of the current folder; the third is killed at batches that `seed` draws, and resumed.
+    """Run a program three times, in copies of the current folder; the third is killed at random batches and resumed.
 
-    `every` is the distance between checkpoints as `detrain run --every` takes it. Raises ProgramNotFound, and DetrainError where
-    the whole run fails or there is no batch in it.
+    `seed` draws the `kills` batches; `every` is the distance between checkpoints as `detrain run --every` takes it.
+    Raises ProgramNotFound, and DetrainError where the whole run fails or there is no batch in it.
     """
     Program.find(program, is_module=is_module)
     options = ["--every", every, "--keep", str(_KEEP), *(["-m"] if is_module else [])]

@@ -51,7 +51,7 @@ class VerifiedRun:
 
     @property
     def values(self) -> set[str]:
-        """The places of the Python values that differ, and the widths of Keras's bars: times in them make them equal by chance."""
+        """The places of the Python values that differ, and the widths of Keras's bars: with times in them, chance."""
         differences = self.comparison.checkpoints.values() if self.comparison is not None else ()
         places = {without_numbers(each.name) for found in differences for each in found if each.what == "value"}
         return places | {place.replace("._last_update", "._prev_total_width") for place in places}
@@ -79,7 +79,7 @@ class VerifiedRun:
             self.differing += [f"{key} at the end of {of}" for key in common if mine[key] != digests[key]]
 
     def compare_outputs(self, whole: VerifiedRun, again: VerifiedRun) -> None:
-        """Compare what was printed from the last resume on, and the files; leave out what differs between two whole runs."""
+        """Compare output since the last resume, and files, but for what differs between two whole runs."""
         timed = timed_fields(whole.output, again.output)
         cut, place = self.resumed
         start = whole.cuts.get(cut, 0) if cut else 0
@@ -104,5 +104,5 @@ class VerifiedRun:
 
 
 def without_numbers(path: str) -> str:
-    """Return the path of a value or a file without numbers: one of several readings of a clock may happen to be the same."""
+    """Return the path of a value or a file without numbers: two readings of a clock may be equal by chance."""
     return re.sub(r"\d+", "#", path)

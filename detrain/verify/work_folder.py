@@ -12,7 +12,7 @@ from detrain.verify.runs import copy_folder, written
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """Where the runs work: in copies of the current folder, one after another under one path, or in the folder itself."""
+    """Where the runs work: in copies of the current folder, all under one path, or in the folder itself."""
 
     source: Path
     folder: Path
