@@ -9,11 +9,7 @@ import click
 import msgspec
 
 from detrain.base.errors import StoreError, UsageError
-from detrain.campaign.subject import Subject
 from detrain.cli.options import PROGRAM_SETTINGS
-from detrain.launcher.program import Program
-from detrain.verify.bisect import bisect
-from detrain.verify.bisect import described as in_lines
 from detrain.verify.run_comparison import Run, compare_runs, described
 
 
@@ -44,7 +40,11 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
         for line in described(found):
             click.echo(line)
     if is_bisect and not found.is_equal:
+        from detrain.campaign.subject import Subject
+        from detrain.launcher.program import Program
+        from detrain.verify import bisect
+
         subject = Subject(Program.find(program[0], is_module=False), program[1:], one if one.is_dir() else one.parent)
-        for line in in_lines(bisect(Run.at(one), Run.at(other), found, subject)):
+        for line in bisect.described(bisect.bisect(Run.at(one), Run.at(other), found, subject)):
             click.echo(line)
     return 0 if found.is_equal else 1
