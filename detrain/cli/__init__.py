@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DetrainError as error:
         click.echo(f"detrain: error: {error}", err=True)
         return error.exit_code
-    except OSError as error:  # of a file that may not be looked at, or of the output; a command that knows better says so itself
+    except OSError as error:  # of a file that may not be looked at, or of the output; else the command says so itself
         where = f": {error.filename!r}" if error.filename is not None else ""
         click.echo(f"detrain: error: {error.strerror or error}{where}", err=True)
         return StoreError.exit_code

@@ -1,4 +1,4 @@
-"""`detrain instrument`: show the probes as a diff, write the instrumented program elsewhere, or change it in place and back."""
+"""`detrain instrument`: show the probes as a diff, write the program with them elsewhere, or change it in place and back."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SECONDS: Final = Seconds(min=1)
 
 
 class FileThenProgram(click.Command):
-    """A command with a file before PROGRAM (if there is no --model instead of it): options may stand behind the file, too."""
+    """A command with a file before PROGRAM, if there is no --model: options may stand behind the file, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move the file behind such options."""
@@ -74,7 +74,7 @@ def home_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _named(ctx: click.Context, param: click.Parameter, home: str) -> str:
-    """Refuse a home without a name, which would be the current folder: more likely, a variable of the shell was not set."""
+    """Refuse a home without a name: it would be the current folder, but rather a variable of the shell was not set."""
     if not home:
         raise UsageError("--ckpt '' names no folder", "give one with --ckpt DIR or $CKPT_DIR (the current one is '.')")
     return home
