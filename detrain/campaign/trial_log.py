@@ -11,7 +11,7 @@ import msgspec
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import Alarm, Cursor, Firing
 from detrain.faults.sites import Site
-from detrain.runtime.session.experiment_run import Log, Step
+from detrain.runtime.observers.experiment_run import Log, Step
 
 HANG: Final = 124
 """The status of a process that took longer than its time limit."""

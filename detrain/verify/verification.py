@@ -20,7 +20,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError
 from detrain.launcher.program import Program
 from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
-from detrain.runtime.session.verify_hooks import Trial
+from detrain.runtime.observers.verify_hooks import Trial
 from detrain.store import Catalogue, read_meta
 from detrain.verify.run_comparison import Run
 from detrain.verify.runs import written

@@ -16,7 +16,7 @@ from detrain.cli.random import command as random
 from detrain.faults.experiment import Alarm, Experiment, Injection
 from detrain.faults.record import FaultRecord, Step, read_record, write_record
 from detrain.reports.campaign_plot import plot_campaign
-from detrain.runtime.session import experiment_run as runtime
+from detrain.runtime.observers import experiment_run as runtime
 
 
 def record(model: str, outcome: str, losses: list[float | str], alarm: Alarm | None = None) -> FaultRecord:

@@ -12,8 +12,8 @@ from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.campaign.trial_log import read_log
 from detrain.faults.experiment import Cursor, Experiment, Firing, Injection
 from detrain.faults.sites import Site
+from detrain.runtime.observers import experiment_run as module
 from detrain.runtime.observers.experiment_run import ExperimentRun
-from detrain.runtime.session import experiment_run as module
 
 INJECTION = Injection(
     site="step/forward/fc/MatMul",
