@@ -9,16 +9,17 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import libcst as cst
-from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper, PositionProvider
+from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, PositionProvider
 
 from detrain.base.errors import CannotRewrite
 from detrain.base.source_parsing import parse
 from detrain.base.structure import Nest, bound_names
+from detrain.instrument.loop_nodes import AnyLoop, all_loops, counter_name, outer_span, takes_in, touches_in
 from detrain.instrument.text_edits import Edit, apply, decode_source
 
 IMPORT_MARK: Final = "  # put here by detrain"
@@ -26,8 +27,6 @@ _ONE_LINE_MARK: Final = "  # detrain: one line "
 _BY_HAND: Final = "put the loop into a plain form, or the probes in by hand"
 _PROBES: Final = frozenset({"batch_loop", "epoch_loop", "record_batch", "record_epoch", "record_load", "record_phase"})
 _OUR_IMPORT: Final = re.compile(rf"from [\w.]+ import (?P<names>[\w, ]+){IMPORT_MARK}")
-
-AnyLoop = cst.For | cst.While
 
 
 def probes_in(source: str) -> frozenset[str]:
@@ -114,7 +113,7 @@ class _Rewriter:
         return sorted(self._edits)
 
     def _loop_at(self, line: int) -> AnyLoop:
-        for loop in _all_loops(self._tree):
+        for loop in all_loops(self._tree):
             if self._positions[loop].start.line == line:
                 return loop
         raise CannotRewrite(f"{self._file}:{line}: no loop starts here", "name the line of a loop in the inst.info, or remove it")
@@ -130,7 +129,7 @@ class _Rewriter:
 
     def _epoch_loop(self, loop: AnyLoop) -> None:
         self._refuse_unknown(loop)
-        number = _counter_name(loop)
+        number = counter_name(loop)
         record = f"{self._probe('record_epoch')}({number})"
         if isinstance(loop, cst.For):
             self._wrap(loop.iter, "epoch_loop", ())
@@ -144,7 +143,7 @@ class _Rewriter:
         names = () if load is None else self._names_bound_by(load)
         execute = self._names.execute
         record = [
-            f"{execute} = {self._probe('record_batch')}({_counter_name(loop)})",
+            f"{execute} = {self._probe('record_batch')}({counter_name(loop)})",
             f"if not {execute}:",
             "\tcontinue",
         ]
@@ -169,9 +168,7 @@ class _Rewriter:
                 f"{self._file}:{line}: the training loop is an `async for`",
                 f"no right rewriting is known for it; {_BY_HAND}",
             )
-        taken = _Taken()
-        loop.body.visit(taken)
-        if taken.is_found:
+        if takes_in(loop):
             raise CannotRewrite(
                 f"{self._file}:{line}: the training loop takes something in by `yield`, from a caller that would run again",
                 f"load the batches in the loop itself; or {_BY_HAND}",
@@ -203,9 +200,9 @@ class _Rewriter:
     def _wrap(self, iterable: cst.BaseExpression, probe: str, names: tuple[str, ...]) -> None:
         """Make the iterable the argument of a probe. A pair of parentheses around the call says what it had not: a space
         before it (`in[1, 2]`), or parentheses of its own (`in 1, 2`)."""
-        first, last = _outer_span(iterable, self._spans)
+        first, last = outer_span(iterable, self._spans)
         is_bare = isinstance(iterable, cst.Tuple) and not iterable.lpar
-        outside = _touches_in(self._source, first) + is_bare
+        outside = touches_in(self._source, first) + is_bare
         extra = "".join(f', "{name}"' for name in names)
         opening = f"{'(' * outside}{self._probe(probe)}({'(' * is_bare}"
         closing = f"{')' * is_bare}{extra}){')' * outside}"
@@ -339,29 +336,18 @@ def _unwrap(text: str, names: dict[str, str]) -> str:
     spans = wrapper.resolve(ByteSpanPositionProvider)
     source = text.encode()
     cuts: list[Edit] = []
-    for loop in _all_loops(wrapper.module):
+    for loop in all_loops(wrapper.module):
         call = loop.iter if isinstance(loop, cst.For) else None
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
             continue
         if call.func.value not in (names["epoch_loop"], names["batch_loop"]):
             continue
         argument = call.args[0].value
-        outer_first, outer_last = _outer_span(call, spans)
-        first, last = _outer_span(argument, spans)
-        is_bare = len(call.lpar) > _touches_in(source, outer_first)
+        outer_first, outer_last = outer_span(call, spans)
+        first, last = outer_span(argument, spans)
+        is_bare = len(call.lpar) > touches_in(source, outer_first)
         cuts += [(outer_first, first + is_bare, ""), (last - is_bare, outer_last, "")]
     return apply(source, cuts).decode()
-
-
-def _outer_span(node: cst.BaseExpression, spans: Mapping[cst.CSTNode, CodeSpan]) -> tuple[int, int]:
-    """Return where an expression starts and ends, its own parentheses included."""
-    first, last = (node.lpar[0], node.rpar[-1]) if node.lpar else (node, node)
-    return spans[first].start, spans[last].start + spans[last].length
-
-
-def _touches_in(source: bytes, first: int) -> bool:
-    """Return whether an iterable stands right behind its `in`."""
-    return source[first - 1 : first] == b"n"
 
 
 def _imported_names(line: str) -> dict[str, str]:
@@ -371,39 +357,6 @@ def _imported_names(line: str) -> dict[str, str]:
         name, _, alias = part.partition(" as ")
         names[name] = alias or name
     return names
-
-
-def _all_loops(tree: cst.Module) -> list[AnyLoop]:
-    found: list[AnyLoop] = []
-
-    class Visitor(cst.CSTVisitor):
-        def visit_For(self, node: cst.For) -> None:
-            found.append(node)
-
-        def visit_While(self, node: cst.While) -> None:
-            found.append(node)
-
-    tree.visit(Visitor())
-    return found
-
-
-def _counter_name(loop: AnyLoop) -> str:
-    """Return the name that counts the loop's turns, as far as the header shows one, else the empty string."""
-    if isinstance(loop, cst.While):
-        return ""
-    target = loop.target
-    iterable: cst.BaseExpression = loop.iter
-    while isinstance(iterable, cst.Call):
-        name = iterable.func.value if isinstance(iterable.func, cst.Name) else ""
-        if name == "range":
-            return target.value if isinstance(target, cst.Name) else ""
-        if name == "enumerate":
-            first = target.elements[0].value if isinstance(target, cst.Tuple) else None
-            return first.value if isinstance(first, cst.Name) else ""
-        if name == "zip" or not iterable.args:
-            break
-        iterable = iterable.args[0].value
-    return ""
 
 
 def _is_prologue(statement: cst.CSTNode, index: int) -> bool:
@@ -436,22 +389,3 @@ def _line_offsets(source: bytes) -> list[int]:
     for line in source.splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
     return offsets
-
-
-class _Taken(cst.CSTVisitor):
-    """Finds out if a generator takes in what its caller sends: the value of a `yield` is used."""
-
-    def __init__(self) -> None:
-        self.is_found = False
-
-    def visit_FunctionDef(self, _node: cst.FunctionDef) -> bool:
-        return False
-
-    def visit_Lambda(self, _node: cst.Lambda) -> bool:
-        return False
-
-    def visit_Expr(self, node: cst.Expr) -> bool:
-        return not isinstance(node.value, cst.Yield)
-
-    def visit_Yield(self, _node: cst.Yield) -> None:
-        self.is_found = True
