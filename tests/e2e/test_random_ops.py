@@ -180,7 +180,7 @@ def test_draws_that_cannot_have_been_are_refused(counts: dict[str, Any], monkeyp
     from tensorflow.python.eager.context import Context
     from tensorflow.python.ops import gen_random_ops
 
-    from detrain.adapters.tensorflow.random_ops import EagerDraws
+    from detrain.adapters.tensorflow.random.eager_draws import EagerDraws
 
     for name in ("_internal_operation_seed", "_set_global_seed"):
         monkeypatch.setattr(Context, name, getattr(Context, name))  # which EagerDraws replaces

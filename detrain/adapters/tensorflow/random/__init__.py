@@ -1,0 +1,1 @@
+"""Random ops of TensorFlow, whose state is in kernels that Python cannot read."""

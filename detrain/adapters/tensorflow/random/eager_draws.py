@@ -1,0 +1,135 @@
+"""What eager random ops have drawn by seeds of their own, so that a resumed run can draw as much again and go on behind it.
+
+Eager ops mostly draw a seed each from the eager context's generator, which is captured. Those that the program gives a seed go on
+in one kernel, whose state is how much it has drawn: that is counted, and drawn again where the kernel is new.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from detrain.adapters.tensorflow.tensors import array_of
+from detrain.base.errors import CheckpointDamaged
+
+_VALUES: Final = ("shape", "num_samples", "minval", "maxval")
+"""Arguments whose values decide how much is drawn."""
+
+
+_MOST_ELEMENTS: Final = 1 << 31
+"""Of one draw; a checkpoint that says more is none."""
+
+
+class EagerDraws:
+    """What the kernels of eager random ops have drawn, of those that have more than one draw: the program gives their seeds."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        """Draws by (op, seeds, arguments as far as they decide how much is drawn, device), as JSON."""
+        self._drawn = 0
+        """Draws of all eager random ops."""
+        self._from_context: int | None = None
+        self._ops: dict[str, Any] = {}
+        original_seed, original_set = context.Context._internal_operation_seed, context.Context._set_global_seed
+
+        @functools.wraps(original_seed)
+        def operation_seed(runtime: Any) -> int:
+            self._from_context = original_seed(runtime)
+            return self._from_context
+
+        @functools.wraps(original_set)
+        def set_seed(runtime: Any, seed: Any) -> None:
+            if seed is None:  # for numbers by chance: those that follow from the run's seed are (ops must have one that repeats)
+                return
+            original_set(runtime, seed)
+            self._counts.clear()  # all kernels are new then
+
+        context.Context._internal_operation_seed = operation_seed
+        context.Context._set_global_seed = set_seed
+
+    def watch(self, name: str, op: Any) -> None:
+        """Know an op: its calls go through `run`."""
+        self._ops[name] = op
+
+    def run(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op in eager code."""
+        drawn = self._ops[name](*args, **kwargs)
+        self._drawn += 1
+        given = inspect.signature(self._ops[name]).bind(*args, **kwargs).arguments
+        seed, seed2 = int(given.get("seed") or 0), int(given.get("seed2") or 0)
+        if seed2 == self._from_context:
+            self._from_context = None
+            return drawn
+        size = {key: _decides(key, value) for key, value in given.items() if key not in ("seed", "seed2", "name")}
+        device = tf.nest.flatten(drawn)[0].backing_device  # each has a kernel of its own
+        key = json.dumps([name, seed, seed2, size, device], sort_keys=True)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        return drawn
+
+    def state(self) -> tuple[int, dict[str, int]]:
+        """Return how many draws there were, and those of kernels that go on."""
+        return self._drawn, dict(self._counts)
+
+    def go_back(self, state: tuple[int, dict[str, int]]) -> None:
+        """Have the kernels as they were when `state` was taken in this process."""
+        if state[0] != self._drawn:
+            self._drawn = state[0]
+            self._set(state[1])
+
+    def restore(self, counts: Mapping[str, int]) -> None:
+        """Have the kernels as those were that had drawn this. Raises CheckpointDamaged for what no run can have drawn."""
+        if counts == self._counts:
+            return
+        try:
+            self._set(counts)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError, tf.errors.OpError) as error:
+            raise CheckpointDamaged(
+                f"the checkpoint says of eager random ops what cannot have been drawn: {type(error).__name__}: {error}",
+                "give one that detrain has written, or start anew with --fresh",
+            ) from error
+
+    def _set(self, counts: Mapping[str, int]) -> None:
+        context.context().clear_kernel_cache()
+        self._counts = dict(counts)
+        with tf.init_scope():
+            for key, count in counts.items():
+                name, seed, seed2, size, *device = json.loads(key)
+                if not isinstance(count, int) or any(_elements(each, value) > _MOST_ELEMENTS for each, value in size.items()):
+                    raise ValueError(f"{count!r} draws of {name} of {str(size)[:200]}")
+                with tf.device(device[0] if device else None):
+                    arguments = {each: _again(value) for each, value in size.items()}
+                    for _ in range(count):
+                        self._ops[name](**arguments, seed=seed, seed2=seed2)
+
+
+def _decides(name: str, value: Any) -> Any:
+    """Return what decides how much is drawn: what is no tensor, the value of some that are, of the others their shape and type."""
+    if isinstance(value, tf.DType):
+        return value.name
+    if not isinstance(value, tf.Tensor | tf.Variable | np.ndarray | np.generic):
+        return value
+    array = array_of(tf.convert_to_tensor(value)) if isinstance(value, tf.Tensor | tf.Variable) else np.asarray(value)
+    content = {"value": array.tolist()} if name in _VALUES else {"shape": list(array.shape)}
+    return {**content, "dtype": tf.as_dtype(array.dtype).name}
+
+
+def _elements(name: str, value: Any) -> int:
+    """Return how many elements it takes in memory to draw with an argument again, at the least."""
+    if not isinstance(value, dict) or name in ("minval", "maxval"):
+        return 0
+    return math.prod(map(abs, np.ravel(value["value"]).tolist() if "value" in value else value["shape"]))
+
+
+def _again(value: Any) -> Any:
+    """Return an argument with which an op draws as much as with that which `_decides` has seen."""
+    if not isinstance(value, dict):
+        return value
+    return tf.constant(value["value"], value["dtype"]) if "value" in value else tf.ones(value["shape"], value["dtype"])

@@ -1,0 +1,37 @@
+"""Which op is a stateful random op, and which function is being traced: what decides whether an op gets a counter."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, Final
+
+from tensorflow.python.framework import func_graph, op_def_registry, ops
+
+from detrain.adapters.tensorflow.tracing.builder import BUILDING_GRAPH
+
+_NEVER_RUN: Final = re.compile(rf"{re.escape(BUILDING_GRAPH)}|keras_graph|(.*_)?scratch_graph(_\d+)?")
+"""Names of graphs. A function that is traced has its own for its graph: one more word here may be a program's."""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_random(op: str) -> bool:
+    """Return whether an op with this name draws random numbers, and keeps a state of its own."""
+    definition = op_def_registry.get(op)
+    return definition is not None and definition.is_stateful and any(attribute.name == "seed" for attribute in definition.attr)
+
+
+def traced_function() -> Any:
+    """Return the outermost function graph being traced, or None in eager code and in the functions of tf.data.
+
+    The graph in which a layer is built ahead is none: nothing runs it, and what is traced inside of it was traced in eager code.
+    Nor are those in which Keras finds out shapes, as often as it has to: the draws there must not be counted among a function's.
+    """
+    graph = ops.get_default_graph()
+    outermost = None
+    while isinstance(graph, func_graph.FuncGraph) and _NEVER_RUN.fullmatch(graph.name) is None:
+        outermost = graph
+        if str(graph.name).startswith("Dataset_"):
+            return None
+        graph = graph.outer_graph
+    return outermost

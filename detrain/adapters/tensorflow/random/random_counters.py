@@ -1,0 +1,172 @@
+"""Stateful random ops of traced functions, lifted to stateless ops on counters that a checkpoint holds.
+
+The state of TensorFlow's stateful random ops lives in C++ kernels that Python can neither read nor set. Each such op in a traced
+function becomes its stateless twin, seeded by (the op's own seeds, a counter), and the counter, a variable, goes up by one each
+time the op runs. Counters are found again by (function, turn of the op in its trace), so that retraces share them.
+
+Eager ops are counted (`eager_draws`). The functions of tf.data stay as they are: every iterator starts their kernels anew, and
+prefetching makes a counter's value at a cut meaningless. Where an op has no twin, its state is named as lost (`kept_by_kernels`).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager import context, lift_to_graph
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import gen_candidate_sampling_ops, gen_image_ops, gen_nn_ops, gen_random_ops
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.saved_model import save as saving
+from tensorflow.python.trackable import data_structures
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.random.eager_draws import EagerDraws
+from detrain.adapters.tensorflow.random.graph_kinds import traced_function
+from detrain.adapters.tensorflow.random.kept_by_kernels import KeptByKernels
+from detrain.adapters.tensorflow.random.op_functions import replace_op
+from detrain.adapters.tensorflow.random.stateless_twins import TWINS, Draw
+
+_NOT_LIFTED: Final = (
+    (gen_random_ops, ("parameterized_truncated_normal", "random_poisson")),
+    (gen_image_ops, ("random_crop", "sample_distorted_bounding_box", "sample_distorted_bounding_box_v2")),
+    (gen_nn_ops, ("fractional_avg_pool", "fractional_max_pool")),
+    (
+        gen_candidate_sampling_ops,
+        tuple(
+            f"{name}_candidate_sampler"
+            for name in ("all", "fixed_unigram", "learned_unigram", "log_uniform", "thread_unsafe_unigram", "uniform")
+        ),
+    ),
+)
+"""Random ops that have no stateless twin."""
+
+
+class RandomCounters:
+    """Replaces the stateful random ops while functions are traced."""
+
+    def __init__(self, births: Births) -> None:
+        self._births = births
+        self._counters: dict[str, Any] = {}
+        self.eager: Final = EagerDraws()
+        self._kept: Final = KeptByKernels()
+        for name, draw in TWINS.items():
+            self._lift(name, draw)
+        for module, names in _NOT_LIFTED:
+            for name in names:
+                self._watch_eager(module, name)
+        self._watch_saving()
+        self._watch_first_values()
+
+    def not_captured(self) -> list[str]:
+        """Return, in words, the random ops whose state nobody can read."""
+        return self._kept.names()
+
+    @property
+    def count(self) -> int:
+        """How many random ops have been lifted."""
+        return len(self._counters)
+
+    def _lift(self, name: str, draw: Draw) -> None:
+        original = getattr(gen_random_ops, name)
+
+        @functools.wraps(original)
+        def lifted(*args: Any, **kwargs: Any) -> Any:
+            graph = traced_function()
+            if graph is None:
+                return self.eager.run(name, args, kwargs) if context.executing_eagerly() else original(*args, **kwargs)
+            seed, seed2 = kwargs.pop("seed", 0), kwargs.pop("seed2", 0)
+            op_name = kwargs.pop("name", None)
+            counter = self._counter(graph)
+            with tf.name_scope(op_name or name):
+                turn = counter.assign_add(1, read_value=True)
+                first = tf.constant((int(seed) * 0x9E3779B97F4A7C15 + int(seed2)) % (1 << 63), tf.int64)
+                return draw(*args, seed=tf.stack([first, tf.cast(turn, tf.int64)]), **kwargs)
+
+        replace_op(gen_random_ops, name, lifted)
+        self.eager.watch(name, original)
+
+    def _watch_eager(self, module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if traced_function() is None and context.executing_eagerly() and not name.startswith("learned"):
+                return self.eager.run(name, args, kwargs)
+            return original(*args, **kwargs)
+
+        replace_op(module, name, noted)
+        self.eager.watch(name, original)
+
+    def _watch_saving(self) -> None:
+        """Have a SavedModel hold the counters, without which TensorFlow refuses to save functions that use them."""
+        original = saving._AugmentedGraphView.set_signature
+
+        @functools.wraps(original)
+        def set_signature(view: Any, *args: Any, **kwargs: Any) -> None:
+            original(view, *args, **kwargs)
+            view._breadth_first_traversal()  # traces the functions that are to be saved and have never been called
+            if self._counters:
+                counters = data_structures.wrap_or_unwrap(list(self._counters.values()))
+                view._children_cache[view.root]["detrain_random_counters"] = counters
+
+        saving._AugmentedGraphView.set_signature = set_signature
+
+    def _watch_first_values(self) -> None:
+        """Let first values of variables that a function draws be drawn outside of it: under XLA TensorFlow has no other way."""
+        original = lift_to_graph.lift_to_graph
+
+        @functools.wraps(original)
+        def lifted(tensors: Any, graph: Any, *args: Any, op_map: Any = None, **kwargs: Any) -> Any:
+            try:
+                return original(tensors, graph, *args, op_map=op_map, **kwargs)
+            except lift_to_graph.UnliftableError:
+                order = None if op_map is None or args or kwargs else self._order(tensors)
+                if order is None:
+                    raise
+            with graph.as_default():
+                for op in order:
+                    handle = self._handle(op)
+                    if handle is None:
+                        lift_to_graph._copy_non_source(op, graph, op_map, op.graph)
+                    else:
+                        op_map[op.outputs[0]] = graph.capture(handle)
+                        op_map[op] = op_map[op.outputs[0]].op
+            return op_map
+
+        lift_to_graph.lift_to_graph = lifted
+
+    def _order(self, tensors: Any) -> list[Any] | None:
+        """Return the operations that such values take, each behind what it takes itself; None if that is more than counters."""
+        order, seen = [], set()
+        left = [(tensor.op, False) for tensor in tensors]
+        while left:
+            op, is_ready = left.pop()
+            if is_ready:
+                order.append(op)
+            elif op not in seen:
+                seen.add(op)
+                if op.type == "Placeholder" and self._handle(op) is None:
+                    return None
+                before = [*(each.op for each in op.inputs), *op.control_inputs]
+                left += [(op, True), *((each, False) for each in before)]
+        return order
+
+    def _handle(self, op: Any) -> Any:
+        """Return the handle of the counter that a function has taken in as this operation, or None."""
+        if op.type != "Placeholder" or not isinstance(op.graph, func_graph.FuncGraph):
+            return None
+        outer = next((outer for outer, inner in op.graph.captures if inner is op.outputs[0]), None)
+        return next((each.handle for each in self._counters.values() if each.handle is outer), None)
+
+    def _counter(self, graph: Any) -> Any:
+        turn = getattr(graph, "detrain_random_ops", 0)
+        graph.detrain_random_ops = turn + 1
+        key = f"{graph.detrain_function} {turn}"
+        if key not in self._counters:
+            # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again refuses.
+            # Named by its key: functions of replicas are traced in threads of their own, where nobody on the stack owns them.
+            with tf.init_scope(), self._births.naming(f"{key} random counter"):
+                self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random_counter_{turn}")
+        return self._counters[key]
