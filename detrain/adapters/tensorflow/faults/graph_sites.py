@@ -12,99 +12,43 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
-import numpy as np
 import tensorflow as tf
 import xxhash
 from tensorflow.python.eager import backprop, context, imperative_grad, record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import func_graph, op_def_library, ops
-from tensorflow.python.ops import cond_v2, control_flow_util_v2, gradients_util, while_v2
+from tensorflow.python.ops import cond_v2, gradients_util, while_v2
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
 from detrain.adapters.tensorflow.faults.eager_sites import EagerSites
+from detrain.adapters.tensorflow.faults.gradient_roles import is_turned, maker_of
+from detrain.adapters.tensorflow.faults.graph_ops import Op
+from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
+from detrain.adapters.tensorflow.faults.keras_places import watch_layers, watch_optimizer
 from detrain.adapters.tensorflow.faults.live_outputs import live_outputs
+from detrain.adapters.tensorflow.faults.op_operands import (
+    ATTRIBUTES,
+    NO_ARITHMETIC,
+    attributes_of,
+    has_weight_first,
+    numbers_of,
+    operands_of,
+)
+from detrain.adapters.tensorflow.faults.run_notes import RunNotes, shape_of
 from detrain.adapters.tensorflow.faults.step_stage import Late, Where
-from detrain.adapters.tensorflow.hidden import hidden_variable, linked
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, output_name, places_of
+from detrain.faults.sites import OperandShape, Site, Stage, output_name
 
-OWN_FUNCTION: Final = "detrain_own"
-"""Names of detrain's own functions begin so."""
 OWN_SCOPE: Final = "detrain_fault"
 """Name scope of the ops that detrain itself puts into a graph."""
 
-_NO_ARITHMETIC: Final = frozenset(
-    {
-        *("Assert", "Case", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge"),
-        *("NextIteration", "NoOp", "PartitionedCall", "Placeholder", "PlaceholderWithDefault", "PreventGradient", "Rank"),
-        *("ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Snapshot", "Squeeze", "StatefulPartitionedCall"),
-        *("StatelessCase", "StatelessIf", "StatelessWhile", "StopGradient", "Switch", "VarHandleOp", "VarIsInitializedOp", "While"),
-    }
-)
-"""Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs: nothing may stand between."""
-_DTYPES: Final = (tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int8)
-_ATTRIBUTES: Final = (
-    *("strides", "padding", "explicit_paddings", "dilations", "data_format"),
-    *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),
-)
-_LOADERS: Final = (
-    "detrain_own",
-    "Dataset_",
-    "_next_func",
-    "_remote_next_func",
-    "_init_func",
-    "_remote_init_func",
-    "_finalize_func",
-)
-"""Names of the functions of tf.data begin so, and of those of our own."""
-_BODY_OVER_DATA: Final = "Dataset_scan_scan_body"
-"""The name of the function of tf.data that is the body of a loop in a compiled function begins so."""
-_MOST_AXES: Final = 8
 _STEPS_BACK: Final = 4
 """So far back the ops count from which the inputs of one come."""
 _MOST_REACHED: Final = 64
-_NO_SHAPE: Final = np.array([-1] + [0] * _MOST_AXES)
-"""The note of a shape that has not been seen: rank, sizes, zeros."""
 _GRADIENT_GRAPHS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
-_PARTS: Final = (
-    *(control_flow_util_v2.CondBranchFuncGraph, control_flow_util_v2.WhileBodyFuncGraph, control_flow_util_v2.WhileCondFuncGraph),
-)
-_NUMBER: Final = re.compile(r"(_\d+)+$")
-_NUMBERS: Final = re.compile(r"_\d+(?=_|$)")
-_PRODUCTS: Final = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
-"""Those in which either factor may be the weight."""
-_FACTORS: Final = 2
-_RESHAPED: Final = ("Identity", "Cast", "Reshape", "Transpose", "Squeeze", "ExpandDims")
-_REPLICA: Final = re.compile(r"\breplica_(\d+)/")
-
-
-@dataclass(slots=True)
-class Op:
-    """One op of one graph, as it was made."""
-
-    key: str
-    """The site's name."""
-    function: str
-    replica: int
-    layer: str
-    stage: Stage
-    op: Any
-    roles: dict[int, Role] = field(default_factory=dict)
-    """Which gradient an output is."""
-    is_turned: bool = False
-    """Whether its weight comes before its input: as the program has written it (`W @ x`), or, in gradients of products with a
-    transposed matrix, as TensorFlow has exchanged them."""
-    shapes: dict[str, Any] = field(default_factory=dict)
-    """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
-    signature: str = ""
-    """Of the site, where sites are listed."""
-    digest: Any = None
-    """Hidden variable that takes a digest of the outputs when the graph runs."""
 
 
 class Point(Protocol):
@@ -126,7 +70,7 @@ class Sites:
         self._has_digests = has_digests
         self.where: Final = Where()
         self._is_late = Late(self._stage_of)
-        self.eager: Final = EagerSites(self.where, operands_of, _ATTRIBUTES, _NO_ARITHMETIC)
+        self.eager: Final = EagerSites(self.where, operands_of, ATTRIBUTES, NO_ARITHMETIC)
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""
         self._scopes: dict[tuple[str, str], str] = {}
@@ -136,8 +80,7 @@ class Sites:
         """What has been put in place of outputs, by (id of their graph, name of the op, number)."""
         self._originals: dict[tuple[int, str, int], Any] = {}
         """And the outputs, by what has been put in their places."""
-        self._runs: dict[int, Any] = {}
-        """Counters of the runs of graphs, by id."""
+        self._notes: Final = RunNotes(self.own_ops)
         self._called: dict[int, Any] = {}
         """Outermost graphs that eager code has run."""
         self.where.watch()
@@ -152,47 +95,17 @@ class Sites:
         import keras
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-        self._watch_layers(keras.Layer)
+        watch_layers(self.where, keras.Layer)
         for cls in (BaseOptimizer, keras.optimizers.Optimizer):
-            self._watch_optimizer(cls, "apply")
+            watch_optimizer(self.where, cls, "apply")
 
     def on_keras_2(self) -> None:
         """Keras 2 (`tf_keras`) is there now."""
         import tf_keras
 
-        self._watch_layers(tf_keras.layers.Layer)
+        watch_layers(self.where, tf_keras.layers.Layer)
         for cls in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
-            self._watch_optimizer(cls, "apply_gradients")
-
-    def _watch_layers(self, cls: Any) -> None:
-        original_call = cls.__call__
-        here = self.where
-
-        @functools.wraps(original_call)
-        def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            here.layers.append(str(layer.name))
-            try:
-                return original_call(layer, *args, **kwargs)
-            finally:
-                here.layers.pop()
-
-        cls.__call__ = called
-
-    def _watch_optimizer(self, cls: Any, method: str) -> None:
-        original = vars(cls).get(method)
-        if original is None:  # it is inherited
-            return
-        here = self.where
-
-        @functools.wraps(original)
-        def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            here.optimizers.append(str(getattr(optimizer, "name", None) or optimizer._name))
-            try:
-                return original(optimizer, *args, **kwargs)
-            finally:
-                here.optimizers.pop()
-
-        setattr(cls, method, applied)
+            watch_optimizer(self.where, cls, "apply_gradients")
 
     @contextlib.contextmanager
     def own_ops(self, graph: Any) -> Iterator[None]:
@@ -243,7 +156,7 @@ class Sites:
             if self._replaced:  # gradients that are taken by walking through a graph ask its ops for their outputs
                 kwargs = {key: self._in_place_of(value) for key, value in kwargs.items()}
             result = original(op_type_name, *args, **kwargs)
-            if op_type_name in _NO_ARITHMETIC:
+            if op_type_name in NO_ARITHMETIC:
                 return result
             structure, is_stateful, op, outputs = result
             function = function_of(op.graph)
@@ -271,14 +184,14 @@ class Sites:
         here = self.where
         graph = op.graph
         scope = graph.get_name_scope()
-        stage, layer = here.stage(_plain(scope), lambda: any(map(self._is_late, op.inputs)))
+        stage, layer = here.stage(plain_scope(scope), lambda: any(map(self._is_late, op.inputs)))
         self._scopes.setdefault((function, scope), layer)
         replica = replica_of(graph)
         base = "/".join(part for part in (function, stage, layer, op.type) if part)
-        place = (id(_trace_of(graph)), replica, base)
+        place = (id(trace_of(graph)), replica, base)
         turn = self._turns[place] = self._turns.get(place, -1) + 1
         found = Op(f"{base}#{turn}" if turn else base, function, replica, layer, stage, op)
-        found.is_turned = stage == "forward" and _has_weight_first(op.type, op.inputs)
+        found.is_turned = stage == "forward" and has_weight_first(op.type, op.inputs)
         self._ops[id(graph), op.name] = found
         if here.gradients:
             here.gradients[-1][1].append(found)
@@ -292,9 +205,9 @@ class Sites:
                     with self.own_ops(graph):
                         given[number] = point.replace(op, number, given[number])
         if self._counts:
-            self._measure(found, given)
+            self._notes.measure(found, given)
         if self._has_digests:
-            self._take_digest(found, given)
+            self._notes.take_digest(found, given)
         for number, (before, after) in enumerate(zip(outputs, given, strict=True)):
             if after is not before:
                 self._replaced[id(graph), op.name, number] = after
@@ -314,33 +227,6 @@ class Sites:
             reached = [each for tensor in before for each in tensor.op.inputs][:_MOST_REACHED]
             state.update(b"\n")
         return state.hexdigest()
-
-    def _take_digest(self, found: Op, given: list[Any]) -> None:
-        """Have a digest taken when the op's graph runs."""
-        numbers = numbers_of(given)
-        with self.own_ops(found.op.graph):
-            found.digest = hidden_variable(0, tf.int64)
-            digest = tf.add_n([_digest(given[number]) * (number + 1) for number in numbers])
-            with tf.control_dependencies([found.digest.assign(digest, read_value=False)]):
-                given[numbers[0]] = linked(given[numbers[0]], tf.identity(given[numbers[0]]))
-
-    def _measure(self, found: Op, given: list[Any]) -> None:
-        """Have the runs of the op's graph counted, and its shapes noted when it runs, where tracing does not tell them."""
-        graph = found.op.graph
-        with self.own_ops(graph):
-            notes = []
-            if id(graph) not in self._runs:
-                self._runs[id(graph)] = hidden_variable(0, tf.int64)
-                notes.append(self._runs[id(graph)].assign_add(1, read_value=False))
-            for number in numbers_of(given):
-                for _index, tensor in operands_of(found.op, number).values():
-                    if not tensor.shape.is_fully_defined() and tensor.name not in found.shapes:
-                        noted = found.shapes[tensor.name] = hidden_variable(_NO_SHAPE, tf.int64)
-                        notes.append(noted.assign(_padded_shape(tensor), read_value=False))
-            if notes:
-                first = numbers_of(given)[0]
-                with tf.control_dependencies(notes):
-                    given[first] = linked(given[first], tf.identity(given[first]))
 
     def _watch_gradients(self) -> None:
         original_tape = backprop._gradient_function
@@ -374,17 +260,17 @@ class Sites:
         What it returns says which of its ops is the gradient of the input, and which of the weight.
         """
         made: list[Op] = []
-        weight = 0 if _has_weight_first(op_type, given) else 1
+        weight = 0 if has_weight_first(op_type, given) else 1
         self.where.gradients.append((layer, made))
 
         def finish(grads: Any) -> Any:
             for index, grad in enumerate(grads if isinstance(grads, list | tuple) else [grads]):
-                if isinstance(grad, tf.Tensor) and op_type not in _NO_ARITHMETIC:
-                    found = _maker(grad, made)
+                if isinstance(grad, tf.Tensor) and op_type not in NO_ARITHMETIC:
+                    found = maker_of(grad, made)
                     if found is not None:
                         own = grad.value_index if grad.op is found.op else 0
                         found.roles[own] = "grad_wt" if index == weight else "grad_in"
-                        found.is_turned = _is_turned(found, found.roles[own], made, upstream)
+                        found.is_turned = is_turned(found, found.roles[own], made, upstream)
             return grads
 
         try:
@@ -396,8 +282,7 @@ class Sites:
         """Count runs from here on."""
         self.eager.begin(notes=True)
         self._called.clear()
-        for counter in self._runs.values():
-            counter.assign(0)
+        self._notes.begin()
 
     def _watch_calls(self) -> None:
         original = concrete_function.ConcreteFunction._call_flat
@@ -429,7 +314,7 @@ class Sites:
         replicas: dict[str, int] = {}
         found: dict[tuple[str, str], Site] = {}
         for known in self._ops.values():
-            count = int(self._runs[id(known.op.graph)].numpy())
+            count = self._notes.runs(known.op.graph)
             for number in numbers_of(known.op.outputs):
                 name = output_name(known.key, number)
                 replicas[name] = max(replicas.get(name, 1), known.replica + 1)
@@ -457,156 +342,11 @@ class Sites:
             stage=known.stage,
             role=known.roles.get(output, ""),
             operands={
-                name: OperandShape(index, _shape(tensor, known.shapes.get(tensor.name)), tensor.dtype.name)
+                name: OperandShape(index, shape_of(tensor, known.shapes.get(tensor.name)), tensor.dtype.name)
                 for name, (index, tensor) in operands_of(known.op, output, is_turned=known.is_turned).items()
             },
             executions=0,
             is_alive=is_alive,
-            attributes=_attributes(known.op),
+            attributes=attributes_of(known.op),
             signature=known.signature,
         )
-
-
-def numbers_of(outputs: Sequence[Any]) -> list[int]:
-    """Return which of an op's outputs are of dtypes that a fault can be in."""
-    return [number for number, output in enumerate(outputs) if output.dtype in _DTYPES]
-
-
-def operands_of(op: Any, output: int, *, is_turned: bool = False) -> dict[str, tuple[int, Any]]:
-    """Return the operands of one output of an op, by name, with their place among the op's inputs or outputs.
-
-    `is_turned`: its weight comes before its input.
-    """
-    operands = {}
-    if op.type in CONTRACTIONS:
-        places = places_of(op.type)
-        for name, index in zip(("input", "weight"), places[::-1] if is_turned else places, strict=True):
-            if index < len(op.inputs):
-                operands[name] = (index, op.inputs[index])
-    operands["output"] = (output, op.outputs[output])
-    return operands
-
-
-def _digest(tensor: Any) -> Any:
-    """Return a sum of an output's bit patterns, each times its place: exact integers, so that no order of adding changes it."""
-    flat = tf.reshape(tensor, [-1])
-    bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, tf.int32 if tensor.dtype.size == 4 else tf.int16)
-    places = tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64) % 65_521 + 1
-    return tf.reduce_sum(tf.cast(bits, tf.int64) * places)
-
-
-def _padded_shape(tensor: Any) -> Any:
-    """Return the rank of a tensor and its shape, in a length that is always the same: XLA has no other."""
-    shape = tf.shape(tensor, out_type=tf.int64)
-    rank = tf.size(shape, out_type=tf.int64)
-    zeros = tf.fill([tf.maximum(_MOST_AXES - rank, 0)], tf.constant(0, tf.int64))
-    return tf.ensure_shape(tf.concat([[rank], shape, zeros], 0)[: _MOST_AXES + 1], _NO_SHAPE.shape)
-
-
-def _shape(tensor: Any, noted: Any) -> tuple[int, ...]:
-    rank, *sizes = (-1,) if noted is None else (int(size) for size in noted.numpy())
-    if 0 <= rank <= _MOST_AXES:
-        return tuple(sizes[:rank])
-    return tuple(-1 if size is None else int(size) for size in tensor.shape) if tensor.shape.rank is not None else (-1,)
-
-
-def _attributes(op: Any) -> dict[str, list[int] | str | bool]:
-    """Return those of an op's attributes that say which outputs an operand reaches."""
-    found: dict[str, list[int] | str | bool] = {}
-    for name in _ATTRIBUTES if op.type in CONTRACTIONS else ():
-        if name in op.node_def.attr:
-            value = op.get_attr(name)
-            found[name] = value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, list | tuple) else value
-    return found
-
-
-def _maker(grad: Any, made: list[Op]) -> Op | None:
-    """Return the op of a gradient function that a gradient comes from: the last contraction on its way, or the op itself."""
-    by_name = {each.op.name: each for each in made}
-    tensor, last = grad, None
-    while tensor.op.name in by_name or tensor.op.type in ("Reshape", "Identity", "IdentityN", "Snapshot", "Sum", "Cast"):
-        found = by_name.get(tensor.op.name)
-        if found is not None and (last is None or found.op.type in CONTRACTIONS):
-            last = found
-        if (found is not None and found.op.type in CONTRACTIONS) or not tensor.op.inputs:
-            break
-        tensor = tensor.op.inputs[-1 if tensor.op.type == "IdentityN" else 0]
-    return last
-
-
-def _is_turned(found: Op, role: Role, made: list[Op], upstream: Iterable[Any]) -> bool:
-    """Return whether a gradient's op has its weight before its input: dY is the input of dX, and the weight of dW."""
-    if found.op.type not in CONTRACTIONS or len(found.op.inputs) < 2:
-        return False
-    given = {(tensor.op.name, tensor.value_index) for tensor in upstream if isinstance(tensor, tf.Tensor)}
-    names = {each.op.name for each in made}
-
-    def is_given(tensor: Any) -> bool:
-        if (tensor.op.name, tensor.value_index) in given:
-            return True
-        return (tensor.op.name in names or tensor.op.type in _NO_ARITHMETIC) and any(map(is_given, tensor.op.inputs))
-
-    first, second = (is_given(found.op.inputs[index]) for index in places_of(found.op.type))
-    return (second and not first) if role == "grad_in" else (first and not second)
-
-
-def _has_weight_first(op_type: str, inputs: Sequence[Any]) -> bool:
-    """Return whether a product has a variable for its first factor, and none for its second."""
-    return op_type in _PRODUCTS and len(inputs) >= _FACTORS and _is_variable(inputs[0]) and not _is_variable(inputs[1])
-
-
-def _is_variable(tensor: Any) -> bool:
-    """Return whether a tensor of a graph is what a variable holds, in another shape or type perhaps."""
-    while hasattr(tensor, "op") and tensor.op.type in _RESHAPED and tensor.op.inputs:
-        tensor = tensor.op.inputs[0]
-    return hasattr(tensor, "op") and tensor.op.type == "ReadVariableOp"
-
-
-def _plain(scope: str) -> str:
-    """Return a name scope without what TensorFlow adds to make it unique, which depends on what was traced before."""
-    parts = _REPLICA.sub("", f"{scope}/").split("/")
-    return "/".join(_NUMBER.sub("", part) for part in parts if part not in ("", "gradient_tape"))
-
-
-def replica_of(graph: Any) -> int:
-    """Return the replica whose step is being traced in this thread, 0 where there are none."""
-    replica = getattr(tf.distribute.get_replica_context(), "_replica_id_in_sync_group", 0)
-    return replica if isinstance(replica, int) else _named_replica(f"{graph.get_name_scope()}/")
-
-
-def _named_replica(scope: str) -> int:
-    match = _REPLICA.search(scope)
-    return int(match[1]) if match else 0
-
-
-def _trace_of(graph: Any) -> Any:
-    """Return the graph of the function's trace that a graph (a branch, a loop's body) is a part of."""
-    while _is_body_over_data(graph) or getattr(graph.outer_graph, "detrain_function", None) == graph.detrain_function:
-        graph = graph.outer_graph
-    return graph
-
-
-def _is_body_over_data(graph: Any) -> bool:
-    """Return whether a function of tf.data is the body of a loop of a compiled function over a set, not a part of the set."""
-    return isinstance(graph.outer_graph, func_graph.FuncGraph) and str(graph.name).startswith(_BODY_OVER_DATA)
-
-
-def function_of(graph: Any) -> str | None:
-    """Return the name of the function that a graph belongs to, the same in every run.
-
-    None outside of functions, and in those of loaders.
-    """
-    outer, owned = graph, graph
-    while isinstance(outer, func_graph.FuncGraph):
-        if _is_body_over_data(outer):
-            owned = outer.outer_graph
-        elif str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)):
-            return None
-        outer = outer.outer_graph
-    if outer is graph:
-        return None
-    owner = str(owned.detrain_function).rpartition("/")[2].rpartition(" ")[2] or "function"
-    name = _NUMBER.sub("", str(graph.name)).removeprefix("Dataset_scan_")
-    if isinstance(graph, _PARTS):  # layers in their names are numbered, too: k-th ops are told apart by their layer
-        name = _NUMBERS.sub("", name)
-    return owner if name in (owner, owner.partition(".")[0]) else f"{owner}:{name}"

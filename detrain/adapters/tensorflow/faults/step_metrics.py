@@ -18,7 +18,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
 
-from detrain.adapters.tensorflow.faults.graph_sites import Sites, function_of, replica_of
+from detrain.adapters.tensorflow.faults.graph_owners import function_of, replica_of
+from detrain.adapters.tensorflow.faults.graph_sites import Sites
 from detrain.adapters.tensorflow.hidden import hidden_variable
 from detrain.adapters.tensorflow.tensors import array_of
 

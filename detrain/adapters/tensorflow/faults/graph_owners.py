@@ -1,0 +1,84 @@
+"""Which of the program's functions a graph belongs to, and which replica: parts of a site's name.
+
+TensorFlow would number them; names here do not depend on what was traced before, so that a site has the same name in every run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import control_flow_util_v2
+
+OWN_FUNCTION: Final = "detrain_own"
+"""Names of detrain's own functions begin so."""
+_LOADERS: Final = (
+    "detrain_own",
+    "Dataset_",
+    "_next_func",
+    "_remote_next_func",
+    "_init_func",
+    "_remote_init_func",
+    "_finalize_func",
+)
+"""Names of the functions of tf.data begin so, and of those of our own."""
+_BODY_OVER_DATA: Final = "Dataset_scan_scan_body"
+"""The name of the function of tf.data that is the body of a loop in a compiled function begins so."""
+_PARTS: Final = (
+    *(control_flow_util_v2.CondBranchFuncGraph, control_flow_util_v2.WhileBodyFuncGraph, control_flow_util_v2.WhileCondFuncGraph),
+)
+_NUMBER: Final = re.compile(r"(_\d+)+$")
+_NUMBERS: Final = re.compile(r"_\d+(?=_|$)")
+_REPLICA: Final = re.compile(r"\breplica_(\d+)/")
+
+
+def plain_scope(scope: str) -> str:
+    """Return a name scope without what TensorFlow adds to make it unique, which depends on what was traced before."""
+    parts = _REPLICA.sub("", f"{scope}/").split("/")
+    return "/".join(_NUMBER.sub("", part) for part in parts if part not in ("", "gradient_tape"))
+
+
+def replica_of(graph: Any) -> int:
+    """Return the replica whose step is being traced in this thread, 0 where there are none."""
+    replica = getattr(tf.distribute.get_replica_context(), "_replica_id_in_sync_group", 0)
+    return replica if isinstance(replica, int) else _named_replica(f"{graph.get_name_scope()}/")
+
+
+def _named_replica(scope: str) -> int:
+    match = _REPLICA.search(scope)
+    return int(match[1]) if match else 0
+
+
+def trace_of(graph: Any) -> Any:
+    """Return the graph of the function's trace that a graph (a branch, a loop's body) is a part of."""
+    while _is_body_over_data(graph) or getattr(graph.outer_graph, "detrain_function", None) == graph.detrain_function:
+        graph = graph.outer_graph
+    return graph
+
+
+def _is_body_over_data(graph: Any) -> bool:
+    """Return whether a function of tf.data is the body of a loop of a compiled function over a set, not a part of the set."""
+    return isinstance(graph.outer_graph, func_graph.FuncGraph) and str(graph.name).startswith(_BODY_OVER_DATA)
+
+
+def function_of(graph: Any) -> str | None:
+    """Return the name of the function that a graph belongs to, the same in every run.
+
+    None outside of functions, and in those of loaders.
+    """
+    outer, owned = graph, graph
+    while isinstance(outer, func_graph.FuncGraph):
+        if _is_body_over_data(outer):
+            owned = outer.outer_graph
+        elif str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)):
+            return None
+        outer = outer.outer_graph
+    if outer is graph:
+        return None
+    owner = str(owned.detrain_function).rpartition("/")[2].rpartition(" ")[2] or "function"
+    name = _NUMBER.sub("", str(graph.name)).removeprefix("Dataset_scan_")
+    if isinstance(graph, _PARTS):  # layers in their names are numbered, too: k-th ops are told apart by their layer
+        name = _NUMBERS.sub("", name)
+    return owner if name in (owner, owner.partition(".")[0]) else f"{owner}:{name}"

@@ -1,0 +1,74 @@
+"""What an op of a graph takes in and gives: its operands by name, which of them is the weight, and which dtypes may have faults.
+
+For sites, injectors and eager ops alike. Of products, TensorFlow does not tell an input from a weight: a variable is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+
+from detrain.faults.sites import CONTRACTIONS, places_of
+
+NO_ARITHMETIC: Final = frozenset(
+    {
+        *("Assert", "Case", "Const", "Enter", "Exit", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "If", "Merge"),
+        *("NextIteration", "NoOp", "PartitionedCall", "Placeholder", "PlaceholderWithDefault", "PreventGradient", "Rank"),
+        *("ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Snapshot", "Squeeze", "StatefulPartitionedCall"),
+        *("StatelessCase", "StatelessIf", "StatelessWhile", "StopGradient", "Switch", "VarHandleOp", "VarIsInitializedOp", "While"),
+    }
+)
+"""Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs: nothing may stand between."""
+_DTYPES: Final = (tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int8)
+ATTRIBUTES: Final = (
+    *("strides", "padding", "explicit_paddings", "dilations", "data_format"),
+    *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),
+)
+_PRODUCTS: Final = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
+"""Those in which either factor may be the weight."""
+_FACTORS: Final = 2
+_RESHAPED: Final = ("Identity", "Cast", "Reshape", "Transpose", "Squeeze", "ExpandDims")
+
+
+def numbers_of(outputs: Sequence[Any]) -> list[int]:
+    """Return which of an op's outputs are of dtypes that a fault can be in."""
+    return [number for number, output in enumerate(outputs) if output.dtype in _DTYPES]
+
+
+def operands_of(op: Any, output: int, *, is_turned: bool = False) -> dict[str, tuple[int, Any]]:
+    """Return the operands of one output of an op, by name, with their place among the op's inputs or outputs.
+
+    `is_turned`: its weight comes before its input.
+    """
+    operands = {}
+    if op.type in CONTRACTIONS:
+        places = places_of(op.type)
+        for name, index in zip(("input", "weight"), places[::-1] if is_turned else places, strict=True):
+            if index < len(op.inputs):
+                operands[name] = (index, op.inputs[index])
+    operands["output"] = (output, op.outputs[output])
+    return operands
+
+
+def attributes_of(op: Any) -> dict[str, list[int] | str | bool]:
+    """Return those of an op's attributes that say which outputs an operand reaches."""
+    found: dict[str, list[int] | str | bool] = {}
+    for name in ATTRIBUTES if op.type in CONTRACTIONS else ():
+        if name in op.node_def.attr:
+            value = op.get_attr(name)
+            found[name] = value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, list | tuple) else value
+    return found
+
+
+def has_weight_first(op_type: str, inputs: Sequence[Any]) -> bool:
+    """Return whether a product has a variable for its first factor, and none for its second."""
+    return op_type in _PRODUCTS and len(inputs) >= _FACTORS and _is_variable(inputs[0]) and not _is_variable(inputs[1])
+
+
+def _is_variable(tensor: Any) -> bool:
+    """Return whether a tensor of a graph is what a variable holds, in another shape or type perhaps."""
+    while hasattr(tensor, "op") and tensor.op.type in _RESHAPED and tensor.op.inputs:
+        tensor = tensor.op.inputs[0]
+    return hasattr(tensor, "op") and tensor.op.type == "ReadVariableOp"
