@@ -19,6 +19,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
 
+from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_ARITHMETIC, operands_of
 from detrain.adapters.tensorflow.tensors import array_of
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import BITS, Firing, Injection
@@ -28,8 +29,6 @@ FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
 _HANDS_ON: Final = frozenset({"Cast", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient", "Sum"})
 """Ops that a gradient may pass on its way from the contraction that makes it to the variable."""
-Operands = Callable[..., dict[str, tuple[int, Any]]]
-"""See `tensorflow_sites.operands_of`."""
 
 
 @dataclass(slots=True)
@@ -103,7 +102,7 @@ class EagerInjector:
         self._countdown -= 1
         return not self._countdown
 
-    def hit(self, op: EagerOp, operands_of: Operands, again: Callable[[Sequence[Any]], Any]) -> list[Any]:
+    def hit(self, op: EagerOp, again: Callable[[Sequence[Any]], Any]) -> list[Any]:
         """Return the outputs of an op that has run, with the fault in them, or as they are if the operand has another shape.
 
         `again` runs it once more, on other inputs.
@@ -152,17 +151,8 @@ def located(op: Any, injection: Injection, operands: Mapping[str, tuple[int, Any
 class EagerSites:
     """Watches the eager ops of steps. `where` tells what the thread is doing; `injector` returns what is to be put in."""
 
-    def __init__(
-        self,
-        where: Any,
-        operands_of: Operands,
-        attributes: Sequence[str],
-        no_arithmetic: frozenset[str],
-    ) -> None:
+    def __init__(self, where: Any) -> None:
         self._where = where
-        self._no_arithmetic = no_arithmetic
-        self._operands_of = operands_of
-        self._known_attributes = attributes
         self._is_on = self._notes = False
         self._thread = 0
         self.injector: EagerInjector | None = None
@@ -201,7 +191,7 @@ class EagerSites:
                 role="" if number else op.role,
                 operands={
                     name: OperandShape(index, tuple(int(size) for size in tensor.shape), tensor.dtype.name)
-                    for name, (index, tensor) in self._operands_of(op, number, is_turned=op.is_turned).items()
+                    for name, (index, tensor) in operands_of(op, number, is_turned=op.is_turned).items()
                 },
                 executions=1,
                 is_alive=True,
@@ -214,7 +204,7 @@ class EagerSites:
 
     def _attributes_of(self, op: EagerOp) -> Iterator[tuple[str, Any]]:
         for name, value in zip(op.attributes[::2], op.attributes[1::2], strict=True):
-            if op.type in CONTRACTIONS and name in self._known_attributes:
+            if op.type in CONTRACTIONS and name in ATTRIBUTES:
                 yield name, value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
 
     def gradient(self, original: Callable[..., Any], op_type: str, *rest: Any) -> Any:
@@ -287,7 +277,7 @@ class EagerSites:
         recorded: Callable[[Sequence[Any]], tuple[Any, ...]] | None,
     ) -> Any:
         """Run an op. `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that."""
-        if op_type in self._no_arithmetic:
+        if op_type in NO_ARITHMETIC:
             result = run(inputs)
             self._hand_on(op_type, _flat(inputs), result)
             return result
@@ -331,7 +321,7 @@ class EagerSites:
             with record.stop_recording():
                 result = run(_nested(op.inputs, inputs))
                 op.outputs = _tensors(result)
-                outputs = self.injector.hit(op, self._operands_of, lambda tensors: run(_nested(tensors, inputs)))
+                outputs = self.injector.hit(op, lambda tensors: run(_nested(tensors, inputs)))
             if recorded is not None:
                 execute.record_gradient(op.type, op.inputs, recorded(_nested(op.inputs, inputs)), outputs)
         finally:

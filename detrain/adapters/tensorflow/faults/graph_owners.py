@@ -12,8 +12,6 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util_v2
 
-OWN_FUNCTION: Final = "detrain_own"
-"""Names of detrain's own functions begin so."""
 _LOADERS: Final = (
     "detrain_own",
     "Dataset_",
@@ -72,7 +70,7 @@ def function_of(graph: Any) -> str | None:
     while isinstance(outer, func_graph.FuncGraph):
         if _is_body_over_data(outer):
             owned = outer.outer_graph
-        elif str(outer.name).startswith((*_LOADERS, OWN_FUNCTION)):
+        elif str(outer.name).startswith(_LOADERS):
             return None
         outer = outer.outer_graph
     if outer is graph:

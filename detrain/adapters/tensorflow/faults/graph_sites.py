@@ -31,7 +31,6 @@ from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_s
 from detrain.adapters.tensorflow.faults.keras_places import watch_layers, watch_optimizer
 from detrain.adapters.tensorflow.faults.live_outputs import live_outputs
 from detrain.adapters.tensorflow.faults.op_operands import (
-    ATTRIBUTES,
     NO_ARITHMETIC,
     attributes_of,
     has_weight_first,
@@ -70,7 +69,7 @@ class Sites:
         self._has_digests = has_digests
         self.where: Final = Where()
         self._is_late = Late(self._stage_of)
-        self.eager: Final = EagerSites(self.where, operands_of, ATTRIBUTES, NO_ARITHMETIC)
+        self.eager: Final = EagerSites(self.where)
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""
         self._scopes: dict[tuple[str, str], str] = {}
