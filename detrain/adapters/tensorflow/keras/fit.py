@@ -1,94 +1,54 @@
-"""`Model.fit` with probes: Keras's own loops over epochs and batches get the probes that the rewriter gives to a program's loops.
+"""`Model.fit` with probes: Keras's own loops over epochs and batches get the probes that a program's loops get.
 
-The function is compiled anew from its own source with the calls put in and all line numbers kept, so that a cut in it is a cut like
-any other: its locals (callbacks, logs) are state, and what runs between the loops runs again on the way to a cut.
+The function is compiled anew from its own source (`fit_source`), so that a cut in it is a cut like any other: its locals
+(callbacks, logs) are state, and what runs between the loops runs again on the way to a cut. Here is what the probes in it
+call, and where its loader is: saved, and set in a resumed run.
 
-A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from the iterator
-instead; their digests are taken in the data pipeline, by a stage behind all others.
+A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from the
+iterator instead; their digests are taken in the data pipeline (`fit_digests`).
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import inspect
 import os
-import random
 import sys
-import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType, GeneratorType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
-from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, allow, read_position, set_position, stages
+from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, read_position, set_position
 from detrain.adapters.tensorflow.data.shuffle_seeds import set_with
 from detrain.adapters.tensorflow.guard.held_state import runs_python
-from detrain.base import PACKAGE, messages
-from detrain.base.digest import Array, digest_array
-from detrain.base.errors import FrameworkUnsupported, NotCapturable
-from detrain.python.inspect.frames import adopt, names_of
+from detrain.adapters.tensorflow.keras.fit_data import (
+    allow_permutation,
+    fetch_in_turn,
+    is_generator,
+    note_order,
+    order_of,
+    start_no_workers,
+)
+from detrain.adapters.tensorflow.keras.fit_digests import digest_distributed, digest_of_arrays, digesting, note_batch
+from detrain.adapters.tensorflow.keras.fit_probes import Probes
+from detrain.adapters.tensorflow.keras.fit_source import NAME, VALIDATION, instrumented
+from detrain.base import PACKAGE
+from detrain.base.digest import Array
+from detrain.base.errors import NotCapturable
+from detrain.python.inspect.frames import names_of
 
-_NAME: Final = "_detrain"
-"""The name of the probes in the globals of Keras's module."""
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
-_STEP: Final = "multi_step_on_iterator"
-"""Keras's function that fetches one batch and trains on it."""
-_TRAIN: Final = "train_function("
-"""What `fit` calls to do a step."""
-_VALIDATING: Final = "self._eval_epoch_iterator ="
-_VALIDATION: Final = ("val_x", "val_y", "val_sample_weight")
 _CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
 _LIBRARIES: Final = (os.path.dirname(tf.__file__) + os.sep, str(PACKAGE) + os.sep)
 """Where TensorFlow's code lies, and ours."""
-_HANDLES: Final = (tf.variant, tf.resource)
 FIT: Final = "fit"
 """The key of the position of the loader of the `fit` that is running."""
-
-
-class Probes(Protocol):
-    """What the runtime gives to an adapter for a framework's own training loop: the probes, and what a lazy load takes."""
-
-    def epoch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Wrap the iterable of an epoch loop."""
-
-    def fetch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
-        """Wrap the iterable of a batch loop whose bodies load their batches."""
-
-    def record_epoch(self, epoch: object = None) -> None:
-        """Mark the start of an epoch."""
-
-    def record_batch(self, batch: object = None) -> bool:
-        """Mark that a body starts. Returns whether it is to be executed."""
-
-    def note_fetched(self, parts: list[np.ndarray[Any, Any]], *, is_whole: bool) -> None:
-        """Take the digest of the batch that the body has loaded, or of a part of it."""
-
-    def is_in_phase(self) -> bool:
-        """Return whether a loop with probes is running."""
-
-    def is_resuming(self) -> bool:
-        """Return whether the run is on its way to a checkpoint."""
-
-    def note_all_streams(self) -> None:
-        """Have the random streams at all batches of this phase recorded: its loader can only be replayed from its start."""
-
-    def epoch(self) -> int:
-        """Return the epoch that is running, -1 before the first."""
-
-    def load_again(self, epoch: int, batch: int, load: Callable[[], None]) -> None:
-        """Have a batch of this phase loaded by the random streams that it was loaded by, and compared with it."""
-
-    def begin_fetch(self) -> None:
-        """Have the random streams recorded as they are now, behind callbacks: Python is about to fetch the batch."""
-
-    def end_fetch(self) -> None:
-        """Have the batch recorded that has been fetched, before callbacks see it."""
 
 
 class Fit:
@@ -125,16 +85,16 @@ class Fit:
         from keras.src.utils import traceback_utils
 
         for adapter in (generator_data_adapter.GeneratorDataAdapter, py_dataset_adapter.PyDatasetAdapter):
-            _fetch_in_turn(adapter)
-        _start_no_workers(py_dataset_adapter.PyDatasetAdapter)
-        _note_order(py_dataset_adapter.PyDatasetAdapter)
+            fetch_in_turn(adapter)
+        start_no_workers(py_dataset_adapter.PyDatasetAdapter)
+        note_order(py_dataset_adapter.PyDatasetAdapter)
         if self._probes is None:
             return
         probes = self._probes
         _hold_back(BackupAndRestore, probes)
         original = trainer.TensorFlowTrainer.fit
-        function = _instrumented(inspect.unwrap(original))
-        vars(trainer)[_NAME] = self
+        function = instrumented(inspect.unwrap(original))
+        vars(trainer)[NAME] = self
         probed = traceback_utils.filter_traceback(function)
 
         @functools.wraps(original)
@@ -142,7 +102,7 @@ class Fit:
             return (original if probes.is_in_phase() else probed)(*args, **kwargs)
 
         trainer.TensorFlowTrainer.fit = fit
-        self._digest_distributed()
+        digest_distributed(probes.note_fetched)
         self._note_ends(trainer.TFEpochIterator)
         self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
         self.record_epoch, self.record_batch = probes.record_epoch, probes.record_batch
@@ -171,14 +131,15 @@ class Fit:
         self._names = names_of(sys._getframe(1))
         self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
         self._judged, self._iterator, self._passes, self._turn, self._target = None, None, [], 0, None
-        before = _digest([self._names.get(name) for name in _VALIDATION])
+        assert self._probes is not None
+        before = digest_of_arrays([self._names.get(name) for name in VALIDATION])
         self._validates_on = before, before
         if isinstance(steps._distributed_dataset, tf.data.Dataset):
             self._judged = steps._distributed_dataset
-            _allow_permutation(steps.data_adapter, self._judged)
-            steps._distributed_dataset = self._digesting(self._judged)
-        if _is_generator(steps) or (self._runs_python and steps.steps_per_epoch is not None):
-            assert self._probes is not None
+            allow_permutation(steps.data_adapter, self._judged)
+            is_whole = steps.steps_per_execution == 1
+            steps._distributed_dataset = digesting(self._judged, self._probes.note_fetched, is_whole=is_whole)
+        if is_generator(steps) or (self._runs_python and steps.steps_per_epoch is not None):
             self._probes.note_all_streams()
         return epochs
 
@@ -201,7 +162,7 @@ class Fit:
         assert self._probes is not None
         if self._iterator is None or self._iterator() is not iterator:
             self._iterator = weakref.ref(iterator)
-            self._passes = [*self._passes, []] if _is_generator(steps) else [[]]
+            self._passes = [*self._passes, []] if is_generator(steps) else [[]]
         runs, epoch = self._passes[-1], self._probes.epoch()
         if runs and runs[-1][0] == epoch:
             runs[-1][2] += 1
@@ -218,7 +179,7 @@ class Fit:
 
     def validates(self, *data: object) -> None:
         """The set for validation has been made, of copies of arrays as they are now."""
-        self._validates_on = self._validates_on[0], _digest(data)
+        self._validates_on = self._validates_on[0], digest_of_arrays(data)
 
     def not_captured(self) -> list[str]:
         """Return what of the running `fit` no resumed run will have."""
@@ -232,13 +193,14 @@ class Fit:
 
     def pull(self, iterator: Iterator[Any]) -> None:
         """Fetch what a step would have fetched, without the step."""
+        assert self._probes is not None
         for _ in range(self._running().steps_per_execution):
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
             if isinstance(iterator, DistributedIteratorBase):
-                self._note(batch, is_whole=False)
+                note_batch(batch, self._probes.note_fetched, is_whole=False)
 
     def refetch(self, item: object, fetched: Sequence[list[np.ndarray[Any, Any]]]) -> object | None:
         """Return a step of the running `fit` that fetches these batches again, or None if that would not be the same."""
@@ -275,7 +237,7 @@ class Fit:
             "has_validated": getattr(self._names.get("self"), "_eval_epoch_iterator", None) is not None,
             "seeds": getattr(steps._current_iterator, "detrain_given", {}),
             "passes": self._passes,
-            "order": _order_of(steps) if not self._turn and _lives_on(steps) and steps._steps_seen else None,
+            "order": order_of(steps) if not self._turn and _lives_on(steps) and steps._steps_seen else None,
             "turn": self._turn,
             "validates_on": self._validates_on[1],
         }
@@ -327,7 +289,7 @@ class Fit:
         steps._num_batches, steps._steps_seen = state["num_batches"], state["steps_seen"]
         self._passes = state["passes"]
         is_drawn = state["has_iterator"] and state["steps_seen"] > 0
-        if _is_generator(steps):
+        if is_generator(steps):
             for number, runs in enumerate(self._passes, 1):
                 iterator = iter(steps._distributed_dataset)
                 self._replay(runs, iterator)
@@ -378,45 +340,6 @@ class Fit:
         assert self._steps is not None
         return self._steps()
 
-    def _digesting(self, dataset: Any) -> Any:
-        is_whole = self._running().steps_per_execution == 1
-
-        def passed(*element: Any) -> Any:
-            self._note(element, is_whole=is_whole)
-            return element if isinstance(dataset.element_spec, tuple) else element[0]
-
-        return dataset.map(passed)
-
-    def _digest_distributed(self) -> None:
-        """Take the digests of batches of distributed sets where a step fetches them: their pipelines run ahead of the steps."""
-        original = DistributedIteratorBase.get_next
-
-        @functools.wraps(original)
-        def get_next(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-            batch = original(iterator, *args, **kwargs)
-            if sys._getframe(1).f_code.co_name == _STEP:
-                self._note(batch, is_whole=False)
-            return batch
-
-        DistributedIteratorBase.get_next = get_next
-
-    def _note(self, element: Any, *, is_whole: bool) -> None:
-        """Take the digest of a batch, now or whenever the function that is being traced runs."""
-        assert self._probes is not None
-        note = self._probes.note_fetched
-
-        def noted(*parts: np.ndarray[Any, Any]) -> None:
-            note(list(parts), is_whole=is_whole)
-
-        parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in _HANDLES]
-        tf.numpy_function(noted, parts, [], name="detrain_digest")
-
-
-def _digest(data: object) -> str:
-    """Return a digest of the arrays of NumPy in a nested value; empty without one."""
-    arrays = [each for each in tf.nest.flatten(data) if isinstance(each, np.ndarray) and not each.dtype.hasobject]
-    return "".join(map(digest_array, arrays))
-
 
 def _hold_back(backup: Any, probes: Probes) -> None:
     """Keep Keras's own backup from resuming where detrain does: it would begin with another epoch, from another state."""
@@ -448,132 +371,3 @@ def is_of_fit(frame: FrameType | None) -> bool:
 def _lives_on(steps: Any) -> bool:
     """Return whether an iterator is kept from epoch to epoch."""
     return steps._current_iterator is not None and steps.steps_per_epoch is not None
-
-
-def _allow_permutation(adapter: Any, dataset: Any) -> None:
-    """Let arrays be shuffled: an iterator draws one permutation, whole, before its first batch, and then ends."""
-    if type(adapter).__name__ == "ArrayDataAdapter":
-        for stage in stages(dataset):
-            if [type(source).__name__ for source in stage._inputs()] == ["_RangeDataset"]:
-                allow(stage, "RandomShuffle")
-
-
-def _is_generator(steps: Any) -> bool:
-    return type(steps.data_adapter).__name__ == "GeneratorDataAdapter"
-
-
-def _order_of(steps: Any) -> list[int] | None:
-    """Return what the iterator over a PyDataset that is running is to give: numbers of batches, the next one first.
-
-    None for other data, and for a PyDataset that has no end.
-    """
-    order: list[int] | None = getattr(steps.data_adapter, "detrain_order", None)
-    if order is None or not isinstance(steps._distributed_dataset, tf.data.Dataset):
-        return None
-    return order[steps.data_adapter.detrain_given :]
-
-
-def _note_order(adapter: Any) -> None:
-    """Have a PyDataset's batches given by an order that is known, and can be set: to come back to a batch runs no other."""
-
-    def finite(self: Any) -> Iterator[Any]:
-        order = self.__dict__.pop("detrain_left", None)
-        if order is None:
-            order = list(range(self.py_dataset.num_batches))
-            if self.shuffle:
-                random.shuffle(order)
-        self.detrain_order, self.detrain_given = order, 0
-        for number in order:
-            self.detrain_given += 1
-            yield self._standardize_batch(self.py_dataset[number])
-
-    adapter._finite_generator = finite
-
-
-def _fetch_in_turn(adapter: Any) -> None:
-    """Take the prefetching stage off loaders that run Python: how far they run ahead is chance, and so is what they draw."""
-    original = adapter.get_tf_dataset
-
-    @functools.wraps(original)
-    def get_tf_dataset(self: Any) -> Any:
-        dataset = original(self)
-        return dataset._input_dataset if type(dataset).__name__ == "_PrefetchDataset" else dataset
-
-    adapter.get_tf_dataset = get_tf_dataset
-
-
-def _start_no_workers(adapter: Any) -> None:
-    """Have a PyDataset's batches fetched one after another: what several workers draw, or count, has no order of its own."""
-    original = adapter.__init__
-
-    @functools.wraps(original)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.enqueuer is not None:
-            self.enqueuer = None
-            data = self.py_dataset
-            messages.say(f"{type(data).__name__}: batches are fetched in turn, to be the same again, not by {data.workers} workers")
-
-    adapter.__init__ = made
-
-
-def _instrumented(function: Any) -> Any:
-    """Return `fit` with probes."""
-    lines, first = inspect.getsourcelines(function)
-    tree = ast.parse(textwrap.dedent("".join(lines)))
-    ast.increment_lineno(tree, first - 1)
-    definition = tree.body[0]
-    assert isinstance(definition, ast.FunctionDef)
-    definition.decorator_list = []
-    loops = [
-        (outer, inner)
-        for outer in ast.walk(definition)
-        if isinstance(outer, ast.For)
-        for inner in ast.walk(outer)
-        if isinstance(inner, ast.For) and inner is not outer
-    ]
-    match loops:
-        case [
-            (
-                ast.For(target=ast.Name(id=epoch)) as outer,
-                ast.For(target=ast.Tuple(elts=[ast.Name(id=begin), _, ast.Name(id=iterator)]), iter=ast.Name(id=steps)) as inner,
-            )
-        ]:
-            pass
-        case _:
-            raise FrameworkUnsupported(
-                "this Keras's fit has other loops than the one detrain knows (3.15)",
-                "install the Keras that TensorFlow 2.21 asks for",
-            )
-    epochs = ast.unparse(outer.iter)
-    _replace(outer, f"{_NAME}.epoch_loop({_NAME}.begin({steps}, x, {epochs}))", f"{_NAME}.record_epoch({epoch})")
-    skip = f"if not {_NAME}.record_batch({begin}):\n    {_NAME}.pull({iterator})\n    continue"
-    _replace(inner, f"{_NAME}.fetch_loop({_NAME}.steps({steps}, x))", skip)
-    [step] = [index for index, each in enumerate(inner.body) if isinstance(each, ast.Assign) and _TRAIN in ast.unparse(each.value)]
-    [makes] = [each for each in ast.walk(outer) if isinstance(each, ast.If) and ast.unparse(each.body[0]).startswith(_VALIDATING)]
-    makes.body.append(_at(inner, f"{_NAME}.validates({', '.join(_VALIDATION)})"))
-    for index, name in ((step + 1, "end_step"), (step, "begin_step")):
-        inner.body.insert(index, _at(inner, f"{_NAME}.{name}()"))
-    space: dict[str, Any] = {}
-    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, space)
-    made = space[definition.name]
-    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
-    adopt(made.__code__)
-    return made
-
-
-def _replace(loop: ast.For, iterable: str, first: str) -> None:
-    """Give a loop another iterable and a first statement, at the line of its header."""
-    expression = _at(loop, iterable)
-    assert isinstance(expression, ast.Expr)
-    loop.body.insert(0, _at(loop, first))
-    loop.iter = expression.value
-
-
-def _at(loop: ast.For, text: str) -> ast.stmt:
-    """Return a statement at the line of a loop's header."""
-    [statement] = ast.parse(text).body
-    for node in ast.walk(statement):
-        if isinstance(node, ast.expr | ast.stmt):
-            ast.copy_location(node, loop.iter)
-    return statement
