@@ -1,4 +1,7 @@
-"""tf.data: what each shuffled set has given its iterators as seeds, and how far those alive have come."""
+"""tf.data: how far the iterators that are alive have come, and how a resumed run brings them there again.
+
+By their positions, where their pipelines have some (`iterator_positions`), else by drawing again (`drawn_again`).
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,33 @@ import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops, optional_ops
-from tensorflow.python.data.util import structure
+from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops
 from tensorflow.python.eager import context
-from tensorflow.python.framework import errors_impl
-from tensorflow.python.ops import gen_optional_ops, script_ops
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
+from detrain.adapters.tensorflow.data.drawn_again import digest_of_element, draw_again, require_same
+from detrain.adapters.tensorflow.data.iterator_calls import begin, runs_ahead, watch_elements, watch_python
 from detrain.adapters.tensorflow.data.iterator_positions import (
     NoPosition,
     can_be_drawn_again,
     read_position,
     refusal,
     set_position,
-    stages,
 )
+from detrain.adapters.tensorflow.data.live_sets import LiveSets
 from detrain.adapters.tensorflow.guard.held_state import Pulls, runs_python
 from detrain.base.config import Mode
-from detrain.base.digest import Array, digest_value
+from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, Diverged, NotCapturable
 from detrain.python.loaders.generator_replay import Elements
 
 ITERATORS: Final = ("tensorflow.iterator", "tensorflow.numpy_iterator")
 """The kinds of iterators that the loop has made, in a checkpoint."""
-_ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
-_AHEAD: Final = ("_Prefetch", "_Parallel")
 
 
 class Datasets:
@@ -45,13 +45,8 @@ class Datasets:
         self._births, self._of_fit = births, of_fit
         self._is_of_fit = is_of_fit
         self._iterators: dict[str, weakref.ref[Any]] = {}
-        self._seeds: dict[str, weakref.ref[shuffle_seeds.Seeds]] = {}
-        self._caches: dict[str, weakref.ref[Any]] = {}
-        """Caches over shuffled sets."""
-        self._filled_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Caches whose content Python makes: another run of it may make another."""
-        self._called: dict[str, tuple[weakref.ref[Any], object]] = {}
-        """Sets that Python makes the elements of, and what they call for these."""
+        self._sets = sets = LiveSets(births)
+        self.set_given, self.set_seeds, self.called = sets.set_given, sets.set_seeds, sets.called
         self._made: dict[str, int] = {}
         self._described: set[str] = set()
         """Keys of iterators that the loop has made, and a resumed process is to make again."""
@@ -75,12 +70,14 @@ class Datasets:
     def counters(self) -> dict[str, Any]:
         """Return what each shuffled set has given as seeds, and how many elements the iterators alive have given."""
         self._restored = None  # it may hold buffers; all that it was for has been made again by now
+        alive, caches = dict(self._alive()), self._sets.alive_caches()
+        lasts = {key: iterator.detrain_last for key, iterator in alive.items()}
         return {
-            "caches": {key: start for key, cached, cache in self._alive_caches() if (start := cache.start_of(cached)) is not None},
-            "seeds": {key: self._with_positions.get(key, seeds.given) for key, seeds in self._alive_seeds()},
-            "iterators": {key: iterator.detrain_pulled for key, iterator in self._alive()},
-            "last": {key: _digest(last) for key, iterator in self._alive() if (last := iterator.detrain_last) is not None},
-            "uncounted": [key for key, iterator in self._alive() if iterator.detrain_is_traced],
+            "caches": {key: start for key, cached, cache in caches if (start := cache.start_of(cached)) is not None},
+            "seeds": {key: self._with_positions.get(key, seeds.given) for key, seeds in self._sets.alive_seeds()},
+            "iterators": {key: iterator.detrain_pulled for key, iterator in alive.items()},
+            "last": {key: digest_of_element(last) for key, last in lasts.items() if last is not None},
+            "uncounted": [key for key, iterator in alive.items() if iterator.detrain_is_traced],
         }
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
@@ -140,10 +137,10 @@ class Datasets:
                 drawn_again.append((key, iterator))
         with self._elements.again() if self._elements is not None else contextlib.nullcontext():
             for together in behind.values():
-                _draw_again(together)
+                draw_again(together)
         for key, iterator in drawn_again:
-            _require_same(key, iterator, state)
-        for key, cached, cache in self._alive_caches():
+            require_same(key, iterator, state)
+        for key, cached, cache in self._sets.alive_caches():
             if key in state["caches"] and not cache.is_filled(cached):
                 self.set_seeds(state["caches"][key])
                 for _element in cached:
@@ -187,8 +184,8 @@ class Datasets:
                 shuffle_seeds.set_with(dataset, state["seeds"], setting)
                 iterator.detrain_pulled = state["iterators"][key]
             else:
-                _draw_again([(iterator, state["iterators"][key])])
-                _require_same(key, iterator, state)
+                draw_again([(iterator, state["iterators"][key])])
+                require_same(key, iterator, state)
             self._settle_seeds()
         if not self.is_counted(iterator):
             return None
@@ -209,36 +206,7 @@ class Datasets:
     def given(self) -> dict[str, int]:
         """Return what shuffled sets have given as seeds, but for those that an iterator repeats: it stays where it is."""
         repeated = self._repeated(self._of_fit())
-        return {key: seeds.given for key, seeds in self._alive_seeds() if key not in repeated}
-
-    def set_given(self, given: Mapping[str, int]) -> None:
-        """Set what `given` returned."""
-        for key, seeds in self._alive_seeds():
-            if key in given and seeds.given != given[key]:
-                seeds.given = given[key]
-
-    def set_seeds(self, given: Mapping[str, int]) -> None:
-        """Have shuffled sets go on with the seeds that come after those which they had given."""
-        for key, seeds in self._alive_seeds():
-            if key in given:
-                seeds.given = given[key]
-
-    def _alive_caches(self) -> Iterator[tuple[str, Any, shuffle_seeds.Cache]]:
-        for key, reference in list(self._caches.items()):
-            dataset = reference()
-            cache = None if dataset is None else shuffle_seeds.cache_of(dataset)
-            if cache is None:
-                del self._caches[key]
-            else:
-                yield key, dataset, cache
-
-    def _alive_seeds(self) -> Iterator[tuple[str, shuffle_seeds.Seeds]]:
-        for key, reference in list(self._seeds.items()):
-            seeds = reference()
-            if seeds is None:
-                del self._seeds[key]
-            else:
-                yield key, seeds
+        return {key: seeds.given for key, seeds in self._sets.alive_seeds() if key not in repeated}
 
     def is_counted(self, value: object) -> bool:
         """Return whether an object is an iterator that `restore` brings back."""
@@ -252,7 +220,7 @@ class Datasets:
     def not_captured(self) -> list[str]:
         """Return, in words, what cannot be had again: orders of sets, and iterators that nobody has counted."""
         found = [f"order of {key} (a shuffled set, repeated by an iterator that was left)" for key in sorted(self._uncertain)]
-        if self._filled_by_python:
+        if self._sets.has_filled_by_python():
             found.append(
                 "what a cache() of tf.data holds (Python fills it; a resumed run fills it again, by what its Python draws then)"
             )
@@ -273,11 +241,6 @@ class Datasets:
             *(f"{key} (a tf.data iterator that the body advances, whose pipeline runs Python)" for key in by_python),
         ]
 
-    def called(self) -> dict[str, object]:
-        """Return what sets alive call for their elements, by their keys."""
-        self._called = {key: entry for key, entry in self._called.items() if entry[0]() is not None}
-        return {key: generator for key, (_dataset, generator) in self._called.items()}
-
     def _alive(self) -> Iterator[tuple[str, Any]]:
         for key, reference in list(self._iterators.items()):
             iterator = reference()
@@ -294,48 +257,11 @@ class Datasets:
         `elements` hears of what they have Python make, and of what bodies fetch; `fail` ends the process with its error.
         """
         self._pulls, self._elements = pulls, elements
-        shuffle_seeds.watch()
-        self._watch_sets()
+        self._sets.watch()
         self._watch_iterators(iterators)
-        _watch_elements(pulls, elements, self._births, fail)
+        watch_elements(pulls, elements, self._births, fail)
         if elements is not None:
-            _watch_python(elements)
-
-    def _watch_sets(self) -> None:
-        births = self._births
-        original_dataset = dataset_ops.DatasetV2.__init__
-        original_generator = dataset_ops.DatasetV2.from_generator
-        original_rewrite = dataset_ops.apply_rewrite
-
-        @functools.wraps(original_rewrite)
-        def rewritten(dataset: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original_rewrite(dataset, *args, **kwargs)
-            result.detrain_rewritten = dataset  # nothing else keeps it, and what is known of its order
-            return result
-
-        @functools.wraps(original_generator)
-        def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
-            dataset = original_generator(generator, *args, **kwargs)
-            if context.executing_eagerly():
-                # Not registered: what is made of a set is made by the program, and counted there.
-                self._called[births.next_key("generator", None)] = weakref.ref(dataset), generator
-            return dataset
-
-        @functools.wraps(original_dataset)
-        def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
-            original_dataset(dataset, *args, **kwargs)
-            seeds = shuffle_seeds.on_dataset(dataset) if context.executing_eagerly() else None
-            if seeds is not None:
-                seeds.key = births.register_at_top(dataset, "shuffle")
-                self._seeds[seeds.key] = weakref.ref(seeds)
-            if type(dataset).__name__ == "CacheDataset" and runs_python(dataset):
-                self._filled_by_python.add(dataset)
-            if context.executing_eagerly() and shuffle_seeds.cache_of(dataset) is not None:
-                self._caches[births.register_at_top(dataset, "cache")] = weakref.ref(dataset)
-
-        dataset_ops.apply_rewrite = rewritten
-        dataset_ops.DatasetV2.__init__ = dataset_made
-        dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
+            watch_python(elements)
 
     def _watch_iterators(self, iterators: weakref.WeakSet[Any]) -> None:
         births = self._births
@@ -382,137 +308,6 @@ class Datasets:
         for key in drawn.names():
             self._made[key] = self._made.get(key, 0) + 1
         if drawn.later and not is_drawn_out:
-            iterator.detrain_runs_ahead = _runs_ahead(dataset)
+            iterator.detrain_runs_ahead = runs_ahead(dataset)
             iterator.detrain_left = weakref.finalize(iterator, self._uncertain.update, [seeds.key for seeds in drawn.later])
             iterator.detrain_left.atexit = False
-
-
-def _watch_python(elements: Elements) -> None:
-    """See whether any function calls Python of the program's."""
-    original = script_ops._internal_py_func
-
-    @functools.wraps(original)
-    def called(func: Any, *args: Any, **kwargs: Any) -> Any:
-        elements.is_python |= not str(getattr(func, "__module__", "")).startswith("detrain.")
-        return original(func, *args, **kwargs)
-
-    script_ops._internal_py_func = called
-
-
-def _watch_elements(pulls: Pulls, elements: Elements | None, births: Births, fail: Callable[[DetrainError], None] | None) -> None:
-    """See what iterators give, eagerly, and which of them compiled functions advance."""
-    original_next = iterator_ops.OwnedIterator._next_internal
-    original_optional = iterator_ops.OwnedIterator.get_next_as_optional
-    original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
-    original_parts = iterator_ops.IteratorSpec._to_components
-
-    @functools.wraps(original_next)
-    def advanced(iterator: Any) -> Any:
-        python = getattr(iterator, "detrain_python", "") if context.executing_eagerly() else ""
-        if elements is not None and python:
-            elements.begin(python, iterator.detrain_pulled)
-        try:
-            value = pulls.next(iterator, original_next)
-        except errors_impl.OutOfRangeError:
-            end(iterator)
-            raise
-        if elements is not None and python:
-            elements.end(python)
-        if not context.executing_eagerly():
-            iterator.detrain_is_traced = True
-            return value
-        iterator.detrain_pulled += 1
-        if getattr(iterator, "detrain_made_at", None) not in (None, births.moment()) and _is_drawn_again(iterator):
-            iterator.detrain_last = value
-        if elements is not None and getattr(iterator, "detrain_made_at", None) not in (None, births.moment()):
-            try:
-                elements.note(value)
-            except DetrainError as error:
-                if fail is None:
-                    raise
-                fail(error)
-        return value
-
-    @functools.wraps(original_optional)
-    def advanced_if_possible(iterator: Any) -> Any:
-        if not context.executing_eagerly():
-            iterator.detrain_is_traced = True
-            return original_optional(iterator)
-        try:
-            value = advanced(iterator)
-        except errors_impl.OutOfRangeError:
-            return original_optional(iterator)
-        spec = iterator.element_spec
-        return optional_ops._OptionalImpl(gen_optional_ops.optional_from_value(structure.to_tensor_list(spec, value)), spec)
-
-    @functools.wraps(original_type)
-    def given_to_function(iterator: Any, *args: Any) -> Any:
-        iterator.detrain_is_traced = True
-        return original_type(iterator, *args)
-
-    @functools.wraps(original_parts)
-    def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
-        iterator.detrain_is_traced = True
-        return original_parts(spec, iterator)
-
-    iterator_ops.OwnedIterator._next_internal = advanced
-    iterator_ops.OwnedIterator.get_next_as_optional = advanced_if_possible
-    iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
-    iterator_ops.IteratorSpec._to_components = taken_apart
-
-
-def _draw_again(behind: Sequence[tuple[Any, int]]) -> None:
-    """Draw from the iterators of one source until each has given so many, in turn: it waits until each device takes its part."""
-    while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
-        for iterator in waiting:
-            iterator.detrain_last = next(iterator)
-
-
-def _is_drawn_again(iterator: Any) -> bool:
-    """Return whether a resumed run draws again what an iterator has given, as it has no position."""
-    if not hasattr(iterator, "detrain_is_drawn_again"):
-        iterator.detrain_is_drawn_again = refusal(iterator._dataset) is not None
-    return bool(iterator.detrain_is_drawn_again)
-
-
-def _digest(element: Any) -> str:
-    """Return the digest of the tensors in an element, but for those that have no numbers."""
-    parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in (tf.variant, tf.resource)]
-    return digest_value([part.numpy() for part in parts], lambda _value: None)
-
-
-def _require_same(key: str, iterator: Any, state: Mapping[str, Any]) -> None:
-    """Raise Diverged if an iterator that was drawn from again has not given, at last, what it had given."""
-    expected = state.get("last", {}).get(key)
-    if expected is None or iterator.detrain_last is None:
-        return
-    found = _digest(iterator.detrain_last)
-    if found != expected:
-        raise Diverged(
-            f"element {iterator.detrain_pulled - 1} of {key!r}, a tf.data iterator that lives on, has digest {found} as it is "
-            f"drawn again; the first run had {expected}",
-            "the data, or what its pipeline draws them with, is not what it was; restore it or use --fresh",
-        )
-
-
-def begin(iterator: Any, dataset: Any) -> None:
-    """Note what is there when an iterator over a dataset is about to be made."""
-    iterator.detrain_given = shuffle_seeds.given(dataset)
-    drawn = shuffle_seeds.drawn(dataset)
-    for stage in stages(dataset) if drawn.at_start or drawn.later else ():
-        cache = shuffle_seeds.cache_of(stage)
-        if cache is not None:
-            cache.begin(stage)
-
-
-def end(iterator: Any) -> None:
-    """Note that an iterator has run out: it goes over nothing anew any more, but for what a stage has drawn ahead and dropped."""
-    left = getattr(iterator, "detrain_left", None)
-    if left is not None and not iterator.detrain_runs_ahead:
-        left.detach()
-
-
-def _runs_ahead(dataset: Any) -> bool:
-    """Return whether a stage of a pipeline may end while one before it, which works on its own, still has elements."""
-    enders = [stage for stage in stages(dataset) if type(stage).__name__.startswith(_ENDERS)]
-    return any(type(stage).__name__.startswith(_AHEAD) for ender in enders for stage in stages(ender))

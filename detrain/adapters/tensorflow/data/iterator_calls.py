@@ -1,0 +1,125 @@
+"""What iterators of tf.data give: seen element by element where eager code draws them, and marked where functions draw them.
+
+Nobody counts what a compiled function draws from an iterator that it is given. `begin` and `end` say what is noted when one is
+made, and when it has run out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from tensorflow.python.data.ops import iterator_ops, optional_ops
+from tensorflow.python.data.util import structure
+from tensorflow.python.eager import context
+from tensorflow.python.framework import errors_impl
+from tensorflow.python.ops import gen_optional_ops, script_ops
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.data import shuffle_seeds
+from detrain.adapters.tensorflow.data.drawn_again import is_drawn_again
+from detrain.adapters.tensorflow.data.iterator_positions import stages
+from detrain.adapters.tensorflow.guard.held_state import Pulls
+from detrain.base.errors import DetrainError
+from detrain.python.loaders.generator_replay import Elements
+
+_ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
+_AHEAD: Final = ("_Prefetch", "_Parallel")
+
+
+def watch_python(elements: Elements) -> None:
+    """See whether any function calls Python of the program's."""
+    original = script_ops._internal_py_func
+
+    @functools.wraps(original)
+    def called(func: Any, *args: Any, **kwargs: Any) -> Any:
+        elements.is_python |= not str(getattr(func, "__module__", "")).startswith("detrain.")
+        return original(func, *args, **kwargs)
+
+    script_ops._internal_py_func = called
+
+
+def watch_elements(pulls: Pulls, elements: Elements | None, births: Births, fail: Callable[[DetrainError], None] | None) -> None:
+    """See what iterators give, eagerly, and which of them compiled functions advance."""
+    original_next = iterator_ops.OwnedIterator._next_internal
+    original_optional = iterator_ops.OwnedIterator.get_next_as_optional
+    original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
+    original_parts = iterator_ops.IteratorSpec._to_components
+
+    @functools.wraps(original_next)
+    def advanced(iterator: Any) -> Any:
+        python = getattr(iterator, "detrain_python", "") if context.executing_eagerly() else ""
+        if elements is not None and python:
+            elements.begin(python, iterator.detrain_pulled)
+        try:
+            value = pulls.next(iterator, original_next)
+        except errors_impl.OutOfRangeError:
+            end(iterator)
+            raise
+        if elements is not None and python:
+            elements.end(python)
+        if not context.executing_eagerly():
+            iterator.detrain_is_traced = True
+            return value
+        iterator.detrain_pulled += 1
+        if getattr(iterator, "detrain_made_at", None) not in (None, births.moment()) and is_drawn_again(iterator):
+            iterator.detrain_last = value
+        if elements is not None and getattr(iterator, "detrain_made_at", None) not in (None, births.moment()):
+            try:
+                elements.note(value)
+            except DetrainError as error:
+                if fail is None:
+                    raise
+                fail(error)
+        return value
+
+    @functools.wraps(original_optional)
+    def advanced_if_possible(iterator: Any) -> Any:
+        if not context.executing_eagerly():
+            iterator.detrain_is_traced = True
+            return original_optional(iterator)
+        try:
+            value = advanced(iterator)
+        except errors_impl.OutOfRangeError:
+            return original_optional(iterator)
+        spec = iterator.element_spec
+        return optional_ops._OptionalImpl(gen_optional_ops.optional_from_value(structure.to_tensor_list(spec, value)), spec)
+
+    @functools.wraps(original_type)
+    def given_to_function(iterator: Any, *args: Any) -> Any:
+        iterator.detrain_is_traced = True
+        return original_type(iterator, *args)
+
+    @functools.wraps(original_parts)
+    def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
+        iterator.detrain_is_traced = True
+        return original_parts(spec, iterator)
+
+    iterator_ops.OwnedIterator._next_internal = advanced
+    iterator_ops.OwnedIterator.get_next_as_optional = advanced_if_possible
+    iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
+    iterator_ops.IteratorSpec._to_components = taken_apart
+
+
+def begin(iterator: Any, dataset: Any) -> None:
+    """Note what is there when an iterator over a dataset is about to be made."""
+    iterator.detrain_given = shuffle_seeds.given(dataset)
+    drawn = shuffle_seeds.drawn(dataset)
+    for stage in stages(dataset) if drawn.at_start or drawn.later else ():
+        cache = shuffle_seeds.cache_of(stage)
+        if cache is not None:
+            cache.begin(stage)
+
+
+def end(iterator: Any) -> None:
+    """Note that an iterator has run out: it goes over nothing anew any more, but for what a stage has drawn ahead and dropped."""
+    left = getattr(iterator, "detrain_left", None)
+    if left is not None and not iterator.detrain_runs_ahead:
+        left.detach()
+
+
+def runs_ahead(dataset: Any) -> bool:
+    """Return whether a stage of a pipeline may end while one before it, which works on its own, still has elements."""
+    enders = [stage for stage in stages(dataset) if type(stage).__name__.startswith(_ENDERS)]
+    return any(type(stage).__name__.startswith(_AHEAD) for ender in enders for stage in stages(ender))

@@ -1,0 +1,110 @@
+"""The sets of tf.data that are alive: which are shuffled and with what seeds they go on, which are caches, which call Python.
+
+Iterators over them are `datasets`' business.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.eager import context
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.data import shuffle_seeds
+from detrain.adapters.tensorflow.guard.held_state import runs_python
+
+
+class LiveSets:
+    """Watches sets from the moment TensorFlow is there."""
+
+    def __init__(self, births: Births) -> None:
+        self._births = births
+        self._seeds: dict[str, weakref.ref[shuffle_seeds.Seeds]] = {}
+        self._caches: dict[str, weakref.ref[Any]] = {}
+        """Caches over shuffled sets."""
+        self._filled_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Caches whose content Python makes: another run of it may make another."""
+        self._called: dict[str, tuple[weakref.ref[Any], object]] = {}
+        """Sets that Python makes the elements of, and what they call for these."""
+
+    def watch(self) -> None:
+        """See each set that is made."""
+        births = self._births
+        shuffle_seeds.watch()
+        original_dataset = dataset_ops.DatasetV2.__init__
+        original_generator = dataset_ops.DatasetV2.from_generator
+        original_rewrite = dataset_ops.apply_rewrite
+
+        @functools.wraps(original_rewrite)
+        def rewritten(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original_rewrite(dataset, *args, **kwargs)
+            result.detrain_rewritten = dataset  # nothing else keeps it, and what is known of its order
+            return result
+
+        @functools.wraps(original_generator)
+        def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
+            dataset = original_generator(generator, *args, **kwargs)
+            if context.executing_eagerly():
+                # Not registered: what is made of a set is made by the program, and counted there.
+                self._called[births.next_key("generator", None)] = weakref.ref(dataset), generator
+            return dataset
+
+        @functools.wraps(original_dataset)
+        def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
+            original_dataset(dataset, *args, **kwargs)
+            seeds = shuffle_seeds.on_dataset(dataset) if context.executing_eagerly() else None
+            if seeds is not None:
+                seeds.key = births.register_at_top(dataset, "shuffle")
+                self._seeds[seeds.key] = weakref.ref(seeds)
+            if type(dataset).__name__ == "CacheDataset" and runs_python(dataset):
+                self._filled_by_python.add(dataset)
+            if context.executing_eagerly() and shuffle_seeds.cache_of(dataset) is not None:
+                self._caches[births.register_at_top(dataset, "cache")] = weakref.ref(dataset)
+
+        dataset_ops.apply_rewrite = rewritten
+        dataset_ops.DatasetV2.__init__ = dataset_made
+        dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
+
+    def set_given(self, given: Mapping[str, int]) -> None:
+        """Set what `given` returned."""
+        for key, seeds in self.alive_seeds():
+            if key in given and seeds.given != given[key]:
+                seeds.given = given[key]
+
+    def set_seeds(self, given: Mapping[str, int]) -> None:
+        """Have shuffled sets go on with the seeds that come after those which they had given."""
+        for key, seeds in self.alive_seeds():
+            if key in given:
+                seeds.given = given[key]
+
+    def alive_caches(self) -> Iterator[tuple[str, Any, shuffle_seeds.Cache]]:
+        """Yield the caches over shuffled sets that are alive: (key, set, cache)."""
+        for key, reference in list(self._caches.items()):
+            dataset = reference()
+            cache = None if dataset is None else shuffle_seeds.cache_of(dataset)
+            if cache is None:
+                del self._caches[key]
+            else:
+                yield key, dataset, cache
+
+    def alive_seeds(self) -> Iterator[tuple[str, shuffle_seeds.Seeds]]:
+        """Yield what gives the seeds of the shuffled sets that are alive, each after its key."""
+        for key, reference in list(self._seeds.items()):
+            seeds = reference()
+            if seeds is None:
+                del self._seeds[key]
+            else:
+                yield key, seeds
+
+    def called(self) -> dict[str, object]:
+        """Return what sets alive call for their elements, by their keys."""
+        self._called = {key: entry for key, entry in self._called.items() if entry[0]() is not None}
+        return {key: generator for key, (_dataset, generator) in self._called.items()}
+
+    def has_filled_by_python(self) -> bool:
+        """Return whether a cache is alive whose content Python makes."""
+        return bool(self._filled_by_python)
