@@ -15,6 +15,7 @@ import numpy as np
 from detrain.base.array_memory import axes_of
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.decode_containers import elements
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.set_order import frozen_recipe, set_recipe
@@ -134,72 +135,75 @@ class LiveDecoder(Decoder):
         if not isinstance(item, list):
             return item
         number = item[0]
-        if number in self._made:
-            return self._made[number]
-        node, live = self._nodes[number], self._live.objects[number]
+        if number in self.made:
+            return self.made[number]
+        node, live = self.nodes[number], self._live.objects[number]
         kind = node[0]
         if kind in _FIXED:
-            self._made[number] = live
+            self.made[number] = live
         if kind in ("large", "ndarray"):
             self._put_back_array(node, live, path)
         elif kind not in _NO_STATE:
-            was_inside, self._is_inside = self._is_inside, True
+            was_inside, self.is_inside = self.is_inside, True
             if was_inside:
                 value = self._decode_node(number, node, live, path)
             else:
                 with deep_calls():
                     value = self._decode_node(number, node, live, path)
-            self._is_inside = was_inside
+            self.is_inside = was_inside
             if value is not live and kind not in _FIXED:
-                self._miss(path, "it cannot be put back in place")
-        self._made[number] = live
+                self.miss(path, "it cannot be put back in place")
+        self.made[number] = live
         return live
 
     def _decode_annotated(self, number: int, node: list[Item], current: Any, path: str) -> Any:
-        self._made[number] = current
-        self._fill_attributes(vars(current), node[2], path)
+        self.made[number] = current
+        self.fill_attributes(vars(current), node[2], path)
         return current
 
     def _put_back_array(self, node: list[Item], live: Any, path: str) -> None:
         """Write an array's values into its memory, if they are not there still."""
         if node[0] == "large":
             if digest_array(live) != node[1]:
-                self._miss(path, "the large array has been changed in the loop")
+                self.miss(path, "the large array has been changed in the loop")
             return
-        array = self._arrays[node[1]]
+        array = self.arrays[node[1]]
         if node[2] is not None:
             array = array.transpose(np.argsort(node[2]))
         is_alike = (live.shape, live.dtype) == (array.shape, array.dtype)
         if is_alike and live.flags.writeable:
             live[...] = array
         elif not is_alike or digest_array(live) != digest_array(array):
-            self._miss(path, "it cannot be put back in place")
+            self.miss(path, "it cannot be put back in place")
 
-    def _keep(self, _node: list[Item], current: object) -> object:
+    def keep(self, _node: list[Item], current: object) -> object:
+        """Every object that is not data is still there."""
         return current
 
     def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         """Set the program's attributes; those that it has made since are gone."""
         found = super()._decode_derived(number, node, current, path)
         own, before = own_attributes(found) or {}, self._live.names[number]
-        for name in program_names(type(found), self._hooks.stored_outside, own) & own.keys() - before:
+        for name in program_names(type(found), self.hooks.stored_outside, own) & own.keys() - before:
             del own[name]
         return found
 
-    def _fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
-        values = self._elements(items, (), path)
+    def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
+        """As the decoder of files does, but that a set which was not read in an order must be as it is."""
+        values = elements(self, items, (), path)
         if how != "kept":
-            super()._fill_set(target, items, how, path)
+            super().fill_set(target, items, how, path)
         elif list(map(id, set.__iter__(target))) != list(map(id, values)):
-            self._miss(path, "its order cannot be made again")
+            self.miss(path, "its order cannot be made again")
 
 
 class Undo(LiveDecoder):
     """Puts data back. What objects have come to hold since stays, and so do variables and layers: they have been built."""
 
-    def _fill_attributes(self, own: dict[str, object], pairs: list[Item], path: str) -> None:
+    def fill_attributes(self, own: dict[str, object], pairs: list[Item], path: str) -> None:
+        """Set the attributes that there were; those that have been built since stay."""
         built = self._built(own)
-        own.update(self._attributes(pairs, dict(own), path) | built)
+        own.update(self.attributes(pairs, dict(own), path) | built)
 
     def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         built = self._built(own_attributes(current) or {})
@@ -208,7 +212,7 @@ class Undo(LiveDecoder):
         return found
 
     def _built(self, own: dict[str, object]) -> dict[str, object]:
-        hooks, before = self._hooks, {id(value) for value in self._live.objects}
+        hooks, before = self.hooks, {id(value) for value in self._live.objects}
         new = {name: value for name, value in own.items() if id(value) not in before}
         return {name: value for name, value in new.items() if hooks.variable(value) is not None or hooks.holds_variables(value)}
 

@@ -1,0 +1,202 @@
+"""Graph -> Python state, the containers: lists, tuples, sets, dictionaries, and those of frameworks, filled in place.
+
+A container that a loop of the program stands in is changed only where it must be, so that the loop can go on.
+"""
+
+from __future__ import annotations
+
+import collections
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+from detrain.python.codec.decoding import Decoding
+from detrain.python.codec.set_order import can_become, fill, freeze
+from detrain.python.codec.state_rules import plain
+from detrain.python.inspect.names import class_name, type_name
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, key_path
+
+_HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
+"""Kinds of keys that stay where they lie in a dictionary: an object of the program may have another hash now."""
+
+
+def decode_sequence(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+    """Return the list, tuple or deque of a node, the live one if there is one."""
+    kind, items = node[0], node[1]
+    if kind == "tuple":
+        return tuple(decoding.items(items, list(current) if type(current) is tuple else [], path))
+    target: Any = current if decoding.claim(current, CONTAINERS[kind]) else CONTAINERS[kind]()
+    decoding.made[number] = target
+    fill_sequence(decoding, target, node, path)
+    return target
+
+
+def fill_sequence(decoding: Decoding, target: Any, node: list[Item], path: str) -> None:
+    """Give a live list or deque, or what derives from one, the items that it had."""
+    base: Any = list if isinstance(target, list) else collections.deque
+    old = list(base.__iter__(target))
+    values = decoding.items(node[1], old, path)
+    if not _are_same(old, values) or (node[2:] and target.maxlen != node[2]):
+        base.__init__(target, values, *node[2:])
+
+
+def decode_set(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+    """Return the set of a node in the order that it had; name it where the order cannot be made again."""
+    kind, items, how = node
+    if kind == "frozenset":
+        values = elements(decoding, items, current if type(current) is frozenset else (), path)
+        if how == "kept" and _has_elements(current, values):
+            return current
+        values = _present(decoding, values, path)
+        made = freeze(values, "list" if how == "kept" else how)
+        if how == "kept" or list(map(id, made)) != list(map(id, values)):
+            decoding.miss(path)
+        return made
+    is_live = type(current) is set and (how == "kept" or can_become(current, how)) and decoding.claim(current, set)
+    target: Any = current if is_live else set()
+    decoding.made[number] = target
+    decoding.fill_set(target, items, how, path)
+    return target
+
+
+def fill_set(decoding: Decoding, target: set[Any], items: list[Item], how: Any, path: str) -> None:
+    """Give a live set the elements that it had, in the order that `how` says."""
+    values = elements(decoding, items, list(set.__iter__(target)), path)
+    if how == "kept" and _has_elements(target, values):
+        return
+    if not fill(target, _present(decoding, values, path), None if how == "kept" else how) or how == "kept":
+        decoding.miss(path)
+
+
+def elements(decoding: Decoding, items: list[Item], old: Iterable[object], path: str) -> list[object]:
+    """Decode the elements of a set. A place in it says nothing, so that live ones are found by their class."""
+    by_class: dict[str, list[object]] = {}
+    for element in list(old):
+        by_class.setdefault(class_name(type(element)), []).append(element)
+    values = []
+    for index, item in enumerate(items):
+        node = decoding.nodes[item[0]] if isinstance(item, list) else [""]
+        candidates = by_class.get(node[1]) if node[0] == "object" else None
+        values.append(decoding.decode(item, candidates.pop(0) if candidates else ABSENT, f"{path}[{index}]"))
+    return values
+
+
+def _present(decoding: Decoding, values: list[object], path: str) -> list[object]:
+    for index, value in enumerate(values):
+        if value is ABSENT:
+            decoding.miss(f"{path}[{index}]")
+    return [value for value in values if value is not ABSENT]
+
+
+def decode_dict(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+    """Return the dictionary of a node, the live one if there is one."""
+    cls = CONTAINERS[node[0]]
+    target: Any = current if decoding.claim(current, cls) else cls()
+    decoding.made[number] = target
+    fill_dict(decoding, cls, target, node, path)
+    return target
+
+
+def fill_dict(decoding: Decoding, cls: Any, target: Any, node: list[Item], path: str) -> None:
+    """Give a live dictionary, or what derives from one, the keys and values that it had."""
+    base = cls if cls is collections.OrderedDict else dict
+    old, before = dict(dict.items(target)), _keys(base, target)
+    pairs = []
+    for index, (key_item, value_item) in enumerate(node[1]):
+        key = decoding.decode(key_item, before[index] if index < len(before) else ABSENT, f"{path} key")
+        if key is ABSENT:
+            decoding.miss(f"{path} key")
+            continue
+        value = decoding.decode(value_item, old.get(key, ABSENT), key_path(path, key))
+        if value is ABSENT:  # without its key, so that a program that makes what is not there does so
+            decoding.miss(key_path(path, key))
+            continue
+        pairs.append((key, value))
+    keys = [key for key, _ in pairs]
+    if not (all(type(key) in _HASHED_ALIKE for key in keys) and _are_same(before, keys)):
+        base.clear(target)
+    for key, value in pairs:
+        base.__setitem__(target, key, value)
+    if cls is collections.defaultdict:
+        target.default_factory = decoding.required(node[2], target.default_factory or ABSENT, f"{path}.default_factory")
+
+
+def decode_held(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
+    """Fill a framework's list, dict or set by its own methods: it also keeps account of what it holds."""
+    is_live = type_name(current) == node[1] and decoding.hooks.is_container(current)
+    old: Any = plain(current) if is_live else ABSENT
+    before, values = list(old) if is_live else [], dict(old) if isinstance(old, dict) else {}
+    new: Any = decoding.decode(node[2], old, path)  # which may fill `old` itself
+    if not is_live or type(old) is not type(new):
+        return new
+    if isinstance(new, tuple):
+        return current if list(map(id, before)) == list(map(id, new)) else type(current)(new)
+    try:
+        _refill(current, values, new)
+    except (TypeError, ValueError) as error:  # Keras: a layer that has been built takes no further one
+        decoding.miss(path, f"what it holds cannot be put back ({error})")
+    return current
+
+
+def _has_elements(current: object, values: list[object]) -> bool:
+    """Return whether a live set is the one with these elements, as far as they could be found."""
+    base: Any = next((base for base in (set, frozenset) if isinstance(current, base)), None)
+    if base is None:
+        return False
+    live = list(base.__iter__(current))
+    found = {id(value) for value in values if value is not ABSENT}
+    return len(live) == len(values) and (found <= set(map(id, live)) or live == values)
+
+
+def _keys(base: Any, target: Any) -> list[Any]:
+    try:
+        return list(base.keys(target))
+    except KeyError:  # what derives from OrderedDict may have been changed past its own methods
+        return [ABSENT]
+
+
+def _are_same(old: list[Any], new: list[Any]) -> bool:
+    """Return whether two lists hold the same objects or bits. A loop that stands in their container must be able to go on."""
+    return len(old) == len(new) and all(map(is_same, old, new))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are one object, or of one type and the same bits."""
+    if one is other or type(one) is not type(other) or type(one) not in (int, float, str, bytes):
+        return one is other
+    return bool(struct.pack("<d", one) == struct.pack("<d", other) if type(one) is float else one == other)
+
+
+def _refill(current: Any, values: dict[Any, Any], new: Any) -> None:
+    """Make a framework's container hold what `new` does, by its own methods; `values`: what a dict held before.
+
+    As much as can stays where it is: Keras would not let a layer of a model that is built go and come back.
+    """
+    if isinstance(new, set):
+        if set(map(id, current)) != set(map(id, new)):
+            current.clear()
+            current.update(new)
+        if list(map(id, current)) != list(map(id, new)):
+            raise ValueError("the order of a set")
+    elif isinstance(new, dict):
+        # TensorFlow's dict takes what its other methods remove for a change behind its back, and is never saved again.
+        remove = current.pop if "pop" in vars(type(current)) else current.__delitem__
+        for key in [key for key in values if key not in new]:
+            remove(key)
+        there = [key for key in values if key in new]
+        kept = next((n for n, (key, other) in enumerate(zip(there, new, strict=False)) if not is_same(key, other)), len(there))
+        for key in there[kept:]:
+            remove(key)
+        stays = {key for key in there[:kept] if values[key] is new[key]}
+        current.update({key: value for key, value in new.items() if key not in stays})
+    else:
+        going = {id(item) for item in current} - set(map(id, new))
+        for index in reversed(range(len(current))):
+            if len(current) > len(new) and id(current[index]) in going:
+                del current[index]
+        while len(current) > len(new):
+            current.pop()
+        for index, item in enumerate(new[: len(current)]):
+            if not is_same(current[index], item):
+                current[index] = item
+        current.extend(new[len(current) :])

@@ -1,0 +1,137 @@
+"""A graph that is being put back: its nodes, what has been made of each, which live objects are taken, and what was missed.
+
+What decodes the kinds of nodes (`decode_leaves`, `decode_containers`, `decode_functions`, `decoder`) is given this, and asks it
+for the values of other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import CellType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from detrain.base.digest import Array, digest_array
+from detrain.python.codec.baseline import Baseline
+from detrain.python.inspect.library_reads import is_consulted
+from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_own_class, static_name, type_name
+from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
+from detrain.python.inspect.progress import place_of
+
+
+class Decoding:
+    """A graph that is being put back. `decode` is the decoder's; the live objects that have been taken are `claimed`."""
+
+    def __init__(self, graph: bytes, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
+        content = msgspec.msgpack.decode(graph)
+        self.nodes: list[list[Item]] = content["nodes"]
+        self.roots: dict[str, Item] = content["roots"]
+        self.arrays = arrays
+        self.hooks = hooks
+        self.baseline = baseline
+        self.made: dict[int, object] = {}
+        self.claimed: dict[int, object] = {}
+        self.cells: dict[int, CellType] = {}
+        """Variables that functions share, by number: live ones, and those made for what the loop had made."""
+        self.is_inside = False
+        plain = [node[1] if node[0] == "annotated" else node for node in self.nodes]
+        self.sources = {node[1]: self._find_arrays(node[1]) for node in plain if node[0] == "same"}
+        self.reserved = {id(array) for found in self.sources.values() for array in found}
+        """Large arrays that are wanted as they are: filling one in place would lose it."""
+        self.missing: list[str] = []
+        """Digests of large arrays that the first run had and this process does not have, and other losses."""
+        self.astray: list[str] = []
+        """What is not where it was, though a resumed run has loaded the same batches: bodies have moved it, which were skipped."""
+        self.astray_and_read: list[str] = []
+        """What of it is an object of a library that the program reads."""
+
+    def decode(self, item: Item, current: object, path: str) -> object:
+        """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
+        raise NotImplementedError
+
+    def claim(self, current: object, cls: type) -> bool:
+        """Return whether the live object may be filled: of the right type, and not yet taken for another node."""
+        if type(current) is not cls or id(current) in self.claimed or id(current) in self.reserved:
+            return False
+        self.claimed[id(current)] = current
+        return True
+
+    def miss(self, path: str, what: str = "") -> None:
+        """Name what could not be put back."""
+        self.missing.append(shown(path) + (f": {what}" if what else ""))
+
+    def items(self, items: list[Item], old: list[object], path: str) -> list[object]:
+        """Decode the items of a sequence; `old`: what the live one holds."""
+        if list not in set(map(type, items)):
+            return list(items)
+        return [
+            self.required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]") for index, item in enumerate(items)
+        ]
+
+    def required(self, item: Item, current: object, path: str) -> object:
+        """Like `decode`, for a place that cannot stay empty."""
+        value = self.decode(item, current, path)
+        if value is ABSENT:
+            self.miss(path)
+            return None
+        return value
+
+    def _find_arrays(self, digest: str) -> list[Any]:
+        """Return the live arrays with a digest; they may have changed since the loop was entered."""
+        found = self.baseline.arrays.get(digest, [])
+        return [array for array in found if not isinstance(array, np.ndarray) or digest_array(array) == digest]
+
+    def class_named(self, described: str, current: object) -> Any:
+        """Return the class of the program with a name, the one at its address if it has one, or None."""
+        name, _, address = described.partition(" @ ")
+        found = self.baseline.at(address)
+        if isinstance(found, type) and class_name(found) == name and is_own_class(found):
+            return found
+        return find_class(name, current)
+
+    def attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
+        """Decode attributes; one that is absent stays as it is, and is named."""
+        new: dict[str, object] = {}
+        for name_item, item in pairs:
+            name: Any = self.decode(name_item, ABSENT, path)
+            value = self.decode(item, old.get(name, ABSENT), f"{path}.{name}")
+            if value is ABSENT:
+                self.miss(f"{path}.{name}")
+                value = old.get(name, ABSENT)
+            if value is not ABSENT:
+                new[name] = value
+        return new
+
+    def fill_attributes(self, own: dict[str, object], pairs: list[Item], path: str) -> None:
+        """Give an object's `__dict__` the attributes that it had, in their order."""
+        new = self.attributes(pairs, dict(own), path)
+        if list(own) != list(new) or any(own[name] is not value for name, value in new.items()):
+            own.clear()
+            own.update(new)
+
+    def keep(self, node: list[Item], current: object) -> object:
+        """Return the object that stays as the process has it: the one at its address, of its name, or at its place."""
+        kind, name, address, *place = node
+        found = self.baseline.at(address)
+        if found is not ABSENT and name != (static_name(found) if kind == "static" else type_name(found)):
+            found = ABSENT
+        if found is ABSENT and kind == "static":
+            found = find_static(name)
+        if found is ABSENT and kind == "static" and issubclass(type(current), STATIC) and static_name(current) == name:
+            found = current
+        if found is ABSENT and kind == "opaque" and type_name(current) == name:
+            found = current
+        if place and found is not ABSENT and place_of(found) != place[0]:
+            if isinstance(found, Iterator):  # what it hands on next would be another thing
+                self.miss(address, f"{name} is not where the first run had it, though the same batches were loaded again")
+            elif is_consulted(found, address, self.hooks.files()):
+                self.astray_and_read.append(f"{address} ({name})")
+            else:
+                self.astray.append(f"{address} ({name})")
+        return found
+
+    def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
+        """Give a live set the elements that it had, in the order that `how` says."""
+        raise NotImplementedError
