@@ -1,0 +1,214 @@
+"""What Keras's layers, metrics and optimizers build when they are first called, and building it ahead on placeholders.
+
+Keras names what it builds after the scope that it is built in: so a call is noted with its scope, and made again there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import func_graph
+
+from detrain.adapters.lazy_building import Building
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.keras.state import names_given
+from detrain.adapters.tensorflow.tracing.call_arguments import Calls
+from detrain.adapters.tensorflow.tracing.keras_variables import KerasVariables
+from detrain.python.inspect.frames import names_of
+
+BUILDING_GRAPH: Final = "detrain_build"
+"""The graph in which layers are built ahead, which nothing runs."""
+ON_BATCH: Final = "_maybe_symbolic_build"
+"""Keras's method by which a model that a strategy mirrors makes what it trains with, at the first of its batches."""
+
+
+class KerasBuilding:
+    """Watches what Keras builds, and builds it ahead in a resumed process."""
+
+    def __init__(self, births: Births, building: Building, calls: Calls, variables: KerasVariables) -> None:
+        self._births, self._building, self._calls, self._variables = births, building, calls, variables
+        self._layer_types: tuple[type[Any], ...] = ()  # known once Keras is imported
+        self._optimizer_types: tuple[type[Any], ...] = ()
+        self._layer_2_types: tuple[type[Any], ...] = ()
+        self._layer_ahead: Any = None
+        """The layer of Keras's that is being built ahead."""
+
+    def is_layer(self, value: object) -> bool:
+        """Return whether an object is a layer of Keras 3."""
+        return isinstance(value, self._layer_types)
+
+    def watch(self) -> None:
+        """Watch Keras's layers and optimizers."""
+        import keras
+        from keras.src.trainers.compile_utils import CompileMetrics
+
+        self._calls.on_keras()
+        building, births = self._building, self._births
+        building.names = names_given
+        original_build = keras.Layer._maybe_build
+        original_metrics = CompileMetrics.build
+        self._layer_types = (keras.Layer,)
+        self._variables.watch()
+        self._optimizer_types = (*self._optimizer_types, keras.optimizers.Optimizer)
+
+        @functools.wraps(original_build)
+        def built(layer: Any, call_spec: Any) -> Any:
+            if layer is self._layer_ahead and not layer.built:
+                with tf.init_scope():  # as the first run did, whose calls come later: first values are computed, others restored
+                    original_build(layer, call_spec)
+                raise _BuiltAheadError
+            if layer.built or tf.inside_function():
+                return original_build(layer, call_spec)
+            scope = layer._parent_path  # Keras has opened the layer's scope by now
+            with building.unit(
+                births.key(layer) or "", lambda: self._calls.describe_call((), call_spec.user_arguments_dict, scope)
+            ):
+                return original_build(layer, call_spec)
+
+        @functools.wraps(original_metrics)
+        def metrics_built(metrics: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.inside_function():
+                return original_metrics(metrics, *args, **kwargs)
+            with building.unit(births.key(metrics) or "", lambda: self._calls.describe_call(args, kwargs)):
+                return original_metrics(metrics, *args, **kwargs)
+
+        CompileMetrics.build = metrics_built
+        keras.Layer._maybe_build = built
+        self._watch_batches(keras.Model)
+        for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+            self._watch_apply(optimizer)
+
+    def _watch_batches(self, cls: Any) -> None:
+        """Watch what a model under a strategy makes as it is given a batch by itself (`train_on_batch`)."""
+        building, births, original = self._building, self._births, getattr(cls, ON_BATCH)
+
+        @functools.wraps(original)
+        def built(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
+            parts = [*model._flatten_layers(), model._compile_metrics, model._compile_loss, model.optimizer]
+            is_built = all(part is None or part.built for part in parts)
+            if model._distribute_strategy is None or data_batch is None or is_built:
+                original(model, iterator, data_batch)
+                return
+            owner = f"{births.key(model)}/{ON_BATCH}"
+            with building.unit(owner, lambda: self._calls.describe_call((), {"data_batch": data_batch})):
+                original(model, iterator, data_batch)
+
+        setattr(cls, ON_BATCH, built)
+
+    def _watch_apply(self, cls: Any) -> None:
+        """Watch how an optimizer of Keras is built by its first `apply`, eagerly."""
+        building, births, original = self._building, self._births, cls.apply
+
+        @functools.wraps(original)
+        def applied(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if optimizer.built or tf.inside_function() or trainable_variables is None:
+                return original(optimizer, grads, trainable_variables)
+            trainable_variables = list(trainable_variables)
+            with building.unit(births.key(optimizer) or "", lambda: self._calls.describe_call((trainable_variables,), {})):
+                return original(optimizer, grads, trainable_variables)
+
+        cls.apply = applied
+
+    def watch_2(self) -> None:
+        """Watch the layers of Keras 2. Each is built by itself, when it is first called: the call stands on the stack."""
+        from tf_keras.layers import Layer
+        from tf_keras.optimizers import Optimizer, legacy
+
+        building, births, original = self._building, self._births, Layer._maybe_build
+        original_apply = Optimizer.apply_gradients
+        self._layer_2_types, self._optimizer_types = (Layer,), (*self._optimizer_types, Optimizer)
+
+        def describe(layer: Any, inputs: Any, call: dict[str, Any]) -> str | None:
+            scope = tf.get_current_name_scope().removesuffix(layer.name)
+            return self._calls.describe_call((inputs, *call.get("args", ())), call.get("kwargs", {}), scope)
+
+        @functools.wraps(original)
+        def built(layer: Any, inputs: Any) -> Any:
+            if layer.built:
+                return original(layer, inputs)
+            call = names_of(sys._getframe(1))
+            with building.unit(births.key(layer) or "", lambda: describe(layer, inputs, call)):
+                found = original(layer, inputs)
+                if layer is self._layer_ahead and building.is_ahead and isinstance(layer.call, polymorphic_function.Function):
+                    raise _BuiltAheadError  # each trace of it is a piece of building by itself
+                return found
+
+        @functools.wraps(original_apply)
+        def applied(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(optimizer, "_built", False):
+                return original_apply(optimizer, grads_and_vars, *args, **kwargs)
+            pairs = list(grads_and_vars)
+            variables = [variable for _gradient, variable in pairs]
+            scope = f"{optimizer.name}/"  # its slots are named after it
+            with building.unit(births.key(optimizer) or "", lambda: self._calls.describe_call((variables,), {}, scope)):
+                return original_apply(optimizer, pairs, *args, **kwargs)
+
+        Layer._maybe_build = built
+        Optimizer.apply_gradients = applied
+        for optimizer, method in ((Optimizer, "add_variable_from_reference"), (legacy.Optimizer, "add_slot")):
+            self._watch_slots(optimizer, method)
+
+    def _watch_slots(self, cls: Any, method: str) -> None:
+        """Name the slots of an optimizer of Keras 2 after their variables: it makes them where a gradient comes, in any order."""
+        births, original = self._births, getattr(cls, method)
+
+        @functools.wraps(original)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            optimizer, variable, name, *_ = [*args, *kwargs.values()]  # its callers give all in this order
+            owner, of = births.key(optimizer), self._variables.key(variable)
+            with births.naming(f"{owner}/{name} of {of}") if owner and of else contextlib.nullcontext():
+                return original(*args, **kwargs)
+
+        setattr(cls, method, made)
+
+    def build(self, owner: Any, args: list[Any], kwargs: dict[str, Any], scope: str | None) -> None:
+        """Build a layer, metric or optimizer for what it was called with, in its name scope."""
+        if isinstance(owner, self._optimizer_types):
+            with self._building.unit(self._births.key(owner) or "", lambda: None), tf.name_scope(scope or ""):
+                owner.build(*args)
+            return
+        if isinstance(owner, self._layer_2_types):
+            self._call_on_placeholders(owner, owner, args, kwargs, scope)
+            return
+        import keras
+
+        if isinstance(owner, keras.Layer) and owner._parent_path is None:
+            owner._parent_path = scope  # its variables are named after it, and slots after these
+        self._call_on_placeholders(owner, owner.build if isinstance(owner, keras.Metric) else owner, args, kwargs, scope)
+
+    def as_compiled(self, function: Any) -> AbstractContextManager[None]:
+        """Have a model of Keras 2 train what it was compiled to train, as its own methods do around its training function."""
+        parent, _, label = (self._births.key(function) or "").rpartition("/")
+        model = self._births.find(parent)
+        if not isinstance(model, self._layer_2_types) or not label.startswith("make_train_function"):
+            return contextlib.nullcontext()
+        from tf_keras.src.engine.training_utils import RespectCompiledTrainableState
+
+        as_compiled: AbstractContextManager[None] = RespectCompiledTrainableState(model)
+        return as_compiled
+
+    def _call_on_placeholders(self, owner: Any, what: Any, args: list[Any], kwargs: dict[str, Any], scope: str | None) -> None:
+        with func_graph.FuncGraph(BUILDING_GRAPH).as_default(), tf.name_scope(scope or ""):
+            placeholders = tf.nest.map_structure(_placeholder, (args, kwargs))
+            self._layer_ahead = owner
+            with self._building.unit(self._births.key(owner) or "", lambda: None), contextlib.suppress(_BuiltAheadError):
+                what(*placeholders[0], **placeholders[1])
+
+
+class _BuiltAheadError(BaseException):
+    """A layer has been built, and need not be called. Keras reports what is an Exception."""
+
+
+def _placeholder(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensorSpec):
+        inner = value._shape[value.ragged_rank + 1 :]
+        return tf.compat.v1.ragged.placeholder(value.dtype, value.ragged_rank, inner)
+    if isinstance(value, tf.SparseTensorSpec):
+        return tf.compat.v1.sparse_placeholder(value.dtype, value.shape)
+    return tf.compat.v1.placeholder(value.dtype, value.shape) if isinstance(value, tf.TensorSpec) else value

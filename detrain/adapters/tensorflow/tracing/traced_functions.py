@@ -1,0 +1,170 @@
+"""Compiled functions: each gets a key as it is made, and each trace of one is a piece of building, with the call that it is for.
+
+Methods that the loop has compiled can be made again in a resumed run, by the arguments that they were compiled with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType, MethodType
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import gradients_util
+
+from detrain.adapters.lazy_building import Building
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.summary_writers import Summaries
+from detrain.adapters.tensorflow.tracing.call_arguments import Calls
+from detrain.adapters.tensorflow.tracing.keras_paths import path_in_keras
+from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
+from detrain.adapters.tensorflow.tracing.model_functions import function_label
+from detrain.adapters.tensorflow.tracing.trace_digest import form
+from detrain.base.digest import digest_bytes
+from detrain.python.inspect.frames import has_user_code, names_of
+
+_OF_DATASET: Final = "_tf_data_function"
+"""The attribute of functions that tf.data makes around those of the program."""
+_FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
+"""TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
+_FOR_INSTANCE: Final = "class_method_to_instance_method"
+"""TensorFlow's function that compiles a method for one object."""
+
+
+class TracedFunctions:
+    """Watches functions being made and traced."""
+
+    def __init__(
+        self,
+        births: Births,
+        building: Building,
+        calls: Calls,
+        owners: MethodOwners,
+        summaries: Summaries,
+        is_in_loop: Callable[[], bool],
+    ) -> None:
+        self._births, self._building, self._calls, self._owners = births, building, calls, owners
+        self._summaries, self._is_in_loop = summaries, is_in_loop
+        self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
+        """How the loop has compiled methods."""
+        self._of_datasets: set[str] = set()
+        """Keys of the functions that sets of tf.data call."""
+        self.holds_metrics = False
+        """Whether a compiled function has taken hold of a metric that the loop has made."""
+        self._watch_functions()
+
+    def parts(self, value: Any) -> list[object] | None:
+        """Return what a method that the loop has compiled is made of, or None for anything else."""
+        found = self._options.get(value) if isinstance(value, polymorphic_function.Function) else None
+        options = None if found is None else self._calls.describe_call(*found)
+        return None if options is None else [self._births.key(value), value.python_function, options]
+
+    def remake(self, key: str, method: Any, options: str) -> object:
+        """Return the compiled method with a key; one that the loop had made is made again."""
+        found = self._births.find(key)
+        if found is not None:
+            return found
+        args, kwargs = self._calls.recall_arguments(json.loads(options))
+        with self._births.naming(key):
+            return polymorphic_function.Function(method, *args, **kwargs)
+
+    def _watch_functions(self) -> None:
+        births, building = self._births, self._building
+        original = polymorphic_function.Function.__init__
+        original_graph = func_graph.FuncGraph.__init__
+        original_trace = func_graph.func_graph_from_py_func
+
+        @functools.wraps(original)
+        def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
+            frame = sys._getframe(1)
+            label = function_label(python_function, frame)
+            if frame.f_code.co_name == _FOR_INSTANCE:
+                around = names_of(frame)
+                held = self._owners.note(function, around["instance"])
+                known = self._owners.known_by(f"{births.key(around['original_function'])}/{label}", held)
+            else:
+                known = None
+            with births.naming(known) if known else contextlib.nullcontext():
+                key = births.register(function, label, frame)
+            if _OF_DATASET in (kwargs.get("experimental_attributes") or ()):
+                self._of_datasets.add(key)
+                weakref.finalize(function, self._of_datasets.discard, key).atexit = False
+            original(function, python_function, *args, **kwargs)
+            if self._is_in_loop() and (isinstance(python_function, MethodType) or has_user_code(python_function)):
+                self._options[function] = (args, kwargs)
+
+        @functools.wraps(original_graph)
+        def graph_made(graph: Any, *args: Any, **kwargs: Any) -> None:
+            original_graph(graph, *args, **kwargs)
+            graph.detrain_function = births.owner(sys._getframe(1), polymorphic_function.Function)
+
+        @functools.wraps(original_trace)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            owner = births.owner(frame, polymorphic_function.Function)
+            name = getattr(kwargs.get("python_func", args[1] if len(args) > 1 else None), "__qualname__", "")
+            # A set's own function is traced as the set is made, at the same moment in each run, and for each set anew.
+            is_of_dataset = owner in self._of_datasets
+            function = births.find(owner)  # none for graphs that no function of the program's is traced for
+            held = self._owners.of(function)
+            with building.not_noted() if is_of_dataset else self._unit_of_trace(frame, owner, held):
+                if building.is_again and (made := kwargs.get("func_graph")) is not None:
+                    made.seed = building.seed[0]()  # it was made just before
+                graph = original_trace(*args, **kwargs)
+                self._note_captured(graph)
+                if owner and name != _FIRST_VALUES:
+                    building.note_form(form(graph, self._keys_of_handles()))
+                return graph
+
+        polymorphic_function.Function.__init__ = function_made
+        func_graph.FuncGraph.__init__ = graph_made
+        func_graph.func_graph_from_py_func = traced
+
+    def _unit_of_trace(self, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
+        """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come, in any order."""
+        building = self._building
+        if owner and not building.is_inside and _is_of_gradient(frame):
+            of = digest_bytes((self._describe_trace(frame, owner) or "").encode())
+            return building.unit(f"{owner} gradient {of}", lambda: None)
+        return building.unit(owner, lambda: self._describe_trace(frame, owner), held)
+
+    def _keys_of_handles(self) -> dict[int, str]:
+        """Return the keys of the variables alive, by the identity of their handles."""
+        return {id(variable.handle): key for key, variable in self._births.living(tf.Variable) if hasattr(variable, "handle")}
+
+    def _note_captured(self, graph: Any) -> None:
+        """Note whether a function has taken hold of a writer, or of a metric that the loop has made: it stays with that one."""
+        handles = {id(outer) for outer, _inner in graph.captures if outer.dtype is tf.resource}
+        self._summaries.note_captured(handles)
+        for key, variable in self._births.living(tf.Variable) if handles and not self.holds_metrics else ():
+            if self._births.is_of_loop(variable) and id(getattr(variable, "handle", None)) in handles:
+                self.holds_metrics |= hasattr(self._births.find(key.rpartition("/")[0]), "update_state")
+
+    def _describe_trace(self, frame: FrameType | None, owner: str) -> str | None:
+        """Return the call that a function is being traced for, from its frame on the stack."""
+        while frame is not None:
+            names = frame.f_code.co_varnames
+            if names[:1] == ("self",) and frame.f_code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
+                values = names_of(frame)
+                if self._births.key(values.get("self")) == owner:
+                    given = values.get("args", ()), values.get("kwds", values.get("kwargs", {}))
+                    return self._calls.describe_call(*given, path_in_keras())
+            frame = frame.f_back
+        return None
+
+
+def _is_of_gradient(frame: FrameType | None) -> bool:
+    """Return whether TensorFlow is about to trace a gradient: of a function or loop in one that an eager tape has recorded."""
+    while frame is not None:
+        if frame.f_code is gradients_util._GradientsHelper.__code__:
+            return True
+        frame = frame.f_back
+    return False
