@@ -1242,7 +1242,9 @@ def test_lists_of_one_kind_come_back(value: Any) -> None:
 
 def test_every_kind_of_node_is_documented() -> None:
     root = pathlib.Path(__file__).parents[2]
-    written = "".join((root / f"detrain/python/codec/{name}.py").read_text() for name in ("encoder", "encode_leaves"))
+    written = "".join(
+        (root / f"detrain/python/codec/{name}.py").read_text() for name in ("encoder", "encode_functions", "encode_leaves")
+    )
     kinds_written = set(re.findall(r'\["(\w+)",', written)) - {"builtins"}
     documented = (root / "docs/format.md").read_text().partition("### The Python graph")[2].partition("## The journal")[0]
     assert len(kinds_written) > 30

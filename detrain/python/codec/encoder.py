@@ -15,7 +15,7 @@ import numpy as np
 
 from detrain.base.array_memory import owner_of
 from detrain.base.digest import Array
-from detrain.python.codec.encode_leaves import Leaves
+from detrain.python.codec.encode_functions import Functions
 from detrain.python.codec.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.state_rules import (
     class_attributes,
@@ -25,12 +25,10 @@ from detrain.python.codec.state_rules import (
     has_value_hash,
     is_plain_state,
     is_wrapper,
-    may_hold_state,
     plain,
     read_slot,
 )
 from detrain.python.codec.stdlib_objects import parts
-from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.names import (
     STATIC,
@@ -38,13 +36,10 @@ from detrain.python.inspect.names import (
     computes,
     container_base,
     find_method,
-    find_static,
-    find_type,
     is_bound,
     is_findable,
     is_own_class,
     is_user_class,
-    names_of_function,
     own_attributes,
     slots_of,
     static_name,
@@ -59,19 +54,17 @@ from detrain.python.inspect.object_graph import (
     Item,
     deep_calls,
     key_path,
-    shown,
 )
 from detrain.python.inspect.ownership import is_data_object
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
-from detrain.python.inspect.stored_attributes import program_names
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 """Where a process of 64 bits may have its objects."""
 
 
-class Encoder(Leaves):
+class Encoder(Functions):
     """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
 
     def finish(self, roots: Mapping[str, Item]) -> Encoded:
@@ -318,124 +311,3 @@ class Encoder(Leaves):
         pairs = self._encode_pairs(self._state(value, stored, path, is_own=is_own_class(type(value))) | gone, path)
         place = None if stream is None else self._encode_stream(stream, value, path)
         return ["derived", *node[1:3], pairs, place, *node[3:]]
-
-    def _state(self, owner: object, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
-        """Return those of such attributes that can be described, or that no run goes on without. Others are named if `is_own`."""
-        state = {}
-        for name, item in stored.items():
-            is_new = self._hooks.holds_variables(item) and self._hooks.is_of_loop(item)
-            # What a model of the program's makes and keeps, its method may make anew in each epoch.
-            is_needed = is_new and not self._hooks.holds_variables(owner)
-            if is_needed or self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
-                state[name] = item
-            elif not self._collects and is_own:
-                self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
-        return state
-
-    def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
-        return ["static", static_name(value), self._address(number, value, path)]
-
-    def _address(self, number: int, value: object, path: str) -> str | None:
-        """Return the address of a function or class whose name does not lead to it; name it if it has none."""
-        if self._is_of_loop(value):
-            self._lose(number, path, type_name(value))
-        if is_findable(value):
-            return None
-        if self._collects:
-            self._baseline.add(value, "" if self._is_unordered else path)
-        return self._baseline.address(value)
-
-    def _is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made a function or class."""
-        if self._collects:
-            return False
-        if not is_findable(value):
-            return not self._baseline.has(value)
-        return self._baseline.is_of_loop(value) or self._is_put_into_class(value)
-
-    def _is_put_into_class(self, value: Any) -> bool:
-        """Return whether the loop has put a function or class into a class, under a name that says it is from there."""
-        owner_name, _, name = static_name(value).rpartition(".")
-        owner = find_static(owner_name)
-        methods = self._baseline.methods(owner) if isinstance(owner, type) else None
-        held = None if methods is None else methods.get(name)
-        return methods is not None and held is not value and value not in functions_in(held)
-
-    def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:
-        """A function stays as it is, and one that the loop has made is made again from the program's source; what its closure, its
-        defaults and its attributes hold is state."""
-        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
-        is_new, is_other = self._is_of_loop(value), self._baseline.is_other(value)
-        if self._collects:
-            self._baseline.add_function(value)
-        source = function_source.source(value) if is_new or is_other else None
-        names = [self.encode(name, path) for name in names_of_function(value)] if is_new or is_other else []
-        state = [
-            [self.encode(cell, f"{path}.<{name}>") for name, cell in cells.items()],
-            self.encode(value.__defaults__, f"{path}.__defaults__"),
-            self.encode(value.__kwdefaults__, f"{path}.__kwdefaults__"),
-            self._encode_pairs({name: item for name, item in vars(value).items() if name not in self._hooks.on_functions}, path),
-        ]
-        if is_new and source is not None and self._are_known(cells, source):
-            return ["defined", *source.key, names, self._encode_annotations(value, path), *state]
-        node = ["function", static_name(value), self._address(number, value, path), *state]
-        if is_other and source is None:
-            return self._lose(number, path, "function: its code is not in the source")
-        return [*node, [*source.key, names]] if is_other and source is not None else node
-
-    def _are_known(self, cells: Mapping[str, types.CellType], source: function_source.Source) -> bool:
-        """Return whether all who share the variables of a function that the loop has made are captured with it."""
-        if self._cells is None:
-            return not cells
-        of_frames = {id(cell) for cell in self._cells.values()}
-        return not any(function_source.may_go_on(source, name) for name, cell in cells.items() if id(cell) not in of_frames)
-
-    def _encode_annotations(self, value: types.FunctionType, path: str) -> list[Item]:
-        """Encode what the arguments of a function are said to be: texts, and classes by name. Other such things are named."""
-        pairs: list[Item] = []
-        for name, item in list(value.__annotations__.items()):
-            if item is None or type(item) is str:
-                pairs.append([name, self.encode(item, path)])
-            elif isinstance(item, type) and find_type(class_name(item)) is item:
-                pairs.append([name, self._node(item, ["type", class_name(item)])])
-            else:
-                self._lost.append(f"{shown(f'{path}.__annotations__[{name!r}]')} ({type_name(item)})")
-        return pairs
-
-    def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
-        """A class stays as it is; its attributes that are not methods are state, and so is what methods hold.
-
-        Methods that hold nothing are written only where they are not those that were there when the loop was entered.
-        """
-        if self._collects:
-            for name, item in list(vars(value).items()):
-                if isinstance(item, type) and is_own_class(item) and not is_findable(item):  # a namedtuple, named without its class
-                    self._baseline.add(item, f"{path}.{name}")
-        known = self._baseline.methods(value)
-        attributes = class_attributes(value, known or {})
-        if not is_user_class(value):  # it derives from a library's
-            names = program_names(value, self._hooks.stored_outside, attributes)
-            stored = {name: item for name, item in attributes.items() if name in names or not self._kinds.is_of_library(item)}
-            attributes = self._state(value, stored, path, is_own=True)
-        address = self._address(number, value, path)
-        methods = class_methods(value, known or {})
-        if self._collects:
-            self._baseline.add_methods(value, methods)
-        before = known or methods
-        changed = {
-            name: item
-            for name, item in methods.items()
-            if self._collects
-            or before.get(name) is not item
-            or may_hold_state(item)
-            or any(map(self._baseline.is_other, functions_in(item)))
-        }
-        gone = [name for name in before if name not in methods]
-        return [
-            "class",
-            class_name(value),
-            address,
-            self._encode_pairs(attributes, path),
-            self._encode_pairs(changed, path),
-            [self.encode(name, path) for name in gone],
-        ]
