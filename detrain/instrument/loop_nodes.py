@@ -1,4 +1,4 @@
-"""What libcst says of a loop: its header, its counter, where its iterable stands. For `rewriter`, which puts probes there.
+"""What libcst says of a loop: its header, its counter, where its iterable stands. For `rewriter`.
 
 Nothing here changes a source.
 """

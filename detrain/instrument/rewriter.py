@@ -1,7 +1,7 @@
 """Insert the probes into a source file, and take them out again (libcst finds the places; the edits are to the text).
 
-An edit only ever inserts, except that a loop written on one line is put on several. So formatting survives by construction, line
-numbers can be mapped back, and removing the edits gives the original bytes.
+An edit only ever inserts, except that a loop written on one line is put on several. So formatting survives by
+construction, line numbers can be mapped back, and removing the edits gives the original bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def probes_in(source: str) -> frozenset[str]:
 
 
 def edits_for(data: bytes, nests: Sequence[Nest], file: str, module: str = "detrain") -> list[Edit]:
-    """Return the edits that put the probes of the nests into `file`, whose bytes are `data`. Empty if probes are there already.
+    """Return the edits that put the probes of the nests into `file`, whose bytes are `data`.
+    Empty if probes are there already.
 
     `module` is what the probes are imported from. Raises CannotRewrite for a loop shape without a right rewriting.
     """
@@ -68,7 +69,8 @@ def instrument(data: bytes, nests: Sequence[Nest], file: str, module: str = "det
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Names of the probes in a file, where the program uses one of them for something else with an underscore behind it."""
+    """Names of the probes in a file, where the program uses one of them for something else with an underscore behind
+    it."""
 
     probes: dict[str, str]
     execute: str
@@ -198,8 +200,8 @@ class _Rewriter:
         return bound_names([parse(self._tree.code_for_node(statement))])
 
     def _wrap(self, iterable: cst.BaseExpression, probe: str, names: tuple[str, ...]) -> None:
-        """Make the iterable the argument of a probe. A pair of parentheses around the call says what it had not: a space
-        before it (`in[1, 2]`), or parentheses of its own (`in 1, 2`)."""
+        """Make the iterable the argument of a probe. A pair of parentheses around the call says what it had not: a
+        space before it (`in[1, 2]`), or parentheses of its own (`in 1, 2`)."""
         first, last = outer_span(iterable, self._spans)
         is_bare = isinstance(iterable, cst.Tuple) and not iterable.lpar
         outside = touches_in(self._source, first) + is_bare
@@ -225,7 +227,8 @@ class _Rewriter:
         indent = self._indent_of(self._first_line(statement))
         offset = self._lines[number]
         block = self._block(lines, indent)
-        if not self._source[:offset].endswith((b"\n", b"\r")):  # the file ends here, without a newline; so it does afterwards
+        # the file ends here, without a newline; so it does afterwards
+        if not self._source[:offset].endswith((b"\n", b"\r")):
             block = self._newline + block.removesuffix(self._newline)
         self._edits.append((offset, offset, block))
 

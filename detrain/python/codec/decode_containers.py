@@ -156,7 +156,8 @@ def _keys(base: Any, target: Any) -> list[Any]:
 
 
 def _are_same(old: list[Any], new: list[Any]) -> bool:
-    """Return whether two lists hold the same objects or bits. A loop that stands in their container must be able to go on."""
+    """Return whether two lists hold the same objects or bits.
+    A loop that stands in their container must be able to go on."""
     return len(old) == len(new) and all(map(is_same, old, new))
 
 

@@ -1,4 +1,4 @@
-"""Graph -> Python state, functions and classes: what they hold is put back; those that the loop had made are made again.
+"""Graph -> Python state, functions and classes: what they hold is put back; the loop's own are made again.
 
 Code never comes from a graph: it is that of the program's own source, found by its digest.
 """
@@ -162,8 +162,8 @@ def decode_bound(decoding: Decoding, node: list[Item], current: Any, path: str) 
 
 
 def hold_cells(decoding: Decoding, cells: Mapping[str, types.CellType]) -> None:
-    """Take the variables of the calls that go on, by where they are, and those of functions that are there, for those of the
-    first run: what the loop has made may share them. Before anything is decoded."""
+    """Take the variables of the calls that go on, by where they are, and those of functions that are there, for those
+    of the first run: what the loop has made may share them. Before anything is decoded."""
     for key, item in decoding.roots.items():
         kind, _, place = key.partition("|")
         if kind == "cells" and place in cells:

@@ -118,11 +118,13 @@ class Decoder(Decoding):
         fill_set(self, target, items, how, path)
 
     def hold_cells(self, cells: Mapping[str, types.CellType]) -> None:
-        """Take live variables for those of the first run (`decode_functions.hold_cells`). Before anything is decoded."""
+        """Take live variables for those of the first run (`decode_functions.hold_cells`).
+        Before anything is decoded."""
         hold_cells(self, cells)
 
     def replay_generators(self) -> None:
-        """Bring the generators of the program to where they were, before anything else is set: what they read is as it was."""
+        """Bring the generators of the program to where they were, before anything else is set:
+        what they read is as it was."""
         for node in self.nodes:
             if node[0] == "generator":
                 found = self.baseline.at(node[2])

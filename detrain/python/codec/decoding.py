@@ -1,7 +1,7 @@
-"""A graph that is being put back: its nodes, what has been made of each, which live objects are taken, and what was missed.
+"""A graph that is being put back: what has been made of its nodes, which live objects are taken, what was missed.
 
-What decodes the kinds of nodes (`decode_leaves`, `decode_containers`, `decode_functions`, `decoder`) is given this, and asks it
-for the values of other nodes.
+What decodes the kinds of nodes (`decode_leaves`, `decode_containers`, `decode_functions`, `decoder`) is given this, and
+asks it for the values of other nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from detrain.python.inspect.progress import place_of
 
 
 class Decoding:
-    """A graph that is being put back. `decode` is the decoder's; the live objects that have been taken are `claimed`."""
+    """A graph that is being put back. `decode` is the decoder's;
+    the live objects that have been taken are `claimed`."""
 
     def __init__(self, graph: bytes, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
         content = msgspec.msgpack.decode(graph)
@@ -43,7 +44,8 @@ class Decoding:
         self.missing: list[str] = []
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
         self.astray: list[str] = []
-        """What is not where it was, though a resumed run has loaded the same batches: bodies have moved it, which were skipped."""
+        """What is not where it was, though a resumed run has loaded the same batches: bodies have moved it,
+        which were skipped."""
         self.astray_and_read: list[str] = []
         """What of it is an object of a library that the program reads."""
 

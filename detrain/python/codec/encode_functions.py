@@ -1,7 +1,7 @@
 """Python state -> graph, functions and classes: they stay as they are by name, and what they hold is state.
 
-A function that the loop has made is written by the digest of its source, to be made again from the program's own: a graph
-holds no code.
+A function that the loop has made is written by the digest of its source, to be made again from the program's own:
+a graph holds no code.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Functions(Leaves):
         return ["static", static_name(value), self._address(number, value, path)]
 
     def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:
-        """A function stays as it is, and one that the loop has made is made again from the program's source; what its closure, its
-        defaults and its attributes hold is state."""
+        """A function stays as it is, and one that the loop has made is made again from the program's source; what its
+        closure, its defaults and its attributes hold is state."""
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
         is_new, is_other = self._is_of_loop(value), self._baseline.is_other(value)
         if self._collects:
@@ -64,7 +64,8 @@ class Functions(Leaves):
         return not any(function_source.may_go_on(source, name) for name, cell in cells.items() if id(cell) not in of_frames)
 
     def _encode_annotations(self, value: types.FunctionType, path: str) -> list[Item]:
-        """Encode what the arguments of a function are said to be: texts, and classes by name. Other such things are named."""
+        """Encode what the arguments of a function are said to be: texts, and classes by name.
+        Other such things are named."""
         pairs: list[Item] = []
         for name, item in list(value.__annotations__.items()):
             if item is None or type(item) is str:
@@ -82,7 +83,8 @@ class Functions(Leaves):
         """
         if self._collects:
             for name, item in list(vars(value).items()):
-                if isinstance(item, type) and is_own_class(item) and not is_findable(item):  # a namedtuple, named without its class
+                # a namedtuple, named without its class
+                if isinstance(item, type) and is_own_class(item) and not is_findable(item):
                     self._baseline.add(item, f"{path}.{name}")
         known = self._baseline.methods(value)
         attributes = class_attributes(value, known or {})
@@ -114,7 +116,8 @@ class Functions(Leaves):
         ]
 
     def _state(self, owner: object, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
-        """Return those of such attributes that can be described, or that no run goes on without. Others are named if `is_own`."""
+        """Return those of such attributes that can be described, or that no run goes on without.
+        Others are named if `is_own`."""
         state = {}
         for name, item in stored.items():
             is_new = self._hooks.holds_variables(item) and self._hooks.is_of_loop(item)

@@ -1,4 +1,5 @@
-"""Python state -> graph: walks live objects, and describes each by data alone. What does not fit is named, never guessed."""
+"""Python state -> graph: walks live objects, and describes each by data alone. What does not fit is named,
+never guessed."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ class Encoder(Functions):
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
 
     def encode_loader(self, value: object, path: str) -> Item:
-        """Return the item for what a batch loop goes over, after all else: what is lost of it is loaded again, and so no loss."""
+        """Return the item for what a batch loop goes over, after all else: what is lost of it is loaded again,
+        and so no loss."""
         lost, self._lost = self._lost, []
         self._is_loader = True
         item = self.encode(value, path)
@@ -169,7 +171,8 @@ class Encoder(Functions):
             self._addresses.append((number, cls.__name__, found, path))
 
     def _encode_set(self, number: int, value: Any, path: str) -> list[Item]:
-        """Encode a set with what its order takes; one that no process can order alike is named, unless it is as it was."""
+        """Encode a set with what its order takes; one that no process can order alike is named,
+        unless it is as it was."""
         base = set if isinstance(value, set) else frozenset
         name, content = base.__name__, list(base.__iter__(value))
         self._note_addresses(number, base, content, path)
@@ -248,7 +251,8 @@ class Encoder(Functions):
         return ["annotated", node, self._encode_pairs(attributes, path)] if attributes else node
 
     def _encode_held(self, number: int, value: Any, path: str) -> Item:
-        """Encode what a framework's list, dict, set or tuple holds; the order of a set is its own, not that of a copy."""
+        """Encode what a framework's list, dict, set or tuple holds; the order of a set is its own,
+        not that of a copy."""
         if isinstance(value, set):
             return self._node(plain(value), self._encode_set(number, value, path))
         return self.encode(plain(value), path)
@@ -269,11 +273,13 @@ class Encoder(Functions):
             if base not in self._noted and is_own_class(base):
                 self._noted.add(base)
                 if self._baseline.methods(base) or class_attributes(base) or class_methods(base):
-                    turn = "" if is_findable(base) else f" #{len(self._noted)}"  # made in a function, perhaps more than once
+                    # made in a function, perhaps more than once
+                    turn = "" if is_findable(base) else f" #{len(self._noted)}"
                     self._classes[f"class|{class_name(base)}{turn}"] = self.encode(base, base.__qualname__)
 
     def _note_handlers(self, value: Any, path: str) -> None:
-        """Encode what a logger or a handler, which stays as it is, leads to: its handlers and filters may be of the program."""
+        """Encode what a logger or a handler, which stays as it is, leads to:
+        its handlers and filters may be of the program."""
         for kind in ("handlers", "filters"):
             for index, held in enumerate(getattr(value, kind, ())):
                 place = f"{path}.{kind}[{index}]"
@@ -297,7 +303,8 @@ class Encoder(Functions):
         return ["object", self._name_of(cls, path), attributes, named, content]
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
-        """An object of a class that derives from a library's stays as it is; what the program's methods store there is state."""
+        """An object of a class that derives from a library's stays as it is;
+        what the program's methods store there is state."""
         stream = stream_base(type(value))
         is_captured = stream is not None or is_data_object(value, is_plain_state)
         node = self._encode_opaque(number, value, path, is_captured=is_captured)

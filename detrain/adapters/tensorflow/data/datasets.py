@@ -57,7 +57,8 @@ class Datasets:
         self._pulls: Pulls | None = None
         self._elements: Elements | None = None
         self._uncertain: set[str] = set()
-        """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had, is chance."""
+        """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had,
+        is chance."""
 
     def begin_phase(self) -> None:
         """A training loop begins: what iterators before it have gone over anew is known now, and comes back."""
@@ -83,8 +84,8 @@ class Datasets:
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
         """Return the positions of the iterators alive, as data, and why others have none.
 
-        With `forward` only of those that compiled functions advance: nobody counts what they draw, so it cannot be drawn again;
-        and of those that the loop has made somewhere, which loading the same batches may not make.
+        With `forward` only of those that compiled functions advance: nobody counts what they draw, so it cannot be
+        drawn again; and of those that the loop has made somewhere, which loading the same batches may not make.
         """
         found: dict[str, Array] = {}
         reasons = []
@@ -104,7 +105,8 @@ class Datasets:
         return found, reasons
 
     def read_with(self, dataset: Any, read: Callable[[], Array]) -> Array:
-        """Return the position of an iterator over a dataset, which `read` returns; note what shuffled sets have given by then."""
+        """Return the position of an iterator over a dataset, which `read` returns;
+        note what shuffled sets have given by then."""
         position, given = shuffle_seeds.read_with(dataset, read)
         self._with_positions.update(given)
         found: Array = position
@@ -170,7 +172,8 @@ class Datasets:
         return ITERATORS[is_numpy], [key, iterator._dataset, iterator.detrain_given]
 
     def remake(self, kind: str, key: str, dataset: Any, given: Mapping[str, int]) -> object | None:
-        """Return the iterator with a key, where it was; the one that is alive, if the code before the cut has made it again."""
+        """Return the iterator with a key, where it was; the one that is alive,
+        if the code before the cut has made it again."""
         iterator: Any = self._births.find(key)
         if iterator is None and isinstance(dataset, dataset_ops.DatasetV2) and self._restored is not None:
             state, positions, _of_fit = self._restored
@@ -204,7 +207,8 @@ class Datasets:
         return {seeds.key for source in sources if source is not None for seeds in shuffle_seeds.drawn(source).later}
 
     def given(self) -> dict[str, int]:
-        """Return what shuffled sets have given as seeds, but for those that an iterator repeats: it stays where it is."""
+        """Return what shuffled sets have given as seeds, but for those that an iterator repeats:
+        it stays where it is."""
         repeated = self._repeated(self._of_fit())
         return {key: seeds.given for key, seeds in self._sets.alive_seeds() if key not in repeated}
 
@@ -231,8 +235,8 @@ class Datasets:
         ]
 
     def beyond_recall(self) -> list[str]:
-        """Return, in words, iterators that cannot give again what they gave: where compiled functions advance them, nobody has it;
-        where their pipelines run Python, handing elements out again would not do what that has done.
+        """Return, in words, iterators that cannot give again what they gave: where compiled functions advance them,
+        nobody has it; where their pipelines run Python, handing elements out again would not do what that has done.
         """
         traced = [key for key, iterator in self._alive() if iterator.detrain_is_traced]
         by_python = sorted(self._pulls.by_python) if self._pulls is not None else []
@@ -252,9 +256,11 @@ class Datasets:
     def watch(
         self, iterators: weakref.WeakSet[Any], pulls: Pulls, elements: Elements | None, fail: Callable[[DetrainError], None] | None
     ) -> None:
-        """See each dataset and iterator. What they give goes through `pulls`; `iterators` takes those that are not of `fit`.
+        """See each dataset and iterator. What they give goes through `pulls`;
+        `iterators` takes those that are not of `fit`.
 
-        `elements` hears of what they have Python make, and of what bodies fetch; `fail` ends the process with its error.
+        `elements` hears of what they have Python make, and of what bodies fetch;
+        `fail` ends the process with its error.
         """
         self._pulls, self._elements = pulls, elements
         self._sets.watch()

@@ -1,4 +1,4 @@
-"""Iterators without a position: drawn from again until they have given as much as they had, and compared with what they gave."""
+"""Iterators without a position: drawn from again as often as before, and compared with what they gave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from detrain.base.errors import Diverged
 
 
 def draw_again(behind: Sequence[tuple[Any, int]]) -> None:
-    """Draw from the iterators of one source until each has given so many, in turn: it waits until each device takes its part."""
+    """Draw from the iterators of one source until each has given so many, in turn:
+    it waits until each device takes its part."""
     while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
         for iterator in waiting:
             iterator.detrain_last = next(iterator)

@@ -1,7 +1,7 @@
-"""What iterators of tf.data give: seen element by element where eager code draws them, and marked where functions draw them.
+"""What iterators of tf.data give: each element that eager code draws is seen; where functions draw, that is marked.
 
-Nobody counts what a compiled function draws from an iterator that it is given. `begin` and `end` say what is noted when one is
-made, and when it has run out.
+Nobody counts what a compiled function draws from an iterator that it is given. `begin` and `end` say what is noted when
+one is made, and when it has run out.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def begin(iterator: Any, dataset: Any) -> None:
 
 
 def end(iterator: Any) -> None:
-    """Note that an iterator has run out: it goes over nothing anew any more, but for what a stage has drawn ahead and dropped."""
+    """Note that an iterator has run out: it goes over nothing anew any more,
+    but for what a stage has drawn ahead and dropped."""
     left = getattr(iterator, "detrain_left", None)
     if left is not None and not iterator.detrain_runs_ahead:
         left.detach()

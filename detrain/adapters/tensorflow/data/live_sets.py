@@ -1,4 +1,4 @@
-"""The sets of tf.data that are alive: which are shuffled and with what seeds they go on, which are caches, which call Python.
+"""The sets of tf.data that are alive: the seeds of those that are shuffled, caches, and those that call Python.
 
 Iterators over them are `datasets`' business.
 """

@@ -1,4 +1,4 @@
-"""Roles in a backward pass: which op of a gradient function gives the gradient of the input, and which of the weight."""
+"""Roles in a backward pass: which op of a gradient function gives the gradient of the input, which of the weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from detrain.faults.sites import CONTRACTIONS, Role, places_of
 
 
 def maker_of(grad: Any, made: list[Op]) -> Op | None:
-    """Return the op of a gradient function that a gradient comes from: the last contraction on its way, or the op itself."""
+    """Return the op of a gradient function that a gradient comes from: the last contraction on its way,
+    or the op itself."""
     by_name = {each.op.name: each for each in made}
     tensor, last = grad, None
     while tensor.op.name in by_name or tensor.op.type in ("Reshape", "Identity", "IdentityN", "Snapshot", "Sum", "Cast"):

@@ -22,8 +22,8 @@ class Op:
     roles: dict[int, Role] = field(default_factory=dict)
     """Which gradient an output is."""
     is_turned: bool = False
-    """Whether its weight comes before its input: as the program has written it (`W @ x`), or, in gradients of products with a
-    transposed matrix, as TensorFlow has exchanged them."""
+    """Whether its weight comes before its input: as the program has written it (`W @ x`), or, in gradients of products
+    with a transposed matrix, as TensorFlow has exchanged them."""
     shapes: dict[str, Any] = field(default_factory=dict)
     """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
     signature: str = ""

@@ -1,6 +1,7 @@
 """Which of the program's functions a graph belongs to, and which replica: parts of a site's name.
 
-TensorFlow would number them; names here do not depend on what was traced before, so that a site has the same name in every run.
+TensorFlow would number them; names here do not depend on what was traced before,
+so that a site has the same name in every run.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def trace_of(graph: Any) -> Any:
 
 
 def _is_body_over_data(graph: Any) -> bool:
-    """Return whether a function of tf.data is the body of a loop of a compiled function over a set, not a part of the set."""
+    """Return whether a function of tf.data is the body of a loop of a compiled function over a set,
+    not a part of the set."""
     return isinstance(graph.outer_graph, func_graph.FuncGraph) and str(graph.name).startswith(_BODY_OVER_DATA)
 
 

@@ -1,11 +1,13 @@
 """Sites in TensorFlow: which ops a program's compiled functions are made of, while they are traced.
 
-Every op of a graph is made by one function of TensorFlow's (`_apply_op_helper`); what it returns takes the op's place wherever its
-outputs are used, on the gradient tape too. So an output can be replaced there: the backward pass sees what was put in, the
-op's own inputs stay. Eager ops do not pass that way and cost nothing (detrain.adapters.tensorflow.faults.eager_sites).
+Every op of a graph is made by one function of TensorFlow's (`_apply_op_helper`); what it returns takes the op's place
+wherever its outputs are used, on the gradient tape too. So an output can be replaced there: the backward pass sees what
+was put in, the op's own inputs stay. Eager ops do not pass that way and cost nothing
+(detrain.adapters.tensorflow.faults.eager_sites).
 
-Names do not use TensorFlow's own, which are made unique by counting what was traced before: a site is the k-th op of its type that
-a layer makes in a stage. The functions of tf.data are left out (they belong to the loader), and ops that do no arithmetic.
+Names do not use TensorFlow's own, which are made unique by counting what was traced before: a site is the k-th op of
+its type that a layer makes in a stage. The functions of tf.data are left out (they belong to the loader), and ops that
+do no arithmetic.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class Point(Protocol):
 
 
 class Sites:
-    """Watches ops being made. `points(name, replica)` returns what is put at a site; `counts` has runs measured, too."""
+    """Watches ops being made. `points(name, replica)` returns what is put at a site;
+    `counts` has runs measured, too."""
 
     def __init__(self, points: Callable[[str, int], list[Point]], *, counts: bool, has_digests: bool = False) -> None:
         self._points = points
@@ -117,7 +120,8 @@ class Sites:
             self.where.own -= 1
 
     def _watch_captures(self) -> None:
-        """Let what is of no graph (our variables) into the gradients of loops and branches: through the graph around them."""
+        """Let what is of no graph (our variables) into the gradients of loops and branches:
+        through the graph around them."""
         original = func_graph.FuncGraph.capture
 
         @functools.wraps(original)
@@ -214,7 +218,8 @@ class Sites:
         return given
 
     def _signature(self, op: Any) -> str:
-        """Return a digest of the ops that an op's inputs come from, some steps back; of what is put in place, what stood there."""
+        """Return a digest of the ops that an op's inputs come from, some steps back; of what is put in place,
+        what stood there."""
         state = xxhash.xxh3_64()
         reached = list(op.inputs)
         for _step in range(_STEPS_BACK):
@@ -254,7 +259,8 @@ class Sites:
     def _in_gradient(
         self, op_type: str, layer: str, upstream: Iterable[Any], given: Sequence[Any]
     ) -> Iterator[Callable[[Any], Any]]:
-        """Run the gradient function of an op; `given` are its inputs, `upstream` the gradients of what it has made of them.
+        """Run the gradient function of an op; `given` are its inputs,
+        `upstream` the gradients of what it has made of them.
 
         What it returns says which of its ops is the gradient of the input, and which of the weight.
         """
@@ -298,14 +304,16 @@ class Sites:
         @functools.wraps(original_gradient)
         def taken(*args: Any, **kwargs: Any) -> Any:
             result = original_gradient(*args, **kwargs)
-            if context.executing_eagerly():  # a function that eager code has called gives its gradients without an op of ours
+            # a function that eager code has called gives its gradients without an op of ours
+            if context.executing_eagerly():
                 self.eager.note_gradients(result)
             return result
 
         imperative_grad.imperative_grad = taken
 
     def sites(self) -> list[Site]:
-        """Return the sites of the functions that have run since `begin_step`, in the order in which they were traced."""
+        """Return the sites of the functions that have run since `begin_step`,
+        in the order in which they were traced."""
         alive: set[tuple[int, str, int]] = set()
         for graph in self._called.values():
             alive |= live_outputs(graph, OWN_SCOPE)
@@ -330,7 +338,8 @@ class Sites:
         return compiled + self.eager.sites()
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return (name, replica, digest) of each op, in the order in which they were traced: an op's inputs come before it."""
+        """Return (name, replica, digest) of each op, in the order in which they were traced:
+        an op's inputs come before it."""
         return [(known.key, known.replica, int(known.digest.numpy())) for known in self._ops.values() if known.digest is not None]
 
     def _site(self, known: Op, output: int, *, is_alive: bool) -> Site:

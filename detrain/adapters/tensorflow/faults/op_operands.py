@@ -1,6 +1,7 @@
-"""What an op of a graph takes in and gives: its operands by name, which of them is the weight, and which dtypes may have faults.
+"""What an op of a graph takes in and gives: operands by name, which is the weight, which dtypes may have faults.
 
-For sites, injectors and eager ops alike. Of products, TensorFlow does not tell an input from a weight: a variable is one.
+For sites, injectors and eager ops alike. Of products, TensorFlow does not tell an input from a weight:
+a variable is one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ NO_ARITHMETIC: Final = frozenset(
         *("StatelessCase", "StatelessIf", "StatelessWhile", "StopGradient", "Switch", "VarHandleOp", "VarIsInitializedOp", "While"),
     }
 )
-"""Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs: nothing may stand between."""
+"""Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs:
+nothing may stand between."""
 _DTYPES: Final = (tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int8)
 ATTRIBUTES: Final = (
     *("strides", "padding", "explicit_paddings", "dilations", "data_format"),

@@ -39,7 +39,8 @@ class RunNotes:
         return int(self._runs[id(graph)].numpy())
 
     def measure(self, found: Op, given: list[Any]) -> None:
-        """Have the runs of the op's graph counted, and its shapes noted when it runs, where tracing does not tell them."""
+        """Have the runs of the op's graph counted, and its shapes noted when it runs,
+        where tracing does not tell them."""
         graph = found.op.graph
         with self._own_ops(graph):
             notes = []
@@ -67,7 +68,8 @@ class RunNotes:
 
 
 def _digest(tensor: Any) -> Any:
-    """Return a sum of an output's bit patterns, each times its place: exact integers, so that no order of adding changes it."""
+    """Return a sum of an output's bit patterns, each times its place: exact integers,
+    so that no order of adding changes it."""
     flat = tf.reshape(tensor, [-1])
     bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, tf.int32 if tensor.dtype.size == 4 else tf.int16)
     places = tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64) % 65_521 + 1

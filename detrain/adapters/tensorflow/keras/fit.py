@@ -1,11 +1,11 @@
 """`Model.fit` with probes: Keras's own loops over epochs and batches get the probes that a program's loops get.
 
-The function is compiled anew from its own source (`fit_source`), so that a cut in it is a cut like any other: its locals
-(callbacks, logs) are state, and what runs between the loops runs again on the way to a cut. Here is what the probes in it
-call, and where its loader is: saved, and set in a resumed run.
+The function is compiled anew from its own source (`fit_source`), so that a cut in it is a cut like any other: its
+locals (callbacks, logs) are state, and what runs between the loops runs again on the way to a cut. Here is what the
+probes in it call, and where its loader is: saved, and set in a resumed run.
 
-A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from the
-iterator instead; their digests are taken in the data pipeline (`fit_digests`).
+A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from
+the iterator instead; their digests are taken in the data pipeline (`fit_digests`).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Fit:
         self._iterator: weakref.ref[Any] | None = None
         """What the last step was done with."""
         self._passes: list[list[list[int]]] = []
-        """What has been drawn from the iterator of each pass over the data: [first epoch, epochs, steps in each]. Of data that are
-        made anew by each iterator, the last pass counts alone."""
+        """What has been drawn from the iterator of each pass over the data: [first epoch, epochs, steps in each]. Of
+        data that are made anew by each iterator, the last pass counts alone."""
         self._turn = 0
         """Steps done in the epoch that is running."""
         self._target: tuple[int, Callable[[Any], None]] | None = None
@@ -109,7 +109,8 @@ class Fit:
         self.end_step = probes.end_fetch
 
     def _note_ends(self, cls: Any) -> None:
-        """Know when an epoch is over, also where a step has found no further batch, so that its loop was left by an error."""
+        """Know when an epoch is over, also where a step has found no further batch,
+        so that its loop was left by an error."""
         original = cls.catch_stop_iteration
 
         @contextlib.contextmanager
@@ -149,7 +150,8 @@ class Fit:
         for step in steps:
             self._has_fetched = True
             self._note_turn(steps, step[2])
-            if self._target is not None:  # the iterator was made as in the first run; what it gave there need not be fetched
+            # the iterator was made as in the first run; what it gave there need not be fetched
+            if self._target is not None:
                 (passed, set_to), self._target = self._target, None
                 set_to(step[2])
             self._turn += 1
@@ -158,7 +160,8 @@ class Fit:
         self._turn = 0
 
     def _note_turn(self, steps: Any, iterator: Any) -> None:
-        """A step of the epoch that is running is about to be done with an iterator, which may have been drawn from before."""
+        """A step of the epoch that is running is about to be done with an iterator,
+        which may have been drawn from before."""
         assert self._probes is not None
         if self._iterator is None or self._iterator() is not iterator:
             self._iterator = weakref.ref(iterator)
@@ -203,7 +206,8 @@ class Fit:
                 note_batch(batch, self._probes.note_fetched, is_whole=False)
 
     def refetch(self, item: object, fetched: Sequence[list[np.ndarray[Any, Any]]]) -> object | None:
-        """Return a step of the running `fit` that fetches these batches again, or None if that would not be the same."""
+        """Return a step of the running `fit` that fetches these batches again,
+        or None if that would not be the same."""
         steps = None if self._steps is None else self._steps()
         dataset = None if steps is None or self._runs_python else steps._distributed_dataset
         spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else None
@@ -243,7 +247,8 @@ class Fit:
         }
 
     def position(self, read_with: Callable[[Any, Callable[[], Array]], Array], *, is_forced: bool) -> Array | None:
-        """Return the position of the iterator that is drawn from or kept between epochs, None without one. Raises NoPosition.
+        """Return the position of the iterator that is drawn from or kept between epochs, None without one.
+        Raises NoPosition.
 
         `read_with` is given the set and what reads the position, and notes what shuffled sets have given by then.
         """
@@ -265,8 +270,8 @@ class Fit:
     ) -> None:
         """Bring the loader to where it was, if no epoch has begun in this process.
 
-        `set_seeds` has shuffled sets, by key, give the seeds that they gave next when the first run made its iterator; `given` is
-        what they had given at the checkpoint.
+        `set_seeds` has shuffled sets, by key, give the seeds that they gave next when the first run made its iterator;
+        `given` is what they had given at the checkpoint.
         """
         steps = None if self._steps is None else self._steps()
         if steps is None or state is None or self._has_fetched:
@@ -311,7 +316,8 @@ class Fit:
                 self._replay(self._passes[-1], steps._current_iterator)
 
     def _make_validation(self) -> None:
-        """Make the iterator over the validation set that `fit` makes once and keeps: making it may draw random numbers."""
+        """Make the iterator over the validation set that `fit` makes once and keeps:
+        making it may draw random numbers."""
         names, model = self._names, self._names["self"]
         model._eval_epoch_iterator = type(self._running())(
             x=names["val_x"],
@@ -342,7 +348,8 @@ class Fit:
 
 
 def _hold_back(backup: Any, probes: Probes) -> None:
-    """Keep Keras's own backup from resuming where detrain does: it would begin with another epoch, from another state."""
+    """Keep Keras's own backup from resuming where detrain does: it would begin with another epoch,
+    from another state."""
     original = backup.on_train_begin
 
     @functools.wraps(original)
@@ -354,9 +361,11 @@ def _hold_back(backup: Any, probes: Probes) -> None:
 
 
 def is_of_fit(frame: FrameType | None) -> bool:
-    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `Fit`, who look after it.
+    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `Fit`,
+    who look after it.
 
-    So whether they are the first around TensorFlow's code (many frames of it, where a strategy distributes a set) and ours.
+    So whether they are the first around TensorFlow's code (many frames of it,
+    where a strategy distributes a set) and ours.
     """
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,6 +1,7 @@
-"""How Keras hands out the data of a `fit`, made the same in every run: in turn, by one thread, in an order that is known.
+"""How Keras hands out the data of a `fit`, made the same in every run: in turn, by one thread, in a known order.
 
-For `fit`, which brings a loader back to where it was. What is changed here is changed for all data of Keras's in this process.
+For `fit`, which brings a loader back to where it was. What is changed here is changed for all data of Keras's in this
+process.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def order_of(steps: Any) -> list[int] | None:
 
 
 def note_order(adapter: Any) -> None:
-    """Have a PyDataset's batches given by an order that is known, and can be set: to come back to a batch runs no other."""
+    """Have a PyDataset's batches given by an order that is known, and can be set:
+    to come back to a batch runs no other."""
 
     def finite(self: Any) -> Iterator[Any]:
         order = self.__dict__.pop("detrain_left", None)
@@ -58,7 +60,8 @@ def note_order(adapter: Any) -> None:
 
 
 def fetch_in_turn(adapter: Any) -> None:
-    """Take the prefetching stage off loaders that run Python: how far they run ahead is chance, and so is what they draw."""
+    """Take the prefetching stage off loaders that run Python: how far they run ahead is chance,
+    and so is what they draw."""
     original = adapter.get_tf_dataset
 
     @functools.wraps(original)
@@ -70,7 +73,8 @@ def fetch_in_turn(adapter: Any) -> None:
 
 
 def start_no_workers(adapter: Any) -> None:
-    """Have a PyDataset's batches fetched one after another: what several workers draw, or count, has no order of its own."""
+    """Have a PyDataset's batches fetched one after another: what several workers draw, or count,
+    has no order of its own."""
     original = adapter.__init__
 
     @functools.wraps(original)

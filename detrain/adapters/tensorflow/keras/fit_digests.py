@@ -1,6 +1,7 @@
 """Digests of the batches that a `fit` fetches inside of its compiled step, where no probe sees them.
 
-A stage behind all others of the data pipeline takes them, or, where pipelines run ahead of the steps, the fetching step itself.
+A stage behind all others of the data pipeline takes them, or, where pipelines run ahead of the steps,
+the fetching step itself.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def digest_of_arrays(data: object) -> str:
 
 
 def digesting(dataset: Any, note: TakesDigest, *, is_whole: bool) -> Any:
-    """Return a set that gives what another gives, and has digests taken of it. `is_whole`: a step fetches no more than one."""
+    """Return a set that gives what another gives, and has digests taken of it. `is_whole`:
+    a step fetches no more than one."""
 
     def passed(*element: Any) -> Any:
         note_batch(element, note, is_whole=is_whole)
@@ -44,7 +46,8 @@ def digesting(dataset: Any, note: TakesDigest, *, is_whole: bool) -> Any:
 
 
 def digest_distributed(note: TakesDigest) -> None:
-    """Take the digests of batches of distributed sets where a step fetches them: their pipelines run ahead of the steps."""
+    """Take the digests of batches of distributed sets where a step fetches them:
+    their pipelines run ahead of the steps."""
     original = DistributedIteratorBase.get_next
 
     @functools.wraps(original)

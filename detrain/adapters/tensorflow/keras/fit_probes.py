@@ -12,7 +12,8 @@ import numpy as np
 
 
 class Probes(Protocol):
-    """What the runtime gives to an adapter for a framework's own training loop: the probes, and what a lazy load takes."""
+    """What the runtime gives to an adapter for a framework's own training loop: the probes,
+    and what a lazy load takes."""
 
     def epoch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
         """Wrap the iterable of an epoch loop."""
@@ -36,7 +37,8 @@ class Probes(Protocol):
         """Return whether the run is on its way to a checkpoint."""
 
     def note_all_streams(self) -> None:
-        """Have the random streams at all batches of this phase recorded: its loader can only be replayed from its start."""
+        """Have the random streams at all batches of this phase recorded:
+        its loader can only be replayed from its start."""
 
     def epoch(self) -> int:
         """Return the epoch that is running, -1 before the first."""

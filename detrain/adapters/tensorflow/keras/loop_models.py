@@ -36,8 +36,8 @@ class _Made(NamedTuple):
 class Made:
     """Describes such objects, and makes them again.
 
-    `rename` gives a variable or another object the key that it had in the first run, or none; `settle` notes that an object is
-    built; `find_variable` returns the variable with a key; `owners` the keys of what was built by itself.
+    `rename` gives a variable or another object the key that it had in the first run, or none; `settle` notes that an
+    object is built; `find_variable` returns the variable with a key; `owners` the keys of what was built by itself.
     """
 
     def __init__(
@@ -137,7 +137,8 @@ class Made:
                     self._name(value, described)
 
     def check(self, has_value: Callable[[str], bool]) -> None:
-        """Raise Diverged where what has been made again is not what it was. `has_value` says whether a variable has its own."""
+        """Raise Diverged where what has been made again is not what it was.
+        `has_value` says whether a variable has its own."""
         made, self._made, self.again = self._made, [], frozenset()
         for value, described in made:
             survey, key = self._surveys.of(value), described["key"]

@@ -1,7 +1,8 @@
 """Models and optimizers that the loop has made, as data: Keras's own settings, and the names of all that is in them.
 
-Only what is certain is described: a layer that another model or the program's past has, too, a wrapper, an average of weights, a
-class or function of the program's, an attribute that the program has put there: such a model is named as lost where it appears.
+Only what is certain is described: a layer that another model or the program's past has, too, a wrapper, an average of
+weights, a class or function of the program's, an attribute that the program has put there: such a model is named as
+lost where it appears.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _VALUES: Final = frozenset({"__keras_tensor__", "__tuple__"})
 
 
 class Descriptions:
-    """Describes such objects where the state of the program leads to them. `owners`: the keys of what was built by itself."""
+    """Describes such objects where the state of the program leads to them. `owners`:
+    the keys of what was built by itself."""
 
     def __init__(self, births: Births, surveys: Surveys, owners: Callable[[], set[str]]) -> None:
         import keras
@@ -47,7 +49,8 @@ class Descriptions:
         self._asked: set[str] = set()
 
     def part(self, value: Any) -> str | None:
-        """Return the key of what a resumed process will find in an object that is made again; None for anything else."""
+        """Return the key of what a resumed process will find in an object that is made again;
+        None for anything else."""
         if not self._births.is_of_loop(value) and not isinstance(value, self._keras.Layer):
             return None
         if self._looked_at is None or self._looked_at != self._births.moment():
@@ -78,14 +81,16 @@ class Descriptions:
             is_alone = all(times[id(part)] == 1 for part in survey.parts.values())
             described = None
             if is_alone and self._is_certain(root, survey) and not self._is_shared(survey):
-                with contextlib.suppress(TypeError, ValueError, NotImplementedError, AttributeError):  # Keras: no settings
+                # Keras: no settings
+                with contextlib.suppress(TypeError, ValueError, NotImplementedError, AttributeError):
                     described = self._describe(root, survey)
             if described is not None:
                 self._described[key] = described
                 self._known |= {id(part): (part, key) for part in survey.parts.values()}
 
     def _whole(self, kinds: tuple[type, ...]) -> dict[str, Any]:
-        """Return what is alive of these kinds, but for the models that a Sequential has made for itself: it lets go of them."""
+        """Return what is alive of these kinds, but for the models that a Sequential has made for itself:
+        it lets go of them."""
         alive = {key: value for key, value in self._births.alive() if isinstance(value, kinds)}
         makers = {key: alive.get(key.rpartition("/")[0]) for key, value in alive.items() if type(value) is self._models[1]}
         return {key: value for key, value in alive.items() if type(makers.get(key)) is not self._keras.Sequential}
@@ -117,7 +122,8 @@ class Descriptions:
         return is_plain and not is_changed and not getattr(layer, "stateful", False)
 
     def _is_built_alone(self, layer: Any, keys: set[str | None]) -> bool:
-        """Return whether no function has built a layer as it was traced: such a trace differs from one that finds it built."""
+        """Return whether no function has built a layer as it was traced:
+        such a trace differs from one that finds it built."""
         is_of_loop = all(self._births.is_of_loop(inner(each)) for each in layer._trainable_variables)
         return is_of_loop or not keys.isdisjoint(self._owners())
 

@@ -27,7 +27,8 @@ _NO_STATE: Final = frozenset(
     | {"_self_name_based_restores", "_self_saveable_object_factories"}
     | {f"_self_unconditional_{what}" for what in ("checkpoint_dependencies", "dependency_names", "deferred_dependencies")}
 )
-"""Attributes in which Keras and TensorFlow keep account: of calls that there have been, and once more of what others hold."""
+"""Attributes in which Keras and TensorFlow keep account: of calls that there have been,
+and once more of what others hold."""
 _OF_CALLS: Final = frozenset({"Node", "KerasTensor", "SymbolicArguments", "Signature"})
 _TEXTS: Final = (bool, int, float, str, bytes, re.Pattern, np.dtype, tf.DType, np.generic, tf.TensorShape)
 _MOST_PARTS: Final = 1 << 16

@@ -1,7 +1,8 @@
-"""What eager random ops have drawn by seeds of their own, so that a resumed run can draw as much again and go on behind it.
+"""What eager random ops have drawn by seeds of their own: counted, so that a resumed run draws as much again.
 
-Eager ops mostly draw a seed each from the eager context's generator, which is captured. Those that the program gives a seed go on
-in one kernel, whose state is how much it has drawn: that is counted, and drawn again where the kernel is new.
+Eager ops mostly draw a seed each from the eager context's generator, which is captured. Those that the program gives a
+seed go on in one kernel, whose state is how much it has drawn: that is counted, and drawn again where the kernel is
+new.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _MOST_ELEMENTS: Final = 1 << 31
 
 
 class EagerDraws:
-    """What the kernels of eager random ops have drawn, of those that have more than one draw: the program gives their seeds."""
+    """What the kernels of eager random ops have drawn, of those that have more than one draw:
+    the program gives their seeds."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -47,7 +49,8 @@ class EagerDraws:
 
         @functools.wraps(original_set)
         def set_seed(runtime: Any, seed: Any) -> None:
-            if seed is None:  # for numbers by chance: those that follow from the run's seed are (ops must have one that repeats)
+            # for numbers by chance: those that follow from the run's seed are (ops must have one that repeats)
+            if seed is None:
                 return
             original_set(runtime, seed)
             self._counts.clear()  # all kernels are new then
@@ -85,7 +88,8 @@ class EagerDraws:
             self._set(state[1])
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Have the kernels as those were that had drawn this. Raises CheckpointDamaged for what no run can have drawn."""
+        """Have the kernels as those were that had drawn this.
+        Raises CheckpointDamaged for what no run can have drawn."""
         if counts == self._counts:
             return
         try:
@@ -111,7 +115,8 @@ class EagerDraws:
 
 
 def _decides(name: str, value: Any) -> Any:
-    """Return what decides how much is drawn: what is no tensor, the value of some that are, of the others their shape and type."""
+    """Return what decides how much is drawn: what is no tensor, the value of some that are,
+    of the others their shape and type."""
     if isinstance(value, tf.DType):
         return value.name
     if not isinstance(value, tf.Tensor | tf.Variable | np.ndarray | np.generic):

@@ -24,8 +24,9 @@ def is_random(op: str) -> bool:
 def traced_function() -> Any:
     """Return the outermost function graph being traced, or None in eager code and in the functions of tf.data.
 
-    The graph in which a layer is built ahead is none: nothing runs it, and what is traced inside of it was traced in eager code.
-    Nor are those in which Keras finds out shapes, as often as it has to: the draws there must not be counted among a function's.
+    The graph in which a layer is built ahead is none: nothing runs it, and what is traced inside of it was traced in
+    eager code. Nor are those in which Keras finds out shapes, as often as it has to: the draws there must not be
+    counted among a function's.
     """
     graph = ops.get_default_graph()
     outermost = None

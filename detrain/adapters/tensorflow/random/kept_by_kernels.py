@@ -1,7 +1,7 @@
 """Random ops whose state nobody can read, found as a program comes to run them, to be named beforehand.
 
-They are those that come into traced functions without a counter, and those in what is no longer traced: functions out of a
-SavedModel, imported graphs, sessions of TensorFlow 1.
+They are those that come into traced functions without a counter, and those in what is no longer traced: functions out
+of a SavedModel, imported graphs, sessions of TensorFlow 1.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def _draws_in(graph: Any, _version: int) -> bool:
 
 
 def _drawing(library: Any) -> set[str]:
-    """Return the names of the functions of a library in which there are stateful random ops, or calls of such functions."""
+    """Return the names of the functions of a library in which there are stateful random ops,
+    or calls of such functions."""
     calls = {function.signature.name: set(_called(function)) for function in library.function}
     found = {name for name, ops_in in calls.items() if any(map(is_random, ops_in))}
     size = -1

@@ -25,7 +25,8 @@ def replace_op(module: Any, name: str, op: Callable[..., Any]) -> None:
 
 
 def functions_of(pattern: str, module: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return the functions for ops in a module, and those made from them in `tf.raw_ops`, also of its APIs for older programs.
+    """Return the functions for ops in a module, and those made from them in `tf.raw_ops`,
+    also of its APIs for older programs.
 
     The pattern is that of their names in the module. Each comes with where it is, and its name there.
     """

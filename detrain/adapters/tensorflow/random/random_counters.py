@@ -1,11 +1,13 @@
 """Stateful random ops of traced functions, lifted to stateless ops on counters that a checkpoint holds.
 
-The state of TensorFlow's stateful random ops lives in C++ kernels that Python can neither read nor set. Each such op in a traced
-function becomes its stateless twin, seeded by (the op's own seeds, a counter), and the counter, a variable, goes up by one each
-time the op runs. Counters are found again by (function, turn of the op in its trace), so that retraces share them.
+The state of TensorFlow's stateful random ops lives in C++ kernels that Python can neither read nor set. Each such op in
+a traced function becomes its stateless twin, seeded by (the op's own seeds, a counter), and the counter, a variable,
+goes up by one each time the op runs. Counters are found again by (function, turn of the op in its trace), so that
+retraces share them.
 
-Eager ops are counted (`eager_draws`). The functions of tf.data stay as they are: every iterator starts their kernels anew, and
-prefetching makes a counter's value at a cut meaningless. Where an op has no twin, its state is named as lost (`kept_by_kernels`).
+Eager ops are counted (`eager_draws`). The functions of tf.data stay as they are: every iterator starts their kernels
+anew, and prefetching makes a counter's value at a cut meaningless. Where an op has no twin, its state is named as lost
+(`kept_by_kernels`).
 """
 
 from __future__ import annotations
@@ -114,7 +116,8 @@ class RandomCounters:
         saving._AugmentedGraphView.set_signature = set_signature
 
     def _watch_first_values(self) -> None:
-        """Let first values of variables that a function draws be drawn outside of it: under XLA TensorFlow has no other way."""
+        """Let first values of variables that a function draws be drawn outside of it:
+        under XLA TensorFlow has no other way."""
         original = lift_to_graph.lift_to_graph
 
         @functools.wraps(original)
@@ -138,7 +141,8 @@ class RandomCounters:
         lift_to_graph.lift_to_graph = lifted
 
     def _order(self, tensors: Any) -> list[Any] | None:
-        """Return the operations that such values take, each behind what it takes itself; None if that is more than counters."""
+        """Return the operations that such values take, each behind what it takes itself;
+        None if that is more than counters."""
         order, seen = [], set()
         left = [(tensor.op, False) for tensor in tensors]
         while left:
@@ -165,8 +169,9 @@ class RandomCounters:
         graph.detrain_random_ops = turn + 1
         key = f"{graph.detrain_function} {turn}"
         if key not in self._counters:
-            # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again refuses.
-            # Named by its key: functions of replicas are traced in threads of their own, where nobody on the stack owns them.
+            # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again
+            # refuses. Named by its key: functions of replicas are traced in threads of their own, where nobody on the
+            # stack owns them.
             with tf.init_scope(), self._births.naming(f"{key} random counter"):
                 self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random_counter_{turn}")
         return self._counters[key]

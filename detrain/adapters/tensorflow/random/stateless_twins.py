@@ -1,4 +1,4 @@
-"""For each stateful random op its stateless twin: the same numbers by a seed that is given, so that no kernel keeps a state.
+"""For each stateful random op its stateless twin, which draws by a seed that it is given and keeps no state.
 
 What is drawn is not what the stateful op would have drawn, but of the same distribution, shape and type.
 """

@@ -1,4 +1,4 @@
-"""Building ahead for TensorFlow and Keras: what an earlier process built, in its order, each piece by the call that it was for.
+"""Building ahead for TensorFlow and Keras: what an earlier process built, in its order, each by its call.
 
 What is built is watched by `traced_functions` and `keras_building`; here is the order, and who is to build what.
 """
@@ -66,7 +66,8 @@ class Builder:
         return self._functions.holds_metrics
 
     def made_again(self) -> dict[str, dict[str, str]]:
-        """Return, by model, the functions that it trains, tests and predicts with, where it was told to make another one."""
+        """Return, by model, the functions that it trains, tests and predicts with,
+        where it was told to make another one."""
         return made_again(self._births)
 
     def make_again(self, made: Mapping[str, Mapping[str, str]]) -> None:
@@ -92,8 +93,8 @@ class Builder:
         self._building.is_ahead = False
 
     def build_made(self) -> None:
-        """Build what was built by functions that the loop had made and that have been made again: in order, and once the program
-        is as it was, for these may be called in another order than they first were."""
+        """Build what was built by functions that the loop had made and that have been made again: in order, and once
+        the program is as it was, for these may be called in another order than they first were."""
         for unit in self._waiting:
             owner = self._births.find(unit.owner)
             if owner is not None and not self._building.is_built(unit):
@@ -169,7 +170,8 @@ class Builder:
         if isinstance(owner, MethodType):
             owner(*args, **kwargs)
         elif isinstance(owner, polymorphic_function.Function):
-            # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is restored.
+            # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is
+            # restored.
             with contextlib.suppress(lift_to_graph.UnliftableError), self._keras.as_compiled(owner), in_keras_at(call.get("scope")):
                 owner.get_concrete_function(*args, **kwargs)
         else:

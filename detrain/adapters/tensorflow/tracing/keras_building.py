@@ -60,7 +60,8 @@ class KerasBuilding:
         @functools.wraps(original_build)
         def built(layer: Any, call_spec: Any) -> Any:
             if layer is self._layer_ahead and not layer.built:
-                with tf.init_scope():  # as the first run did, whose calls come later: first values are computed, others restored
+                # as the first run did, whose calls come later: first values are computed, others restored
+                with tf.init_scope():
                     original_build(layer, call_spec)
                 raise _BuiltAheadError
             if layer.built or tf.inside_function():
@@ -116,7 +117,8 @@ class KerasBuilding:
         cls.apply = applied
 
     def watch_2(self) -> None:
-        """Watch the layers of Keras 2. Each is built by itself, when it is first called: the call stands on the stack."""
+        """Watch the layers of Keras 2. Each is built by itself, when it is first called:
+        the call stands on the stack."""
         from tf_keras.layers import Layer
         from tf_keras.optimizers import Optimizer, legacy
 
@@ -155,7 +157,8 @@ class KerasBuilding:
             self._watch_slots(optimizer, method)
 
     def _watch_slots(self, cls: Any, method: str) -> None:
-        """Name the slots of an optimizer of Keras 2 after their variables: it makes them where a gradient comes, in any order."""
+        """Name the slots of an optimizer of Keras 2 after their variables: it makes them where a gradient comes,
+        in any order."""
         births, original = self._births, getattr(cls, method)
 
         @functools.wraps(original)
@@ -183,7 +186,8 @@ class KerasBuilding:
         self._call_on_placeholders(owner, owner.build if isinstance(owner, keras.Metric) else owner, args, kwargs, scope)
 
     def as_compiled(self, function: Any) -> AbstractContextManager[None]:
-        """Have a model of Keras 2 train what it was compiled to train, as its own methods do around its training function."""
+        """Have a model of Keras 2 train what it was compiled to train,
+        as its own methods do around its training function."""
         parent, _, label = (self._births.key(function) or "").rpartition("/")
         model = self._births.find(parent)
         if not isinstance(model, self._layer_2_types) or not label.startswith("make_train_function"):

@@ -1,4 +1,4 @@
-"""Where among Keras's layers a call stands: a function that a layer calls names after the layer's path what it makes."""
+"""Where among Keras's layers a call stands: what a function makes that a layer calls is named after its path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 
 def path_in_keras() -> str | None:
-    """Return the path of the Keras layer that is being called: a function that it calls names after it what it makes."""
+    """Return the path of the Keras layer that is being called:
+    a function that it calls names after it what it makes."""
     if "keras" not in sys.modules:
         return None
     from keras.src.backend.common.name_scope import current_path

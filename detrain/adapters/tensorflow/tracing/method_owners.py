@@ -1,4 +1,4 @@
-"""Compiled methods: TensorFlow compiles a method anew for each object, and which of them was whose a resumed run must know.
+"""Compiled methods: TensorFlow compiles one anew for each object, and a resumed run must know which was whose.
 
 Objects have no names in the run; those of one class are told apart by the things with a name that they hold.
 """
@@ -24,7 +24,8 @@ class MethodOwners:
     def __init__(self, births: Births) -> None:
         self._births = births
         self._held: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
-        """Of the functions that are compiled for each object with a method: what the object held when they were made."""
+        """Of the functions that are compiled for each object with a method:
+        what the object held when they were made."""
         self._before: dict[str, dict[str, str]] = {}
         """The same, by the keys of the functions that the run had before it was resumed."""
 
@@ -51,12 +52,14 @@ class MethodOwners:
             getattr(instances[0], name)
 
     def known_by(self, key: str, held: dict[str, str]) -> str | None:
-        """Return the key that the run had for a function, compiled for an object that holds this, before it was resumed."""
+        """Return the key that the run had for a function, compiled for an object that holds this,
+        before it was resumed."""
         same = [known for known, was in self._before.items() if known.partition(".")[0] == key and _agree(was, held)]
         return same[0] if len(same) == 1 and self._births.find(same[0]) is None else None
 
     def held_by(self, value: Any, path: str = "", depth: int = 3) -> dict[str, str]:
-        """Return the keys of the objects with one that an object holds, by where: what tells it from others of its class."""
+        """Return the keys of the objects with one that an object holds, by where:
+        what tells it from others of its class."""
         key = self._births.key(value)
         if key is not None or not depth:
             return {path: key} if key is not None else {}

@@ -1,4 +1,4 @@
-"""The functions that a model of Keras's makes for itself to train, test and predict with, and makes anew when it is told to.
+"""The functions that a model of Keras's trains, tests and predicts with, which it makes, and anew when told to.
 
 A resumed run has a model make them as often as the first run did, so that they have the same keys.
 """
@@ -29,7 +29,8 @@ def function_label(python_function: Any, frame: FrameType | None) -> str:
 
 
 def made_again(births: Births) -> dict[str, dict[str, str]]:
-    """Return, by model, the functions that it trains, tests and predicts with, where it was told to make another one."""
+    """Return, by model, the functions that it trains, tests and predicts with,
+    where it was told to make another one."""
     found: dict[str, dict[str, str]] = {}
     for key, model in births.alive():
         for maker in MAKERS:

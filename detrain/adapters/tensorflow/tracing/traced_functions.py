@@ -1,4 +1,4 @@
-"""Compiled functions: each gets a key as it is made, and each trace of one is a piece of building, with the call that it is for.
+"""Compiled functions: each gets a key as it is made, and each trace is a piece of building, with its call.
 
 Methods that the loop has compiled can be made again in a resumed run, by the arguments that they were compiled with.
 """
@@ -34,7 +34,8 @@ from detrain.python.inspect.frames import has_user_code, names_of
 _OF_DATASET: Final = "_tf_data_function"
 """The attribute of functions that tf.data makes around those of the program."""
 _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
-"""TensorFlow's function that gives a function's new variables their first values: it leaves out those that have been restored."""
+"""TensorFlow's function that gives a function's new variables their first values:
+it leaves out those that have been restored."""
 _FOR_INSTANCE: Final = "class_method_to_instance_method"
 """TensorFlow's function that compiles a method for one object."""
 
@@ -129,7 +130,8 @@ class TracedFunctions:
         func_graph.func_graph_from_py_func = traced
 
     def _unit_of_trace(self, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
-        """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come, in any order."""
+        """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come,
+        in any order."""
         building = self._building
         if owner and not building.is_inside and _is_of_gradient(frame):
             of = digest_bytes((self._describe_trace(frame, owner) or "").encode())
@@ -141,7 +143,8 @@ class TracedFunctions:
         return {id(variable.handle): key for key, variable in self._births.living(tf.Variable) if hasattr(variable, "handle")}
 
     def _note_captured(self, graph: Any) -> None:
-        """Note whether a function has taken hold of a writer, or of a metric that the loop has made: it stays with that one."""
+        """Note whether a function has taken hold of a writer, or of a metric that the loop has made:
+        it stays with that one."""
         handles = {id(outer) for outer, _inner in graph.captures if outer.dtype is tf.resource}
         self._summaries.note_captured(handles)
         for key, variable in self._births.living(tf.Variable) if handles and not self.holds_metrics else ():
@@ -162,7 +165,8 @@ class TracedFunctions:
 
 
 def _is_of_gradient(frame: FrameType | None) -> bool:
-    """Return whether TensorFlow is about to trace a gradient: of a function or loop in one that an eager tape has recorded."""
+    """Return whether TensorFlow is about to trace a gradient:
+    of a function or loop in one that an eager tape has recorded."""
     while frame is not None:
         if frame.f_code is gradients_util._GradientsHelper.__code__:
             return True
