@@ -65,11 +65,6 @@ class RandomCounters:
         """Return, in words, the random ops whose state nobody can read."""
         return self._kept.names()
 
-    @property
-    def count(self) -> int:
-        """How many random ops have been lifted."""
-        return len(self._counters)
-
     def _lift(self, name: str, draw: Draw) -> None:
         original = getattr(gen_random_ops, name)
 
