@@ -37,7 +37,7 @@ from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
 from detrain.adapters.tensorflow.leaves import Leaves
 from detrain.adapters.tensorflow.loaders import Loaders
 from detrain.adapters.tensorflow.op_order import settle_order
-from detrain.adapters.tensorflow.random_ops import RandomCounters
+from detrain.adapters.tensorflow.random.random_counters import RandomCounters
 from detrain.adapters.tensorflow.refusals import refuse_unseen
 from detrain.adapters.tensorflow.rules import Rules
 from detrain.adapters.tensorflow.streams import RandomStreams
