@@ -64,7 +64,7 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
     import safetensors.numpy
     import tensorflow as tf
 
-    from detrain.adapters.tensorflow.tensors import new_array, taken_over
+    from detrain.adapters.tensorflow.values.tensors import new_array, taken_over
 
     writer = Writer()
     held: list[np.ndarray] = []
@@ -156,7 +156,7 @@ def operations(arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Callabl
 
 def values(variables: list[Any]) -> list[np.ndarray]:
     """What variables hold, by reference."""
-    from detrain.adapters.tensorflow.tensors import read_each
+    from detrain.adapters.tensorflow.values.tensors import read_each
 
     return list(read_each({str(number): variable for number, variable in enumerate(variables)}).values())
 

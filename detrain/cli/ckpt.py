@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from detrain.cli.export import command as export_command
-from detrain.cli.printing import console
+from detrain.cli.shared.printing import console
 from detrain.reports import checkpoints
 from detrain.store import read
 from detrain.verify.state_diff import compare

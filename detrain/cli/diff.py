@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from detrain.base.errors import StoreError, UsageError
-from detrain.cli.options import PROGRAM_SETTINGS
+from detrain.cli.shared.options import PROGRAM_SETTINGS
 from detrain.verify.run_comparison import Run, compare_runs, described
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from detrain.cli.printing import console
+from detrain.cli.shared.printing import console
 from detrain.verify.repeatability import PROCESSES, Repeated, measure
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from detrain.base.structure import Loop
-from detrain.cli.options import home_option, program_arguments
-from detrain.cli.printing import show_fit
+from detrain.cli.shared.options import home_option, program_arguments
+from detrain.cli.shared.printing import show_fit
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure
 from detrain.reports.foreseen_state import foreseen_state

@@ -14,8 +14,8 @@ from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault,
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments, threshold_option
-from detrain.cli.printing import console
+from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments, threshold_option
+from detrain.cli.shared.printing import console
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Cursor, Experiment, parse_cursor, written
 from detrain.faults.outcome_classes import Thresholds

@@ -12,8 +12,8 @@ import click
 
 from detrain.base.errors import UsageError
 from detrain.base.messages import shown
-from detrain.cli.options import home_option
-from detrain.cli.printing import console
+from detrain.cli.shared.options import home_option
+from detrain.cli.shared.printing import console
 from detrain.instrument.text_edits import decode_source
 from detrain.launcher.instrumented_files import copy_of, instrumented, remove_probes, write_elsewhere, write_in_place
 from detrain.launcher.program import Program

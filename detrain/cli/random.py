@@ -12,8 +12,8 @@ from detrain.base import messages
 from detrain.campaign.random_campaign import plan_campaign
 from detrain.campaign.subject import Subject
 from detrain.campaign.tally import tally
-from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, home_option, program_arguments, threshold_option
-from detrain.cli.printing import console
+from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, home_option, program_arguments, threshold_option
+from detrain.cli.shared.printing import console
 from detrain.faults.experiment import written
 from detrain.faults.model_shares import FIDELITY
 from detrain.faults.models import PUBLISHED, model_named

@@ -8,7 +8,7 @@ import click
 
 from detrain.campaign.replay import replay
 from detrain.campaign.subject import Subject
-from detrain.cli.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments
+from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments
 from detrain.faults.record import read_record
 from detrain.launcher.program import Program
 

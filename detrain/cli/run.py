@@ -10,7 +10,7 @@ import click
 
 from detrain.base.config import Every, Mode
 from detrain.base.errors import UsageError
-from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.launcher.become import become
 from detrain.launcher.configuration import DEFAULT_SEED, RunOptions, configure, configure_bare
 from detrain.launcher.program import Program

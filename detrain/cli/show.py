@@ -11,7 +11,7 @@ import msgspec
 
 from detrain.base.errors import StoreError
 from detrain.base.structure import Loop, Nest, read_info
-from detrain.cli.printing import show_fit
+from detrain.cli.shared.printing import show_fit
 
 _CONTEXT_LINES = 2
 

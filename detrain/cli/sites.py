@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from detrain.campaign.subject import Subject
-from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
-from detrain.cli.printing import console
+from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.printing import console
 from detrain.faults.experiment import Experiment, parse_cursor
 from detrain.faults.sites import STAGES, Site, matching
 from detrain.launcher.program import Program

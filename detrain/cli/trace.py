@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from detrain.base.errors import UsageError
-from detrain.cli.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.launcher.become import become
 from detrain.launcher.program import Program
 from detrain.launcher.tracing import configure_trace

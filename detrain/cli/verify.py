@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from detrain.base.errors import Diverged
-from detrain.cli.options import PROGRAM_SETTINGS, program_arguments
-from detrain.cli.printing import console
+from detrain.cli.shared.options import PROGRAM_SETTINGS, program_arguments
+from detrain.cli.shared.printing import console
 from detrain.verify.run_comparison import described
 from detrain.verify.verification import Verification, verify_program
 

@@ -35,7 +35,7 @@ def _quiet() -> None:
 @pytest.mark.parametrize("how", ["eager", "compiled", "xla"])
 @pytest.mark.parametrize("name", UPDATES)
 def test_no_op_changes_what_was_read(name: str, how: str) -> None:
-    from detrain.adapters.tensorflow.tensors import read_each
+    from detrain.adapters.tensorflow.values.tensors import read_each
 
     variables, update = _prepared(name)
     if how != "eager":
@@ -110,7 +110,7 @@ def test_a_value_that_waits_is_copied_because_its_variable_may_take_its_memory_o
 
 
 def test_variables_of_all_devices_and_dtypes_are_read_and_those_without_a_value_left_out() -> None:
-    from detrain.adapters.tensorflow.tensors import read_each
+    from detrain.adapters.tensorflow.values.tensors import read_each
 
     given = {
         dtype.name: tf.cast(tf.constant([[0.5, -3.0]]), dtype)

@@ -10,7 +10,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from detrain.adapters.tensorflow.tensors import new_array, taken_over  # noqa: E402
+from detrain.adapters.tensorflow.values.tensors import new_array, taken_over  # noqa: E402
 from detrain.base.array_memory import address_of  # noqa: E402
 
 SIZES = (0, 1, 1000, (1 << 20) // 8, 400_000)

@@ -30,17 +30,17 @@ from detrain.adapters.tensorflow.data.file_questions import watch_files
 from detrain.adapters.tensorflow.faults.instruments import Instruments
 from detrain.adapters.tensorflow.guard.held_state import Moments
 from detrain.adapters.tensorflow.guard.norms import Norms
-from detrain.adapters.tensorflow.guard.rollback import Rollback
-from detrain.adapters.tensorflow.keras.arrival import Keras, Watchers, watch_class
 from detrain.adapters.tensorflow.keras.fit import FIT, Fit, is_of_fit
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
+from detrain.adapters.tensorflow.keras_import import Keras, Watchers, watch_class
 from detrain.adapters.tensorflow.leaves import Leaves
 from detrain.adapters.tensorflow.loaders import Loaders
 from detrain.adapters.tensorflow.op_order import settle_order
 from detrain.adapters.tensorflow.random.random_counters import RandomCounters
+from detrain.adapters.tensorflow.random.streams import RandomStreams
 from detrain.adapters.tensorflow.refusals import refuse_unseen
+from detrain.adapters.tensorflow.rollback import Rollback
 from detrain.adapters.tensorflow.rules import Rules
-from detrain.adapters.tensorflow.streams import RandomStreams
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.timestamp import settle_clock
 from detrain.adapters.tensorflow.tracebacks import hide_own_frames

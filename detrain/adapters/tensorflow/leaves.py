@@ -10,13 +10,13 @@ from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.framework.ops import EagerTensor
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow import composite_tensors as composites
 from detrain.adapters.tensorflow.data.datasets import ITERATORS, Datasets
-from detrain.adapters.tensorflow.keras.arrival import Keras
 from detrain.adapters.tensorflow.keras.loop_metrics import METRIC, metric_parts, remake_metric
 from detrain.adapters.tensorflow.keras.loop_models import MADE
-from detrain.adapters.tensorflow.tensors import array_of, read_each
+from detrain.adapters.tensorflow.keras_import import Keras
 from detrain.adapters.tensorflow.tracing.builder import FUNCTION, Builder
+from detrain.adapters.tensorflow.values import composite_tensors as composites
+from detrain.adapters.tensorflow.values.tensors import array_of, read_each
 from detrain.base.digest import Array
 
 _RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string

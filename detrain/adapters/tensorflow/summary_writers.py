@@ -19,7 +19,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import summary_ops_v2
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.tracing.json_values import Descriptions, NoDataError, NotThereError
+from detrain.adapters.tensorflow.values.json_values import Descriptions, NoDataError, NotThereError
 
 _STATE: Final = summary_ops_v2._summary_state
 _WRITER: Final = "writer"

@@ -20,7 +20,7 @@ from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
 
 from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_ARITHMETIC, operands_of
-from detrain.adapters.tensorflow.tensors import array_of
+from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import BITS, Firing, Injection
 from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of

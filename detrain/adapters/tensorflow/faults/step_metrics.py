@@ -20,8 +20,8 @@ from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_o
 
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, replica_of
 from detrain.adapters.tensorflow.faults.graph_sites import Sites
-from detrain.adapters.tensorflow.hidden import hidden_variable
-from detrain.adapters.tensorflow.tensors import array_of
+from detrain.adapters.tensorflow.values.hidden import hidden_variable
+from detrain.adapters.tensorflow.values.tensors import array_of
 
 _NOTHING: Final = np.zeros(2)
 

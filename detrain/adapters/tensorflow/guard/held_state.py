@@ -25,7 +25,7 @@ from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.guard.step_norms import Inside
 from detrain.adapters.tensorflow.guard.watched_variables import find_watched
 from detrain.adapters.tensorflow.random.eager_draws import EagerDraws
-from detrain.adapters.tensorflow.tensors import NO_NUMBERS, Reader, has_value
+from detrain.adapters.tensorflow.values.tensors import NO_NUMBERS, Reader, has_value
 from detrain.base.digest import Array
 from detrain.python.inspect.object_graph import ABSENT
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.tracing.json_values import ARRAYS, Descriptions, NoDataError
+from detrain.adapters.tensorflow.values.json_values import ARRAYS, Descriptions, NoDataError
 from detrain.python.inspect.names import is_own_class
 
 _HOLDERS: Final = (list, tuple, dict, *ARRAYS)

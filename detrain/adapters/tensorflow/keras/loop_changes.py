@@ -12,7 +12,7 @@ from typing import Any, Final
 from detrain.adapters.tensorflow.keras import config_objects
 from detrain.adapters.tensorflow.keras.config_objects import Constants, changed
 from detrain.adapters.tensorflow.keras.rnn_masks import MASKS
-from detrain.adapters.tensorflow.tracing.json_values import SCALARS, Descriptions
+from detrain.adapters.tensorflow.values.json_values import SCALARS, Descriptions
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.names import computes, find_static, is_findable, is_own_class, static_name
 from detrain.python.inspect.object_graph import ABSENT

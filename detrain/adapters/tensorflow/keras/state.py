@@ -19,7 +19,7 @@ from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.keras import config_objects
 from detrain.adapters.tensorflow.keras.loop_changes import SEEDS_2, Functions, SetInLoop, functions_of, scalars, set_functions
 from detrain.adapters.tensorflow.keras.rnn_masks import kept_masks, masks, restore_masks
-from detrain.adapters.tensorflow.tracing.json_values import Descriptions
+from detrain.adapters.tensorflow.values.json_values import Descriptions
 from detrain.base.errors import Diverged
 from detrain.python.inspect.object_graph import ABSENT
 

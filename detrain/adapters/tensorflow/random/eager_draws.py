@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from detrain.adapters.tensorflow.tensors import array_of
+from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import CheckpointDamaged
 
 _VALUES: Final = ("shape", "num_samples", "minval", "maxval")

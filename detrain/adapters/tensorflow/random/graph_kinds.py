@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tensorflow.python.framework import func_graph, op_def_registry, ops
 
-from detrain.adapters.tensorflow.tracing.keras_building import BUILDING_GRAPH
-
+BUILDING_GRAPH: Final = "detrain_build"
+"""The graph in which layers are built ahead, which nothing runs."""
 _NEVER_RUN: Final = re.compile(rf"{re.escape(BUILDING_GRAPH)}|keras_graph|(.*_)?scratch_graph(_\d+)?")
 """Names of graphs. A function that is traced has its own for its graph: one more word here may be a program's."""
 

@@ -14,7 +14,7 @@ from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.tracing.json_values import Description, Descriptions, NoDataError
+from detrain.adapters.tensorflow.values.json_values import Description, Descriptions, NoDataError
 
 
 class Calls(Descriptions):

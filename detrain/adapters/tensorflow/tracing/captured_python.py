@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function, t
 from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.tracing.json_values import Description, Descriptions, NoDataError
+from detrain.adapters.tensorflow.values.json_values import Description, Descriptions, NoDataError
 from detrain.python.codec.state_rules import has_contents
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of

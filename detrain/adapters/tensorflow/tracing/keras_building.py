@@ -18,12 +18,11 @@ from tensorflow.python.framework import func_graph
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.keras.state import names_given
+from detrain.adapters.tensorflow.random.graph_kinds import BUILDING_GRAPH
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
 from detrain.adapters.tensorflow.tracing.keras_variables import KerasVariables
 from detrain.python.inspect.frames import names_of
 
-BUILDING_GRAPH: Final = "detrain_build"
-"""The graph in which layers are built ahead, which nothing runs."""
 ON_BATCH: Final = "_maybe_symbolic_build"
 """Keras's method by which a model that a strategy mirrors makes what it trains with, at the first of its batches."""
 

@@ -1,0 +1,1 @@
+"""What commands share: options, and tables for people."""
