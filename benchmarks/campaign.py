@@ -2,10 +2,10 @@
 
     python benchmarks/campaign.py [--trials 90] [--after 10] [--models resnet18,nf_resnet] [--home FOLDER] [--seed 1]
 
-Runs `detrain random --guard` on each workload of examples/workloads. Prints, as tables in Markdown, for each class of outcome how
-many trials there were, and how many of them the guard saw within two steps (the faulty one counted) and later, with Wilson's
-intervals at 95 %; the same by workload and by fault model; how long it took to see them; and what was missed. With --home, a
-campaign that was stopped goes on.
+Runs `detrain random --guard` on each workload of examples/workloads. Prints, as tables in Markdown, for each class of
+outcome how many trials there were, and how many of them the guard saw within two steps (the faulty one counted) and
+later, with Wilson's intervals at 95 %; the same by workload and by fault model; how long it took to see them; and what
+was missed. With --home, a campaign that was stopped goes on.
 """
 
 from __future__ import annotations

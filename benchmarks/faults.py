@@ -2,16 +2,18 @@
 
     python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 24] [--repeat 7]
 
-Step times: the step of the digits example, traced three times in one process: bare, with one site in place (unarmed), with a site
-at every convolution and matrix product. All are traced anew for each round (traces of one and the same step differ by a few
-hundredths in their times); within a round the three alternate. Ratios are of a round's medians, with quartiles over rounds.
+Step times: the step of the digits example, traced three times in one process: bare, with one site in place (unarmed),
+with a site at every convolution and matrix product. All are traced anew for each round (traces of one and the same step
+differ by a few hundredths in their times); within a round the three alternate. Ratios are of a round's medians, with
+quartiles over rounds.
 
-Trials: the digits example (steps of a few milliseconds) and a small ResNet-18, many trials in one process against one process each.
-Their faults lie one step apart, as in a campaign with a trial for each step or more: few trials spread over many steps pay for the
-steps between them as well. Only faults are taken under which the program goes on for all of a trial's steps: one that ends with a
-loss that is no number ends its process, and the start of the next would be measured. Efficiency is the time that a trial's steps
-take in the bare program over the trial's time; the bare program runs in a process of its own before each campaign and after it (a
-process of TensorFlow may take half as long again for all of its steps as the next one does).
+Trials: the digits example (steps of a few milliseconds) and a small ResNet-18, many trials in one process against one
+process each. Their faults lie one step apart, as in a campaign with a trial for each step or more: few trials spread
+over many steps pay for the steps between them as well. Only faults are taken under which the program goes on for all of
+a trial's steps: one that ends with a loss that is no number ends its process, and the start of the next would be
+measured. Efficiency is the time that a trial's steps take in the bare program over the trial's time; the bare program
+runs in a process of its own before each campaign and after it (a process of TensorFlow may take half as long again for
+all of its steps as the next one does).
 """
 
 from __future__ import annotations

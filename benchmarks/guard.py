@@ -3,12 +3,12 @@
     python benchmarks/guard.py [--steps N] [--width W] [--batch B] [--ring device|host] [--json]
     python benchmarks/guard.py --false-alarms 20000
 
-First form: a convolutional network with Adam under `detrain run --guard recover`. In one process, for each step: the time of the
-step, in turn with the look's sums inside of it and without them (a ratio with the neighbours of each); of what is done at the cut
-behind it (as it happens, with cold caches: beside it stands TensorFlow's smallest call), and of holding the moment. The sums alone,
-too, repeated inside of a compiled function. Then one fault: the time from the alarm until the run is there again, in step times.
-For comparison the algebraic inverse of Adam (the way back that keeps no copy): its error in ULP, for a usual gradient and for a
-faulty one, and its time.
+First form: a convolutional network with Adam under `detrain run --guard recover`. In one process, for each step: the
+time of the step, in turn with the look's sums inside of it and without them (a ratio with the neighbours of each); of
+what is done at the cut behind it (as it happens, with cold caches: beside it stands TensorFlow's smallest call), and of
+holding the moment. The sums alone, too, repeated inside of a compiled function. Then one fault: the time from the alarm
+until the run is there again, in step times. For comparison the algebraic inverse of Adam (the way back that keeps no
+copy): its error in ULP, for a usual gradient and for a faulty one, and its time.
 
 Second form: steps without a fault of five optimizers under `--guard detect`, and how many of them raised an alarm.
 
@@ -190,7 +190,9 @@ def ulps(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def inverse_of_adam(size: int) -> dict[str, Any]:
-    """Undo one step of Adam by algebra, in float32, where the gradient is as usual and where one element of it is 1e10."""
+    """Undo one step of Adam by algebra, in float32, where the gradient is as usual and where
+    one element of it is 1e10.
+    """
     random = np.random.default_rng(0)
     one, b1, b2, rate = np.float32(1), np.float32(0.9), np.float32(0.999), np.float32(1e-3)
     found: dict[str, Any] = {}

@@ -1,19 +1,22 @@
-"""What detrain costs: run time under `detrain run` / bare with the same determinism, and fast-forward / bare loader iteration.
+"""What detrain costs: run time under `detrain run` / bare with the same determinism, and fast-forward / bare loader
+iteration.
 
     python benchmarks/overhead.py [--repeat N] [--json]
 
 Measurements of the same workloads, with a checkpoint an epoch, tracing left out:
 
-- *inside*: processor time spent inside of what the probes call (batches and checkpoints; of the former what digests and the journal
-  take), in whatever thread, against that of the whole process in the same epochs. It does not see what the probes' memory traffic
-  costs the program; but it does not see other processes either: this is the figure to trust on a machine that others use too.
-- *in turn*: one process, in which probes are on and off in alternate epochs. Each epoch with probes (its checkpoint included) is
-  compared with its two neighbours without, by processor time and by wall time. Not for `fit`, whose data pipeline keeps its stage.
-- *pairs*: `--repeat` pairs of processes, bare (`detrain run --bare`: the same settings, no probes) and under detrain, compared by
-  the median of their epochs' times.
+- *inside*: processor time spent inside of what the probes call (batches and checkpoints; of the former what digests and
+  the journal take), in whatever thread, against that of the whole process in the same epochs. It does not see what the
+  probes' memory traffic costs the program; but it does not see other processes either: this is the figure to trust on a
+  machine that others use too.
+- *in turn*: one process, in which probes are on and off in alternate epochs. Each epoch with probes (its checkpoint
+  included) is compared with its two neighbours without, by processor time and by wall time. Not for `fit`, whose data
+  pipeline keeps its stage.
+- *pairs*: `--repeat` pairs of processes, bare (`detrain run --bare`: the same settings, no probes) and under detrain,
+  compared by the median of their epochs' times.
 
-Given are the median and the range of the middle half. Fast-forward: batches a second that a resumed loop passes over (restoring
-the state included), against plain iteration over the same loader.
+Given are the median and the range of the middle half. Fast-forward: batches a second that a resumed loop passes over
+(restoring the state included), against plain iteration over the same loader.
 """
 
 from __future__ import annotations

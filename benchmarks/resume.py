@@ -1,15 +1,20 @@
-"""What a resume takes: detrain (seek, and loading again) beside Keras's BackupAndRestore, tf.train.Checkpoint with the iterator,
-and dataset.skip, all in one run.
+"""What a resume takes: detrain (seek, and loading again) beside Keras's BackupAndRestore, tf.train.Checkpoint with the
+iterator, and dataset.skip, all in one run.
 
     python benchmarks/resume.py [--repeat N] [--json]
 
-One model with dropout on a reshuffled tf.data set of 2000 batches an epoch, with a checkpoint each 500. Each method's process kills
-itself in the second epoch, one batch after a checkpoint, and is started again (`--repeat` times, from copies of what was left).
+One model with dropout on a reshuffled tf.data set of 2000 batches an epoch, with a checkpoint each 500. Each method's
+process kills itself in the second epoch, one batch after a checkpoint, and is started again (`--repeat` times, from
+copies of what was left).
 
-- *first new step*: seconds from the start of the process until a step is done that had not been done before it was killed.
-- *twice*: batches that were trained on twice. *bits*: how many bits of the final weights differ from those of an uninterrupted run.
-- *seek / floor*: the floor is a fresh start of the same program under detrain until its first step, and a read of the checkpoint.
-- *forward / bare*: batches a second while loading again, against plain iteration over the same set in a process of its own.
+- *first new step*: seconds from the start of the process until a step is done that had not been done before it was
+  killed.
+- *twice*: batches that were trained on twice. *bits*: how many bits of the final weights differ from those of an
+  uninterrupted run.
+- *seek / floor*: the floor is a fresh start of the same program under detrain until its first step, and a read of the
+  checkpoint.
+- *forward / bare*: batches a second while loading again, against plain iteration over the same set in a process of its
+  own.
 """
 
 from __future__ import annotations
@@ -125,7 +130,9 @@ DETRAIN = {"detrain, seek": "seek", "detrain, loading again": "forward"}
 
 @dataclass(frozen=True)
 class Row:
-    """One method: seconds to the first new step (median, quartiles), batches done twice, bits that differ, of how many."""
+    """One method: seconds to the first new step (median, quartiles), batches done twice, bits
+    that differ, of how many.
+    """
 
     method: str
     first_new_step_s: float
@@ -178,7 +185,9 @@ def measure(method: str, repeat: int, folder: Path) -> tuple[list[Row], Path]:
 
 
 def floor(repeat: int, killed: Path, folder: Path) -> tuple[float, float]:
-    """Return the median seconds of a fresh start under detrain until its first step, and of a read of the newest checkpoint."""
+    """Return the median seconds of a fresh start under detrain until its first step, and of a read of the newest
+    checkpoint.
+    """
     from detrain.store import Catalogue, read
 
     starts, reads = [], []

@@ -2,17 +2,18 @@
 
     python benchmarks/store.py [--sizes 10,100,1000] [--repeat 5] [--places DIR ...] [--clock wall|cpu] [--json]
 
-For each size (MB of float32 in 20 arrays) and place (a tmpfs and a disk), every measurement is taken in turn, `--repeat` times;
-given are the median and the range of the middle half, in milliseconds. Files are flushed to the disk (fsync) by all alike.
-`--clock cpu` counts the processor time of all threads: on a machine that others use too, and a tmpfs, it says more.
+For each size (MB of float32 in 20 arrays) and place (a tmpfs and a disk), every measurement is taken in turn,
+`--repeat` times; given are the median and the range of the middle half, in milliseconds. Files are flushed to the disk
+(fsync) by all alike. `--clock cpu` counts the processor time of all threads: on a machine that others use too, and a
+tmpfs, it says more.
 
-- *stall*: for how long training stands still. detrain holds the variables by reference and writes in the background; the next
-  update then writes into new memory. So the stall is that of the hold, and what an update of all variables takes longer while they
-  are held. Against a copy into memory that is in use already, one into new memory, and `tf.train.Checkpoint.write`, for which
-  training waits.
+- *stall*: for how long training stands still. detrain holds the variables by reference and writes in the background;
+  the next update then writes into new memory. So the stall is that of the hold, and what an update of all variables
+  takes longer while they are held. Against a copy into memory that is in use already, one into new memory, and
+  `tf.train.Checkpoint.write`, for which training waits.
 - *write*: everything, digests included, against the same bytes written plainly, and by others.
-- *load*: with every digest checked, against others, of which only TensorFlow checks anything. Ours, TensorFlow's and Keras's set
-  their values into variables, one behind the other; the others return arrays.
+- *load*: with every digest checked, against others, of which only TensorFlow checks anything. Ours, TensorFlow's and
+  Keras's set their values into variables, one behind the other; the others return arrays.
 - *memory*: the most that a background save takes beyond the state itself, in states.
 """
 
@@ -198,7 +199,8 @@ def peak_states(megabytes: int, place: Path) -> float:
     variables = [tf.Variable(arrays.pop(key)) for key in list(arrays)]
     update, writer = updating(variables), Writer()
     with tempfile.TemporaryDirectory(dir=place) as folder:
-        writer.write(writing(Path(folder) / "small.h5", [tf.Variable(tf.ones(10))]), is_large=True)  # what is loaded once
+        # What is loaded once.
+        writer.write(writing(Path(folder) / "small.h5", [tf.Variable(tf.ones(10))]), is_large=True)
         writer.drain()
         before = most_bytes()
         for _ in range(2):

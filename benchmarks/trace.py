@@ -1,14 +1,16 @@
-"""What tracing costs: time of a whole run under `detrain trace` / bare, beside plain `sys.settrace`; memory; time until sure.
+"""What tracing costs: time of a whole run under `detrain trace` / bare, beside plain `sys.settrace`; memory; time until
+sure.
 
     python benchmarks/trace.py [--repeat N] [--json]
 
-The programs have a busy Python loop body and steps of well under a millisecond: what a tracer slows most. Each is trained for 30
-short epochs, of which two are watched until the loops are known, and for one long epoch, which shows no epoch loop running again
-and is watched to its end. Each is run in turn bare (`detrain run --bare`), under `detrain trace --epochs N` (N: all its epochs),
-and bare with a `settrace` function that counts the lines of the program's own frames. Ratios of the training loop's time are taken
-round by round: median, and the range of the middle half; of the main thread's processor time (which other processes disturb less),
-and of wall time. *Inside* is the share of a fourth run, traced too, that was spent in the tracer's own looks: it does not see what
-events cost the interpreter, nor other processes; where the machine is not quiet it says more than the ratios.
+The programs have a busy Python loop body and steps of well under a millisecond: what a tracer slows most. Each is
+trained for 30 short epochs, of which two are watched until the loops are known, and for one long epoch, which shows no
+epoch loop running again and is watched to its end. Each is run in turn bare (`detrain run --bare`), under `detrain
+trace --epochs N` (N: all its epochs), and bare with a `settrace` function that counts the lines of the program's own
+frames. Ratios of the training loop's time are taken round by round: median, and the range of the middle half; of the
+main thread's processor time (which other processes disturb less), and of wall time. *Inside* is the share of a fourth
+run, traced too, that was spent in the tracer's own looks: it does not see what events cost the interpreter, nor other
+processes; where the machine is not quiet it says more than the ratios.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ for epoch in range(EPOCHS):
 
 
 def measure(command: list[str], folder: Path) -> dict[str, float]:
-    """Run one process; return its loop's seconds, processor time of the main thread, that / without the looks, and peak memory."""
+    """Run one process; return its loop's seconds, processor time of the main thread, that / without the looks, and peak
+    memory.
+    """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CKPT_DIR": str(folder / "home")}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     words = done.stdout.split()

@@ -35,7 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample(items: list[pytest.Item]) -> None:
-    """Of each test that runs whole programs, only the first case is in the fast lane: the others try the same on others."""
+    """Of each test that runs whole programs, only the first case is in the fast lane: the others try the same on
+    others.
+    """
     seen: set[str] = set()
     for item in items:
         name = item.nodeid.partition("[")[0]

@@ -1,7 +1,7 @@
 """Fuzzing of all that reads files: `python -m tests.fuzz TARGET SECONDS` (guided by coverage, if atheris is installed).
 
-A target takes any bytes and makes a file of them, where there are checksums also one whose checksums are right, so that what lies
-behind them is reached. Reading may end in an error of detrain, and in nothing else.
+A target takes any bytes and makes a file of them, where there are checksums also one whose checksums are right, so that
+what lies behind them is reached. Reading may end in an error of detrain, and in nothing else.
 """
 
 from __future__ import annotations

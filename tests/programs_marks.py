@@ -74,9 +74,11 @@ def spans(path: Path) -> dict[tuple[str, int], int]:
 
 
 def phases(path: Path) -> list[Phase]:
-    """Pairs batch loops with the marked epoch loop around them; what is in different functions or files is paired in order.
+    """Pairs batch loops with the marked epoch loop around them; what is in different functions or files is paired in
+    order.
 
-    One batch loop run by several epoch loops makes a phase with each, and so does one epoch loop that runs several batch loops.
+    One batch loop run by several epoch loops makes a phase with each, and so does one epoch loop that runs several
+    batch loops.
     """
     found, ends = marks(path), spans(path)
     epochs = [m for m in found if m.role == "epoch loop"]

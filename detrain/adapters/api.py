@@ -31,7 +31,8 @@ class Settings:
     seed: int
     threads: int
     probes: Any = None
-    """The probes (detrain.runtime.session.probes) for a training loop of the framework's own (`Model.fit`); None: it gets none."""
+    """The probes (detrain.runtime.session.probes) for a training loop of the framework's own (`Model.fit`); None: it
+    gets none."""
     on_update: Callable[[int], None] = lambda _what: None
     """Called when weights are updated from eager code, with a number that tells one updater from another."""
     on_assign: Callable[[int], None] = lambda _what: None
@@ -89,7 +90,10 @@ class TensorLeaves(Protocol):
         """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
+        """Return the tensor of a kind with these parts, `current` if it is that or can become it;
+
+        None for other kinds.
+        """
 
 
 class VariableRegistry(Protocol):
@@ -98,8 +102,8 @@ class VariableRegistry(Protocol):
     def tensors(self) -> dict[str, Array]:
         """Return the value of every variable alive, by key.
 
-        The arrays may share memory with the framework, which writes into no buffer that an array still holds: they stay as
-        they are while the program goes on.
+        The arrays may share memory with the framework, which writes into no buffer that an array still holds: they stay
+        as they are while the program goes on.
         """
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -119,7 +123,9 @@ class VariableRegistry(Protocol):
         """Return a variable's key and what else is needed to make it anew, or None for anything else."""
 
     def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
-        """Return the variable with a description; one that does not exist is made, if `makes` and it can be, else None."""
+        """Return the variable with a description; one that does not exist is made, if `makes`
+        and it can be, else None.
+        """
 
 
 class ObjectRules(Protocol):
@@ -129,7 +135,9 @@ class ObjectRules(Protocol):
     """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
 
     def is_holder(self, value: object) -> bool:
-        """Return whether the attributes of an object of the framework's own class are state of the loop (a callback)."""
+        """Return whether the attributes of an object of the framework's own class are state of
+        the loop (a callback).
+        """
 
     def is_container(self, value: object) -> bool:
         """Return whether an object is a list, dict or set of the framework's around what the program put there."""
@@ -138,7 +146,9 @@ class ObjectRules(Protocol):
         """Return whether an object holds variables: one that the loop has made cannot be put back."""
 
     def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it again."""
+        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it
+        again.
+        """
 
     def is_spent(self, value: object) -> bool:
         """Return whether an object has served its time, so that nothing can be read from it any more."""
@@ -170,7 +180,9 @@ class LoaderPositions(Protocol):
         """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
 
     def called(self) -> Mapping[str, object]:
-        """Return the Python objects that pipelines alive call, by keys that are the same in every run of the program."""
+        """Return the Python objects that pipelines alive call, by keys that are the same in
+        every run of the program.
+        """
 
 
 class LazyBuild(Protocol):
@@ -211,17 +223,22 @@ class Rollback(Protocol):
         """Return whether an iterator of the framework runs no Python of the program."""
 
     def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
-        """Return the step of a framework's own loop with an iterator over these batches in it, or None if there can be none."""
+        """Return the step of a framework's own loop with an iterator over these batches in it, or None if there can be
+        none.
+        """
 
 
 class Norms(Protocol):
     """What the guard looks at."""
 
     def watch_gradients(self) -> None:
-        """Have the norms of the gradients that optimizers are given among `norms`: of functions that are traced from now on."""
+        """Have the norms of the gradients that optimizers are given among `norms`: of functions that are traced from
+        now on.
+        """
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in it.
+        """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in
+        it.
 
         The sequence is the same object until another is to be watched.
         """
@@ -238,7 +255,8 @@ class Adapter(Protocol):
     """What knows one framework. What it cannot do is None.
 
     An adapter is made when the program itself has imported the framework, never before. It takes part in experiments by
-    handing `Instruments` to `Settings.experiment`, and gives probes to loops of the framework's own by `Settings.probes`.
+    handing `Instruments` to `Settings.experiment`, and gives probes to loops of the framework's own by
+    `Settings.probes`.
     """
 
     name: str
@@ -259,7 +277,9 @@ class Adapter(Protocol):
         """Return, as JSON, what else is state: counts that name things, how often loaders were drawn from, settings."""
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set what `state` returned; loaders are set to their positions, those without one drawn from as often again."""
+        """Set what `state` returned; loaders are set to their positions, those without one
+        drawn from as often again.
+        """
 
     def environment(self) -> dict[str, str]:
         """Return versions and settings that decide about bits."""
@@ -277,7 +297,9 @@ class Adapter(Protocol):
         """Return what state there is that a checkpoint does not hold, in words."""
 
     def flush(self) -> None:
-        """Have what the program has written through the framework reach its files: a kill after the cut must not lose it."""
+        """Have what the program has written through the framework reach its files: a kill after the cut must not lose
+        it.
+        """
 
 
 class Instruments(Protocol):

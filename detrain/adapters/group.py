@@ -87,7 +87,9 @@ class Adapters:
         return {key: array for _name, tensors in self._registered() for key, array in tensors.items()}
 
     def owned(self) -> tuple[dict[str, Array], dict[str, tuple[str, ...]]]:
-        """Return `tensors`, and whose they are: keys by the adapter's name, where there is more than one with variables."""
+        """Return `tensors`, and whose they are: keys by the adapter's name, where there is more than one with
+        variables.
+        """
         found = self._registered()
         owners = {name: tuple(tensors) for name, tensors in found} if len(found) > 1 else {}
         return {key: array for _name, tensors in found for key, array in tensors.items()}, owners
@@ -136,7 +138,9 @@ class Adapters:
             each.watch_gradients()
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [variable]; see `detrain.adapters.api.Norms`."""
+        """Return what is watched for hardware faults, and the Euclidean norms [variable]; see
+        `detrain.adapters.api.Norms`.
+        """
         found = [each.norms() for each in self._norms]
         if len(found) == 1:
             return found[0]

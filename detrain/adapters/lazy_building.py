@@ -1,13 +1,13 @@
 """Lazy building (tracing a function, building a layer) happens once in a process, wherever it is first needed.
 
-A resumed process would build later than the first run did: after code that works on what is already there (resets a metric, lists
-the trainable variables), with other random numbers, and with Python state of another moment. So what the first run had built is
-built ahead, in the same order, before state is restored: functions are traced with the shapes they were called with, and nothing is
-executed. The random streams, and Keras's counts of names, are set to where they were when the first run built the same thing, and
-are put back afterwards.
+A resumed process would build later than the first run did: after code that works on what is already there (resets a
+metric, lists the trainable variables), with other random numbers, and with Python state of another moment. So what the
+first run had built is built ahead, in the same order, before state is restored: functions are traced with the shapes
+they were called with, and nothing is executed. The random streams, and Keras's counts of names, are set to where they
+were when the first run built the same thing, and are put back afterwards.
 
-What cannot be built ahead (an argument that is no data) is built when it is needed, in the same way. What that changes in Python
-(a count of calls), as the first run's building did long before the cut, is put back.
+What cannot be built ahead (an argument that is no data) is built when it is needed, in the same way. What that changes
+in Python (a count of calls), as the first run's building did long before the cut, is put back.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Building:
         self.noting: Callable[[dict[str, Any]], AbstractContextManager[None]] = lambda _reads: contextlib.nullcontext()
         """Completes what has been read, for as long as it is built for the first time."""
         self.is_again = False
-        """Whether something is being built that an earlier process had built before the cut: it must find all its values."""
+        """Whether something is being built that an earlier process had built before the cut: it must find all its
+        values."""
 
     @property
     def is_inside(self) -> bool:
@@ -140,7 +141,8 @@ class Building:
 
     @contextlib.contextmanager
     def unit(self, owner: str, describe: Callable[[], str | None], held: dict[str, str] | None = None) -> Iterator[None]:
-        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON; `held`: see `Unit`.
+        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON; `held`: see
+        `Unit`.
 
         Refuses where an earlier process had built something else: Python values that it read there are constants in it.
         """

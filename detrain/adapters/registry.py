@@ -1,4 +1,7 @@
-"""The adapters, and the modules whose import calls for them. An adapter is imported when the program imports its framework."""
+"""The adapters, and the modules whose import calls for them.
+
+An adapter is imported when the program imports its framework.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Names for objects by the order of their birth, the same in every run of a program.
 
-The order of creation alone is not a name: optimizer slots and metrics come into being when they are first used, and a resumed
-process first uses them at another moment. So an object is named within the object whose method was making it (its owner, on the
-Python stack): the n-th `kernel` made by the first `Dense` made by the first `Sequential`. Only the counts at the top, where the
-program itself makes things, depend on how far the run is; they are part of a checkpoint. What is never made ahead (sets of tf.data
-and their iterators) is always counted there: a program's loop may run in a method of its own model. Other things that such a loop
-makes, or the program's code in a method of an owner at several moments (a metric for each epoch, a layer in each call), are
-counted on in a checkpoint, too. What was made at one moment, and is alive, a resumed process will make once more.
+The order of creation alone is not a name: optimizer slots and metrics come into being when they are first used, and a
+resumed process first uses them at another moment. So an object is named within the object whose method was making it
+(its owner, on the Python stack): the n-th `kernel` made by the first `Dense` made by the first `Sequential`. Only the
+counts at the top, where the program itself makes things, depend on how far the run is; they are part of a checkpoint.
+What is never made ahead (sets of tf.data and their iterators) is always counted there: a program's loop may run in a
+method of its own model. Other things that such a loop makes, or the program's code in a method of an owner at several
+moments (a metric for each epoch, a layer in each call), are counted on in a checkpoint, too. What was made at one
+moment, and is alive, a resumed process will make once more.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Births:
         """The code of the training loop, and of what has called it; None before it."""
         self._made_in_loop: set[int] = set()
         self._once: dict[tuple[str, str], tuple[int, object]] = {}
-        """What the program's code has made in methods of owners at one moment of the loop: how many there were before, and when."""
+        """What the program's code has made in methods of owners at one moment of the loop: how many there were before,
+        and when."""
         self._found_alive: dict[tuple[str, str], int] = {}
         self._going_on: set[tuple[str, str]] = set()
         """What it makes again and again: a resumed process makes only what comes next."""
@@ -73,7 +75,9 @@ class Births:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Name and count nothing: what is made is thrown away at once, and how often that happens depends on the way to a cut."""
+        """Name and count nothing: what is made is thrown away at once, and how often that happens depends on the way to
+        a cut.
+        """
         before, self.is_aside = self.is_aside, True
         try:
             yield
@@ -81,7 +85,9 @@ class Births:
             self.is_aside = before
 
     def register(self, value: object, label: str, frame: FrameType | None = None) -> str:
-        """Name a new object after its owner, its label and its turn; return the key, empty for what is thrown away at once."""
+        """Name a new object after its owner, its label and its turn; return the key, empty for what is thrown away at
+        once.
+        """
         known = self.key(value)
         if known is not None or self.is_aside:
             return known or ""
@@ -118,7 +124,9 @@ class Births:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Name what is made inside, for what the first run had, by keys of its own until it is renamed: it takes nobody's turn."""
+        """Name what is made inside, for what the first run had, by keys of its own until it is renamed: it takes
+        nobody's turn.
+        """
         counts = {owner: dict(labels) for owner, labels in self._counts.items()}
         self.is_apart = True
         try:
@@ -148,7 +156,9 @@ class Births:
         self._counts.setdefault(owner, {}).update(counts)
 
     def register_at_top(self, value: object, label: str) -> str:
-        """Name a new object by its turn among all of the program: the method of a model that trains may make it, epoch by epoch."""
+        """Name a new object by its turn among all of the program: the method of a model that trains may make it, epoch
+        by epoch.
+        """
         key, self._given = self._given, None
         return self._enter(value, self.next_key(label, None) if key is None else key)
 
@@ -238,7 +248,9 @@ class Births:
 
 
 def _is_of_program(frame: FrameType | None, outermost: FrameType) -> bool:
-    """Return whether the program's code is on the stack, up to a frame: no library makes this as it builds something lazily."""
+    """Return whether the program's code is on the stack, up to a frame: no library makes this as it builds something
+    lazily.
+    """
     while frame is not None:
         if is_user_file(frame.f_code.co_filename):
             return True

@@ -1,4 +1,6 @@
-"""Frameworks whose state detrain cannot read: a run that trains with one is refused, at the latest at its first checkpoint."""
+"""Frameworks whose state detrain cannot read: a run that trains with one is refused, at the latest at its first
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ def imported() -> list[str]:
 
 
 def check_training(*, has_updates: bool) -> list[str]:
-    """Return, in words, what a checkpoint of a loop does not hold of such frameworks. `has_updates`: of weights of TensorFlow.
+    """Return, in words, what a checkpoint of a loop does not hold of such frameworks. `has_updates`: of weights of
+    TensorFlow.
 
     Raises FrameworkUnsupported where nothing else than such a framework can have trained in the loop.
     """

@@ -1,4 +1,6 @@
-"""Processes that end with the one that started them, and folders that are gone when theirs is, even if that was killed."""
+"""Processes that end with the one that started them, and folders that are gone when theirs is,
+even if that was killed.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def dying_with_this() -> Callable[[], None] | None:
-    """Return what a child is to do before it starts its program, so that it is killed when this process ends; None: nothing can be.
+    """Return what a child is to do before it starts its program, so that it is killed when this process ends; None:
+    nothing can be.
 
-    Only Linux knows such a signal. It comes when the thread ends that has started the child: start it in the main thread.
+    Only Linux knows such a signal. It comes when the thread ends that has started the child: start it in the main
+    thread.
     """
     if not sys.platform.startswith("linux"):
         return None

@@ -1,8 +1,9 @@
-"""The source that is executed: what a file held when Python compiled it, whatever is written into it while the program runs.
+"""The source that is executed: what a file held when Python compiled it, whatever is written into it while the program
+runs.
 
-All that detrain asks of a source (its digest, where its loops are, which code a function has) it asks of these bytes, and so do
-`inspect` and AutoGraph, through `linecache`. Bytecode files are not taken for the user's modules: by the time and size of a
-source they may be of an earlier one.
+All that detrain asks of a source (its digest, where its loops are, which code a function has) it asks of these bytes,
+and so do `inspect` and AutoGraph, through `linecache`. Bytecode files are not taken for the user's modules: by the time
+and size of a source they may be of an earlier one.
 """
 
 from __future__ import annotations

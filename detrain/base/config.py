@@ -1,4 +1,6 @@
-"""What the command hands to the training process, as JSON in an open file: the probes of a large program fit into no variable."""
+"""What the command hands to the training process, as JSON in an open file: the probes of a large program fit into no
+variable.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     keep_every: int = 0
     """Checkpoints of each so manieth epoch stay, too."""
     keep_best: str = ""
-    """The number of the program by which the best checkpoint is told, and stays: `NAME`, where lower is better, or `max:NAME`."""
+    """The number of the program by which the best checkpoint is told, and stays: `NAME`, where lower is better, or
+    `max:NAME`."""
     is_fresh: bool = False
     """What an earlier process of the run heard is not to be heard again."""
     is_strict: bool = False
@@ -105,7 +108,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of the `detrain` command, to start it again."""
 
     def hand_over(self) -> str:
-        """Write it into a nameless file that the program which replaces this process inherits; return what leads there."""
+        """Write it into a nameless file that the program which replaces this process inherits;
+        return what leads there.
+        """
         made = os.memfd_create("detrain") if hasattr(os, "memfd_create") else _nameless()
         with os.fdopen(made, "wb", closefd=False) as file:
             file.write(msgspec.json.encode(self))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Cut = Literal["epoch", "load", "batch", "end"]
-"""Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a hand
-probe without the loop wrapper), `end` where the epoch loop has run out."""
+"""Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a
+hand probe without the loop wrapper), `end` where the epoch loop has run out."""
 
 _ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
 
@@ -28,7 +28,8 @@ NOTHING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """(phase, epoch, batch): a phase is one entry into an epoch loop, counted by detrain whatever the program's numbers.
+    """(phase, epoch, batch): a phase is one entry into an epoch loop, counted by detrain whatever the program's
+    numbers.
 
     At a cut `epoch` or `end`, `batch` is 0; at `end`, `epoch` is the number of epochs that were done.
     """

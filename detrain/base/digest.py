@@ -1,7 +1,7 @@
 """Digests (xxh3-128) of values: what a batch, a tensor or a source file is compared by.
 
-A digest covers dtype, shape and every bit, so NaN payloads and negative zeros count. Objects that hold no data that detrain
-can read (models, open files) count by their type's name alone.
+A digest covers dtype, shape and every bit, so NaN payloads and negative zeros count. Objects that hold no data that
+detrain can read (models, open files) count by their type's name alone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def size_bytes(value: object, to_array: ToArray) -> int:
 
 
 def digest_source(source: bytes) -> str:
-    """Return the digest of what Python sees of a source file: its syntax tree, so that comments and blank lines do not count."""
+    """Return the digest of what Python sees of a source file: its syntax tree, so that comments and blank lines do not
+    count.
+    """
     try:
         return digest_bytes(ast.dump(parse(source)).encode())
     except (SyntaxError, ValueError):

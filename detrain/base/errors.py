@@ -143,7 +143,9 @@ class SiteUnknown(DetrainError):
 
 
 class FaultInvalid(DetrainError):
-    """A fault that cannot be: an unknown model, a tensor that is too small for it, a value or bit that the dtype has not."""
+    """A fault that cannot be: an unknown model, a tensor that is too small for it, a value or bit that the dtype has
+    not.
+    """
 
     slug = "fault"
     exit_code = 82

@@ -1,4 +1,6 @@
-"""What is known of frameworks by names alone, for code that imports none: an entry for each framework that has an adapter."""
+"""What is known of frameworks by names alone, for code that imports none: an entry for each framework that has an
+adapter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What detrain says while a program runs: lines on stderr that start with `detrain:`, and a status line on a terminal."""
+"""What detrain says while a program runs: lines on stderr that start with `detrain:`, and a
+status line on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ def put(text: str) -> None:
 
 
 def fill_standard_files() -> None:
-    """Have the numbers of stdin, stdout and stderr taken where they are closed: or the next file that is opened, a checkpoint, is
-    what C code takes for stderr. Python's own streams stay as they are, and so what a process finds that is started from here.
+    """Have the numbers of stdin, stdout and stderr taken where they are closed: or the next file that is opened, a
+    checkpoint, is what C code takes for stderr. Python's own streams stay as they are, and so what a process finds that
+    is started from here.
     """
     for number in range(3):
         try:
@@ -93,7 +96,10 @@ _took_s: dict[str, float] = {}
 
 @contextlib.contextmanager
 def working(what: str, cursor: object) -> Iterator[None]:
-    """Show what is being done for as long as it takes. Nothing where stderr is not a terminal, or it was quick the last time."""
+    """Show what is being done for as long as it takes.
+
+    Nothing where stderr is not a terminal, or it was quick the last time.
+    """
     stream = sys.__stderr__
     began = time.monotonic()
     with contextlib.ExitStack() as shown:

@@ -1,6 +1,7 @@
 """What is known of a program's training loops, and its file form, `inst.info` (ours, and that of the original project).
 
-Static analysis (detrain.instrument.find_loops) and, where the user gives one, `inst.info` make it; the rewriter uses it.
+Static analysis (detrain.instrument.find_loops) and, where the user gives one, `inst.info` make it; the rewriter uses
+it.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ def write_info(structure: Structure, path: Path, base: Path) -> None:
 
 
 def read_info(path: Path, base: Path) -> Structure:
-    """Read an inst.info, ours or the original project's. File names are taken relative to `base`. Raises StructureInvalid."""
+    """Read an inst.info, ours or the original project's.
+
+    File names are taken relative to `base`. Raises StructureInvalid.
+    """
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeError) as error:
@@ -131,8 +135,8 @@ def loop_nodes(tree: ast.AST) -> dict[int, AnyLoop]:
 def loop_digest(node: AnyLoop) -> str:
     """Return the digest of a loop's own source: its syntax tree, and on which of its lines each statement stands.
 
-    Where it stands, comments at line ends and white space inside lines are left out. The lines are in, because an inst.info
-    names the load and the update by their lines.
+    Where it stands, comments at line ends and white space inside lines are left out. The lines are in, because an
+    inst.info names the load and the update by their lines.
     """
     from detrain.base.digest import digest_bytes
 
@@ -142,7 +146,9 @@ def loop_digest(node: AnyLoop) -> str:
 
 @lru_cache(maxsize=64)
 def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
-    """Return the names bound between the head of the loop and the probe at `line` (hand probes: the source is asked)."""
+    """Return the names bound between the head of the loop and the probe at `line` (hand
+    probes: the source is asked).
+    """
     try:
         tree = parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError):
@@ -157,7 +163,9 @@ def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
 
 
 def bound_names(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
-    """Return the names that nodes bind, in order of appearance; those of functions and comprehensions inside are their own."""
+    """Return the names that nodes bind, in order of appearance; those of functions and comprehensions inside are their
+    own.
+    """
     names: list[str] = []
 
     def visit(node: ast.AST) -> None:

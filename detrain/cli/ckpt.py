@@ -92,7 +92,8 @@ def show(as_json: bool, place: Path) -> int:
 @_json
 @_place
 def verify_checkpoints(as_json: bool, place: Path) -> int:
-    """Check every digest of a checkpoint, or of all in a folder, there also what the manifest and the journal say of them.
+    """Check every digest of a checkpoint, or of all in a folder, there also what the manifest and the journal say of
+    them.
 
     The exit status tells if all are good.
 

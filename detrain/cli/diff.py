@@ -20,7 +20,8 @@ from detrain.verify.run_comparison import Run, compare_runs, described
 @click.argument("other", metavar="RUN_B", type=click.Path(path_type=Path))
 @click.argument("program", metavar="[PROGRAM ARGS…]", nargs=-1, type=click.UNPROCESSED)
 def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tuple[str, ...]) -> int:
-    """Compare two runs: the first batch, and the first checkpoint and tensors, that differ. Exit status 1 if something does.
+    """Compare two runs: the first batch, and the first checkpoint and tensors, that differ. Exit status 1 if something
+    does.
 
     RUN is a checkpoint home (its newest run), a journal in one, or a checkpoint.
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def command(as_json: bool, repeats: int) -> int:
     """Measure on this machine's devices which computations of TensorFlow give the same bits again.
 
-    Each is repeated in two processes, once as TensorFlow is and once with deterministic ops, as under `detrain run`. Exit status 1
-    if something differs although ops are deterministic.
+    Each is repeated in two processes, once as TensorFlow is and once with deterministic ops, as under `detrain run`.
+    Exit status 1 if something differs although ops are deterministic.
 
     \b
     Example:

@@ -19,10 +19,11 @@ from detrain.export.files import FORMATS, export
 def command(file: Path, form: str, output: Path | None, match: str) -> int:
     """Write the tensors of checkpoint FILE (weights, optimizer slots, metrics) to another format, each under its name.
 
-    The values keep their bits. `.npz` knows no bfloat16: such a tensor goes in as its bits (uint16) under NAME:bfloat16.
+    The values keep their bits. `.npz` knows no bfloat16: such a tensor goes in as its bits (uint16) under
+    NAME:bfloat16.
 
-    `keras` writes a file NAME.weights.h5 for `load_weights` of the model that the program makes; of several models one for each,
-    NAME-MODEL.weights.h5 (`--match MODEL` takes one).
+    `keras` writes a file NAME.weights.h5 for `load_weights` of the model that the program makes; of several models one
+    for each, NAME-MODEL.weights.h5 (`--match MODEL` takes one).
 
     \b
     Example:

@@ -77,8 +77,9 @@ def command(
 ) -> int:
     """Put one fault into the training step of PROGRAM and compare with the run without it.
 
-    The fault is FAULT, a CSV of the ISCA 2023 artifact or a record of this command's, given before PROGRAM; or --model, --site
-    and --at say it. The run starts at the checkpoint nearest before the fault, which is made where there is none.
+    The fault is FAULT, a CSV of the ISCA 2023 artifact or a record of this command's, given before PROGRAM; or --model,
+    --site and --at say it. The run starts at the checkpoint nearest before the fault, which is made where there is
+    none.
 
     \b
     Examples:

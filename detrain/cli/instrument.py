@@ -1,4 +1,6 @@
-"""`detrain instrument`: show the probes as a diff, write the program with them elsewhere, or change it in place and back."""
+"""`detrain instrument`: show the probes as a diff, write the program with them elsewhere, or change it in place and
+back.
+"""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ def command(
 ) -> int:
     """Put N faults into PROGRAM, one a run, and say what came of them.
 
-    Trial k of a seed is the same fault on every machine. Records that are there already are not made again, so a campaign that was
-    killed goes on where it was.
+    Trial k of a seed is the same fault on every machine. Records that are there already are not made again, so a
+    campaign that was killed goes on where it was.
 
     \b
     Example:

@@ -25,9 +25,10 @@ from detrain.verify.verification import Verification, verify_program
 def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
     """Run PROGRAM three times, the third killed N times at random batches and resumed, and compare all bits.
 
-    What is compared: the digest of every batch, the checkpoints (variables, random streams, Python values), all variables at the
-    end, what is printed from the last resume on, and the files written in the current folder. The runs work in copies of that
-    folder; what the program writes elsewhere it writes three times. Exit status 0: exact; 78: not.
+    What is compared: the digest of every batch, the checkpoints (variables, random streams, Python values), all
+    variables at the end, what is printed from the last resume on, and the files written in the current folder. The runs
+    work in copies of that folder; what the program writes elsewhere it writes three times. Exit status 0: exact; 78:
+    not.
 
     \b
     Example:

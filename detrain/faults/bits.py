@@ -1,6 +1,7 @@
 """The bit patterns of the dtypes that can be hit: unsigned integers of the same width, bit 0 the least significant.
 
-All that is done to a value is done to its pattern, so the payloads of NaNs, signed zeros and denormals stay what they are.
+All that is done to a value is done to its pattern, so the payloads of NaNs, signed zeros and denormals stay what they
+are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class DType:
         return np.asarray((patterns & mask) != mask)
 
     def patterns(self, numbers: Numbers) -> Patterns:
-        """Return the patterns of numbers, rounded to nearest even. Raises FaultInvalid for a number that the dtype cannot hold."""
+        """Return the patterns of numbers, rounded to nearest even.
+
+        Raises FaultInvalid for a number that the dtype cannot hold.
+        """
         wanted = np.asarray(numbers, np.float64)
         if not self.exponent:
             return self._integers(wanted)

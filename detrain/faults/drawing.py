@@ -45,7 +45,10 @@ def artifact_injection(site: Site, fault: ArtifactFault, *, takes_nearest: bool)
 
 
 def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Positions | None = None) -> Injection:
-    """Return a plan in the form of the compiled step. Raises FaultInvalid for a position outside, or a replica that is none."""
+    """Return a plan in the form of the compiled step.
+
+    Raises FaultInvalid for a position outside, or a replica that is none.
+    """
     target = _operand(site, operand)
     if not 0 <= worker < site.replicas:
         raise FaultInvalid(
@@ -83,7 +86,10 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
 
 
 def linear_op(site: Site) -> LinearOp:
-    """Return a site as the linear operation that it is. Raises FaultInvalid for an op that is none, or of an unknown layout."""
+    """Return a site as the linear operation that it is.
+
+    Raises FaultInvalid for an op that is none, or of an unknown layout.
+    """
     shapes = {_factor(site, Operand(name)).value: operand.shape for name, operand in site.operands.items()}
     attributes = site.attributes
     if site.op in _CONVOLUTIONS:
@@ -114,7 +120,9 @@ def linear_op(site: Site) -> LinearOp:
 
 
 def _factor(site: Site, operand: Operand) -> Operand:
-    """Return which factor of the op an operand is: the input the first, the weight the second, where they are not exchanged."""
+    """Return which factor of the op an operand is: the input the first, the weight the second, where they are not
+    exchanged.
+    """
     if not site.is_turned or operand is Operand.OUTPUT:
         return operand
     return Operand.WEIGHT if operand is Operand.INPUT else Operand.INPUT

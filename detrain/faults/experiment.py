@@ -1,8 +1,10 @@
-"""What one trial does: the fault as numbers to be put at a site, when, and how long the run goes on. Drawn before the run starts.
+"""What one trial does: the fault as numbers to be put at a site, when, and how long the run goes on. Drawn before the
+run starts.
 
-A value at a position becomes `(source & keep) ^ flip`, all on bit patterns, where `source` is the value at another position of the
-same tensor, or at the same one. Flips, stuck bits, values that are set and values that are copied are all of this form, so the
-compiled step knows one operation alone. Nothing is ever multiplied or added: other elements keep their bits, INF and NaN too.
+A value at a position becomes `(source & keep) ^ flip`, all on bit patterns, where `source` is the value at another
+position of the same tensor, or at the same one. Flips, stuck bits, values that are set and values that are copied are
+all of this form, so the compiled step knows one operation alone. Nothing is ever multiplied or added: other elements
+keep their bits, INF and NaN too.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     operand: str
     index: int | None = None
-    """Which of the op's inputs the operand is, or which of its outputs; None in records that do not say: where it is mostly."""
+    """Which of the op's inputs the operand is, or which of its outputs; None in records that do not say: where it is
+    mostly."""
     worker: int
     """The replica that is hit, from 0."""
     dtype: str
@@ -68,7 +71,9 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What injections at one point of a step have in common: where they are put, and whether all outputs see them."""
+        """What injections at one point of a step have in common: where they are put, and
+        whether all outputs see them.
+        """
         what = self.operand, self.index, self.dtype, self.shape, bool(self.limited), self.outputs
         return self.site, self.signature, self.worker, *what
 

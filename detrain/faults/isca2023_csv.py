@@ -1,7 +1,8 @@
 """Reads the fault files (CSV) of the ISCA 2023 artifact.
 
-A file names a layer of one of six networks, a computation of that layer, an epoch, a step and a replica, the positions of elements
-in a tensor, and the value that each gets. Positions and values are taken as they are; `fmodel` says no more than which operand.
+A file names a layer of one of six networks, a computation of that layer, an epoch, a step and a replica, the positions
+of elements in a tensor, and the value that each gets. Positions and values are taken as they are; `fmodel` says no more
+than which operand.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFault:
-    """A fault file: `positions` are indices into the tensor of one replica, `values` what is put there, in the file's order.
+    """A fault file: `positions` are indices into the tensor of one replica, `values` what is put there, in the file's
+    order.
 
-    `layer` is without the suffix of its stage, as our example of the network has it; `ignored` are the rows that mean nothing.
+    `layer` is without the suffix of its stage, as our example of the network has it; `ignored` are the rows that mean
+    nothing.
     """
 
     workload: str
@@ -88,7 +91,10 @@ class ArtifactFault:
 
 
 def read_fault(path: Path) -> ArtifactFault:
-    """Read a fault file. Raises FaultInvalid for anything in it that is not as it should be, with the file and the row."""
+    """Read a fault file.
+
+    Raises FaultInvalid for anything in it that is not as it should be, with the file and the row.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return parse_fault(list(csv.reader(file, strict=True)), str(path))

@@ -1,8 +1,8 @@
 """Finds the elements that a fault file of the ISCA 2023 artifact means, in the tensors of our ops.
 
-The artifact computes `grad_in` as a convolution of its own making: of dY, with zeros between its elements where the stride is
-above 1 and padded until every output is reached, by the kernel turned by 180 degrees and with its channels exchanged. Positions in
-these two operands are in that layout. One that falls on an added zero has no element in dY.
+The artifact computes `grad_in` as a convolution of its own making: of dY, with zeros between its elements where the
+stride is above 1 and padded until every output is reached, by the kernel turned by 180 degrees and with its channels
+exchanged. Positions in these two operands are in that layout. One that falls on an added zero has no element in dY.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from detrain.faults.plan import Kind, Operand, Plan
 def plan_of(fault: ArtifactFault, op: Convolution, dtype: DType, *, takes_nearest: bool = False) -> Plan:
     """Return a fault as a plan for its operand of `op`, which is the op of its layer and stage.
 
-    Raises FaultInvalid for a position outside of the tensor, and for one that falls on padding, unless `takes_nearest`: then the
-    nearest element of dY is hit in its place.
+    Raises FaultInvalid for a position outside of the tensor, and for one that falls on padding, unless `takes_nearest`:
+    then the nearest element of dY is hit in its place.
     """
     elements = [_element(fault, op, position, takes_nearest=takes_nearest) for position in fault.positions]
     flat = np.array([np.ravel_multi_index(element, op.shape_of(fault.operand)) for element in elements], np.int64)
@@ -55,7 +55,9 @@ def layout(op: Convolution, operand: Operand) -> Shape:
 
 
 def mapped_back(op: Convolution, operand: Operand, position: Shape) -> tuple[Shape | None, Shape]:
-    """Return the element at a position of the artifact's layout, None where that is padding; and the nearest element."""
+    """Return the element at a position of the artifact's layout, None where that is padding;
+    and the nearest element.
+    """
     if op.stage is not Stage.GRAD_IN or operand is Operand.OUTPUT:
         return position, position
     if operand is Operand.WEIGHT:

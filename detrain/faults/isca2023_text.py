@@ -1,4 +1,6 @@
-"""Writes the text output of the ISCA 2023 artifact (`replay_*.txt`), line for line, so that tools made for it can read ours."""
+"""Writes the text output of the ISCA 2023 artifact (`replay_*.txt`), line for line, so that tools made for it can read
+ours.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""Which outputs see a limited fault: a value that is wrong in the datapath for as long as 16 outputs are computed from it.
+"""Which outputs see a limited fault: a value that is wrong in the datapath for as long as 16 outputs are computed from
+it.
 
-An accelerator of this kind computes 16 output channels together from one input, and keeps a weight for 16 output positions. So
-of a wrong input see it 16 consecutive output channels at one position, and of a wrong weight 16 consecutive positions of the
-weight's output channel. A *position* is an index of the output without its last axis, which is the channel.
+An accelerator of this kind computes 16 output channels together from one input, and keeps a weight for 16 output
+positions. So of a wrong input see it 16 consecutive output channels at one position, and of a wrong weight 16
+consecutive positions of the weight's output channel. A *position* is an index of the output without its last axis,
+which is the channel.
 
-Where a fault hits 64 elements, the outputs are still 16: at one position, drawn from all that read one of the elements; or of one
-output channel, drawn from theirs. Groups of 16 are aligned, as everywhere; an axis shorter than 16 is one group.
+Where a fault hits 64 elements, the outputs are still 16: at one position, drawn from all that read one of the elements;
+or of one output channel, drawn from theirs. Groups of 16 are aligned, as everywhere; an axis shorter than 16 is one
+group.
 """
 
 from __future__ import annotations
@@ -59,8 +62,8 @@ class LinearOp(Protocol):
 def limited_outputs(op: LinearOp, operand: Operand, elements: Positions, rng: np.random.Generator) -> Positions:
     """Draw the outputs (flat, ascending) that see a limited fault at `elements` (flat) of an operand.
 
-    There are none if no output reads any of the elements, as happens to inputs between the strides of a convolution. Of those
-    of a weight, some may read it only against padding. Raises FaultInvalid for an operand that is the output.
+    There are none if no output reads any of the elements, as happens to inputs between the strides of a convolution. Of
+    those of a weight, some may read it only against padding. Raises FaultInvalid for an operand that is the output.
     """
     channels = op.output[-1]
     if operand is Operand.OUTPUT:
@@ -84,8 +87,9 @@ def _group(count: int, rng: np.random.Generator) -> Positions:
 class Convolution:
     """A convolution over any number of spatial axes, or one of its two gradients.
 
-    `x` is [batch, *space, in], `kernel` [*window, in, out], `y` [batch, *space, out], whichever the stage; `before` is the padding
-    in front, an axis. Raises FaultInvalid where these do not go together (grouped and depthwise convolutions).
+    `x` is [batch, *space, in], `kernel` [*window, in, out], `y` [batch, *space, out], whichever the stage; `before` is
+    the padding in front, an axis. Raises FaultInvalid where these do not go together (grouped and depthwise
+    convolutions).
     """
 
     stage: Stage
@@ -108,7 +112,9 @@ class Convolution:
         dilations: Shape,
         padding: str | Sequence[tuple[int, int]],
     ) -> Convolution:
-        """Return it from the attributes of an op, spatial axes alone; padding is SAME, VALID, or (before, after) an axis."""
+        """Return it from the attributes of an op, spatial axes alone; padding is SAME, VALID, or (before, after) an
+        axis.
+        """
         extents = [(window - 1) * dilation + 1 for window, dilation in zip(kernel[:-2], dilations, strict=True)]
         if padding == "VALID":
             padding = [(0, 0)] * len(extents)
@@ -177,8 +183,8 @@ class Convolution:
 class MatMul:
     """A product of matrices, such as a dense layer and its two gradients.
 
-    `a` [*batch, m, k] is the input and `b` [*batch, k, n], or [k, n] for all, the weight, with their shapes before they are
-    transposed. Raises FaultInvalid where these do not go together.
+    `a` [*batch, m, k] is the input and `b` [*batch, k, n], or [k, n] for all, the weight, with their shapes before they
+    are transposed. Raises FaultInvalid where these do not go together.
     """
 
     a: Shape

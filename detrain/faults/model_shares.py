@@ -35,7 +35,8 @@ GROUPS: Final = {
 def draw_model(models: Iterable[FaultModel], rng: np.random.Generator, shares: Mapping[str, float] | None = None) -> FaultModel:
     """Draw one of the models: uniformly, or by the shares of groups, evenly within a group.
 
-    Groups of which there is no model are left out, the other shares keep their ratios. Raises FaultInvalid where none is left.
+    Groups of which there is no model are left out, the other shares keep their ratios. Raises FaultInvalid where none
+    is left.
     """
     listed = list(models)
     groups = [GROUPS.get(model.name.split(":")[0], "local control") for model in listed]

@@ -1,7 +1,8 @@
 """The fault models: which elements of a tensor are hit, and what becomes of them.
 
-The eighteen models are those of He et al. (ISCA 2023), where a model is a flip-flop's effect on what an accelerator computes:
-so many elements that were in its datapath together, from an aligned start, as the tensor lies in memory (flat, row-major).
+The eighteen models are those of He et al. (ISCA 2023), where a model is a flip-flop's effect on what an accelerator
+computes: so many elements that were in its datapath together, from an aligned start, as the tensor lies in memory
+(flat, row-major).
 """
 
 from __future__ import annotations
@@ -41,10 +42,16 @@ class FaultModel(Protocol):
         """Whether only 16 outputs see it (detrain.faults.limits), though it hits an input or a weight."""
 
     def positions(self, shape: tuple[int, ...], rng: Rng) -> Positions:
-        """Draw the elements that are hit: flat, row-major, ascending. Raises FaultInvalid for a tensor that is too small."""
+        """Draw the elements that are hit: flat, row-major, ascending.
+
+        Raises FaultInvalid for a tensor that is too small.
+        """
 
     def plan(self, shape: tuple[int, ...], dtype: DType, rng: Rng) -> Plan:
-        """Draw the whole fault. Raises FaultInvalid for a tensor that is too small, or a dtype that has no such value."""
+        """Draw the whole fault.
+
+        Raises FaultInvalid for a tensor that is too small, or a dtype that has no such value.
+        """
 
 
 Draw = Callable[[int, int, DType, Rng], tuple[Kind, Patterns | Positions]]
@@ -53,7 +60,10 @@ Draw = Callable[[int, int, DType, Rng], tuple[Kind, Patterns | Positions]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of detrain's own: `group` consecutive elements, or with `is_long` a run of such groups, changed as `draw` says."""
+    """A model of detrain's own:
+
+    `group` consecutive elements, or with `is_long` a run of such groups, changed as `draw` says.
+    """
 
     name: str
     operand: Operand
@@ -172,9 +182,10 @@ _OWN: Final = ("FLIP:2", "BIT:30", "STUCK0:30", "STUCK1:30", "SET:1e18", "RD:wor
 def model_named(text: str) -> FaultModel:
     """Return the model that a user names.
 
-    `RD` and the other published names; `RD:worst`, any of these with values of the worst case; `FLIP:n`, n random bits of one
-    element flipped (1 if not said); `BIT:30,22`, the named bits flipped; `STUCK0:30` and `STUCK1:30`, cleared and set; `SET:1e18`,
-    a number. The last ones hit the output, or what is said behind `@`: `FLIP:2@weight`. Raises FaultInvalid.
+    `RD` and the other published names; `RD:worst`, any of these with values of the worst case; `FLIP:n`, n random bits
+    of one element flipped (1 if not said); `BIT:30,22`, the named bits flipped; `STUCK0:30` and `STUCK1:30`, cleared
+    and set; `SET:1e18`, a number. The last ones hit the output, or what is said behind `@`: `FLIP:2@weight`. Raises
+    FaultInvalid.
     """
     spelled = _SPELLING.fullmatch(text)
     if spelled is None:

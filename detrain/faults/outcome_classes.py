@@ -1,7 +1,7 @@
 """What became of a trial: its recorded series against those of the golden run.
 
-The classes are those of He et al. (ISCA 2023). The publication describes them and leaves the numbers open; ours are `Thresholds`.
-Series of the same steps are compared, so that what the batches of a step do to the accuracy falls out.
+The classes are those of He et al. (ISCA 2023). The publication describes them and leaves the numbers open; ours are
+`Thresholds`. Series of the same steps are compared, so that what the batches of a step do to the accuracy falls out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Outcome(enum.StrEnum):
     LOW_TEST_ACCURACY = "low test accuracy"
     CRASH = "crash"
     HANG = "hang"
-    OTHER = "other"  # no definition fits: it collapses later and comes back, or ends lower than masked allows and no fall is seen
+    # No definition fits: it collapses later and comes back, or ends lower than masked allows and no fall is seen.
+    OTHER = "other"
 
 
 class End(enum.StrEnum):
@@ -42,7 +43,8 @@ class End(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """What a run recorded: `loss` and `accuracy` (0 to 1) of each step, from step `first` on, counted through all epochs.
+    """What a run recorded: `loss` and `accuracy` (0 to 1) of each step, from step `first` on, counted through all
+    epochs.
 
     `validations` are (steps done before it, loss, accuracy) of each validation, in order.
     """
@@ -65,7 +67,10 @@ class Series:
         return self.first + len(self.loss)
 
     def first_not_finite(self) -> float:
-        """Return the first step whose loss or accuracy is not finite; of a validation, that before it. Infinity if all are."""
+        """Return the first step whose loss or accuracy is not finite; of a validation, that before it.
+
+        Infinity if all are.
+        """
         steps = np.flatnonzero(~(np.isfinite(self.loss) & np.isfinite(self.accuracy))) + self.first
         validated = [done - 1 for done, loss, accuracy in self.validations if not np.isfinite([loss, accuracy]).all()]
         return float(min([*steps[:1].tolist(), *validated[:1]], default=np.inf))
@@ -75,7 +80,8 @@ class Series:
 class Thresholds:
     """The numbers of the definitions. Losses of accuracy are fractions of the golden run's accuracy at the same steps.
 
-    What counts as a loss, small or large, is also more than `masked_within`, so that it is none at the accuracy of guessing.
+    What counts as a loss, small or large, is also more than `masked_within`, so that it is none at the accuracy of
+    guessing.
     """
 
     masked_within: float = 0.02  # of the golden run's final training accuracy, in accuracy; better is masked, too
@@ -102,8 +108,8 @@ class Thresholds:
 def classify(golden: Series, trial: Series, fault_step: int, thresholds: Thresholds = Thresholds()) -> Outcome:
     """Return what a fault at `fault_step` did to a run.
 
-    Raises FaultInvalid where the runs cannot be compared: they differ before the fault, the trial does not reach it, or the golden
-    run has not the trial's steps or is not finite in them.
+    Raises FaultInvalid where the runs cannot be compared: they differ before the fault, the trial does not reach it, or
+    the golden run has not the trial's steps or is not finite in them.
     """
     _check(golden, trial, fault_step)
     not_finite = trial.first_not_finite()

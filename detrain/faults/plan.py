@@ -1,7 +1,8 @@
-"""A plan: what one fault does to one tensor, said without the tensor, so that it can be put into a compiled step beforehand.
+"""A plan: what one fault does to one tensor, said without the tensor, so that it can be put into a compiled step
+beforehand.
 
-Every model comes to one bitwise operation an element, whose operands are drawn on the host; the values that it meets are known
-to the device alone. `apply` is the plan's meaning, in NumPy.
+Every model comes to one bitwise operation an element, whose operands are drawn on the host; the values that it meets
+are known to the device alone. `apply` is the plan's meaning, in NumPy.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Kind(enum.StrEnum):
 class Plan:
     """What a fault does: `operands` [n] to the elements at `positions` [n], flat and ascending.
 
-    `operands` are patterns of the tensor's dtype, or, for Kind.COPY, positions (int64). Raises FaultInvalid where they do not
-    go together.
+    `operands` are patterns of the tensor's dtype, or, for Kind.COPY, positions (int64). Raises FaultInvalid where they
+    do not go together.
     """
 
     positions: Positions
@@ -64,7 +65,10 @@ class Plan:
 
 
 def apply(plan: Plan, bits: Patterns) -> Patterns:
-    """Return the patterns of a tensor, of any shape, after the fault. Raises FaultInvalid for a position outside of it."""
+    """Return the patterns of a tensor, of any shape, after the fault.
+
+    Raises FaultInvalid for a position outside of it.
+    """
     plan.check(bits.size)
     if plan.kind is not Kind.COPY and plan.operands.dtype != bits.dtype:
         raise FaultInvalid(f"a fault of {plan.operands.dtype} patterns on a tensor of {bits.dtype} patterns")
@@ -88,7 +92,8 @@ def apply(plan: Plan, bits: Patterns) -> Patterns:
 
 
 def trial_rng(seed: int, trial: int) -> np.random.Generator:
-    """Return the random numbers of a trial of a campaign: counter-based, so that no trial depends on another, on any machine.
+    """Return the random numbers of a trial of a campaign: counter-based, so that no trial depends on another, on any
+    machine.
 
     Both numbers are from 0 to 2^64 - 1. Raises FaultInvalid otherwise.
     """

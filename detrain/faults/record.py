@@ -1,4 +1,7 @@
-"""The record of one fault: what was done, where, on what, and what followed. JSON, with all that a replay needs but the program."""
+"""The record of one fault: what was done, where, on what, and what followed.
+
+JSON, with all that a replay needs but the program.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,8 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     end: str
     is_unarmed_equal: bool = True
-    """Whether the golden run, which the outcome is by, is that of the bare program; else it has the site in place, never armed."""
+    """Whether the golden run, which the outcome is by, is that of the bare program; else it has the site in place,
+    never armed."""
     outcome: str = ""
     thresholds: Thresholds = Thresholds()
     """What the outcome's definition has for numbers."""
@@ -81,7 +85,9 @@ def _digest(data: bytes) -> str:
 
 
 def is_as_written(path: Path) -> bool:
-    """Return whether nothing has been changed in a file since it was written, which is a record as `read_record` knows it."""
+    """Return whether nothing has been changed in a file since it was written, which is a record as `read_record` knows
+    it.
+    """
     data = path.read_bytes()
     return msgspec.json.decode(data).get("digest", "") in ("", _digest(data))
 

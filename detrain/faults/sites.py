@@ -82,11 +82,13 @@ class OperandShape(msgspec.Struct, frozen=True):
 class Site(msgspec.Struct, frozen=True):
     """An op of a step, or one output of an op that has several.
 
-    Its name is the same in every run of the program, and on every replica; and in every trace, unless these make other ops.
+    Its name is the same in every run of the program, and on every replica; and in every trace, unless these make other
+    ops.
     """
 
     name: str
-    """FUNCTION/STAGE/LAYER/OP, with #k for the k-th such op of that layer, and :n for its n-th output behind the first."""
+    """FUNCTION/STAGE/LAYER/OP, with #k for the k-th such op of that layer, and :n for its n-th output behind the
+    first."""
     layer: str
     """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did."""
     op: str
@@ -107,7 +109,9 @@ class Site(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The artifact's name for it: the layer's own (the op's, where there is none), with `_grad_in` or `_grad_wt` behind it."""
+        """The artifact's name for it: the layer's own (the op's, where there is none), with `_grad_in` or `_grad_wt`
+        behind it.
+        """
         leaf = self.layer.rpartition("/")[2] or self.op
         return f"{leaf}_{self.role}" if self.role else leaf
 
@@ -128,7 +132,10 @@ class Site(msgspec.Struct, frozen=True):
 
 
 def matching(sites: list[Site], pattern: str | None, stage: str | None) -> list[Site]:
-    """Return the sites, dead ones too, that fit a pattern and are of a stage; by None all do. Raises SiteUnknown for none."""
+    """Return the sites, dead ones too, that fit a pattern and are of a stage; by None all do.
+
+    Raises SiteUnknown for none.
+    """
     fitting = [site for site in sites if site.fits(pattern or "*") and stage in (None, site.stage)]
     if not fitting:
         what = " and ".join([*([f"fits {pattern!r}"] if pattern else []), *([f"is of the stage {stage}"] if stage else [])])
@@ -146,8 +153,8 @@ def select(
 ) -> list[Site]:
     """Return the live sites that a pattern names and that have an operand.
 
-    Where contractions fit, other ops of the same layers (its bias, its activation) are left out, unless the pattern names an op
-    (has a `/`). Raises SiteUnknown, with the nearest names, where nothing is left.
+    Where contractions fit, other ops of the same layers (its bias, its activation) are left out, unless the pattern
+    names an op (has a `/`). Raises SiteUnknown, with the nearest names, where nothing is left.
     """
     fitting = [site for site in sites if site.fits(pattern)]
     if not fitting:
@@ -179,7 +186,9 @@ def select(
 
 
 def _nearest(pattern: str, sites: Iterable[Site]) -> list[str]:
-    """Return up to three labels, or names where no label is near: a part of a name (a scope, an op) may have been meant."""
+    """Return up to three labels, or names where no label is near: a part of a name (a scope, an op) may have been
+    meant.
+    """
     wanted = pattern.strip("*").rpartition("/")[2].lower()
     words: dict[str, str] = {}
     for site in sites:

@@ -1,1 +1,3 @@
-"""Hardware faults: detected by the size of what training carries from step to step, and undone by running the steps again."""
+"""Hardware faults: detected by the size of what training carries from step to step, and undone by running the steps
+again.
+"""

@@ -1,7 +1,7 @@
 """Bounds on the norms of what a training carries along: from theory where it gives them, else from what has been seen.
 
-A transient fault in an accelerator that matters leaves values behind that are too large by many orders of magnitude, or no numbers
-at all. So a bound may be wide. The derivations, and what they assume, are in docs/guard.md.
+A transient fault in an accelerator that matters leaves values behind that are too large by many orders of magnitude, or
+no numbers at all. So a bound may be wide. The derivations, and what they assume, are in docs/guard.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Bounds:
         self._keys: set[str] | None = None
         """All that have been watched in this process; None before the first look."""
         self._fresh: set[str] = set()
-        """Those that have come later, and have had no value other than zero yet: the first one counts as seen, whatever it is."""
+        """Those that have come later, and have had no value other than zero yet: the first one counts as seen, whatever
+        it is."""
 
     def state(self) -> dict[str, tuple[int, float]]:
         """Return the number of steps and the largest norm seen, by group."""

@@ -1,7 +1,8 @@
 """A probe around what the line of an update loads itself: `model.train_on_batch(*loader.get())`.
 
-No statement before the update binds such a batch, and the loop's header only counts, so nothing else tells what is trained on:
-`loader.get()` becomes `_detrain_fetch((loader.get()))`, in memory only. Its digest is recorded as that of what a body fetches.
+No statement before the update binds such a batch, and the loop's header only counts, so nothing else tells what is
+trained on: `loader.get()` becomes `_detrain_fetch((loader.get()))`, in memory only. Its digest is recorded as that of
+what a body fetches.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ PROBE: Final = "_detrain_fetch"
 _BY_GRADIENTS: Final = frozenset({"apply", "apply_gradients", "minimize", "assign", "assign_add", "assign_sub", "set_weights"})
 """Updates that are given gradients or weights, not a batch."""
 _LOADING: Final = (*LOADING_WORDS, "get", "sample", "draw", "pop", "result", "take", "data", "item")
-"""Parts of names of what gives a batch. What else is given to an update may hang on its weights, which a fault changes."""
+"""Parts of names of what gives a batch. What else is given to an update may hang on its weights, which a fault
+changes."""
 _COLLECTING: Final = frozenset({"append", "extend", "add"})
 """Methods that keep what a step has returned."""
 
@@ -58,7 +60,10 @@ def _loads(loop: AnyLoop, line: int) -> Sequence[ast.expr]:
 
 
 def _update(statement: ast.stmt) -> ast.Call | None:
-    """Return the outermost call of a statement that is none of Python's own: `losses.append(float(step(x)))` trains by `step`."""
+    """Return the outermost call of a statement that is none of Python's own:
+
+    `losses.append(float(step(x)))` trains by `step`.
+    """
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop(0)

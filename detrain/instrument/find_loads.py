@@ -1,4 +1,6 @@
-"""Where a loop gets its batch: from what its header goes over, or by a statement of its body that flows into the update."""
+"""Where a loop gets its batch: from what its header goes over, or by a statement of its body that flows into the
+update.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
 
 
 def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> tuple[int | None, str]:
-    """Return the line of the call (or slice) that loads the batch, None where the header does; and what is loaded from."""
+    """Return the line of the call (or slice) that loads the batch, None where the header does;
+    and what is loaded from.
+    """
     statement = _load_statement(loop, update, counting)
     if statement is None and not loop_counts(loop, counting):
         return None, ast.unparse(_unwrapped(loop.iter))  # type: ignore[union-attr]
@@ -38,7 +42,10 @@ def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> tup
 
 
 def _unwrapped(iterable: ast.expr) -> ast.expr:
-    """Return what an iterable takes its elements from: `data` of `enumerate(tqdm(data.prefetch(2)))` and of `data[:100]`."""
+    """Return what an iterable takes its elements from:
+
+    `data` of `enumerate(tqdm(data.prefetch(2)))` and of `data[:100]`.
+    """
     while True:
         if isinstance(iterable, ast.Subscript) and isinstance(iterable.slice, ast.Slice):
             iterable = iterable.value
@@ -53,9 +60,9 @@ def _unwrapped(iterable: ast.expr) -> ast.expr:
 
 
 def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> ast.stmt | None:
-    """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and takes
-    them from something other than what the loop has already loaded; drawn noise only if nothing else is. None if the loop's header
-    does it all."""
+    """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and
+    takes them from something other than what the loop has already loaded; drawn noise only if nothing else is. None if
+    the loop's header does it all."""
     before: list[ast.stmt] = []
     wanted = read_names(update)
     for statement in loop.body:

@@ -1,8 +1,9 @@
 """Static analysis: find the training loops of a program from its source, without running it.
 
-The update is recognised by the calls that change weights (`apply_gradients`, `train_on_batch`, ...), through the functions of the
-program that make them. The batch loop is the innermost loop whose body updates; the epoch loop is the loop around it, in the same
-function or in the one that calls it. What only a run can tell (which of two readings is right) is the tracer's business.
+The update is recognised by the calls that change weights (`apply_gradients`, `train_on_batch`, ...), through the
+functions of the program that make them. The batch loop is the innermost loop whose body updates; the epoch loop is the
+loop around it, in the same function or in the one that calls it. What only a run can tell (which of two readings is
+right) is the tracer's business.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _Found = tuple[Scope, AnyLoop, list[AnyLoop]]
 
 
 def analyse(entry: Path) -> Structure:
-    """Return the structure of the program whose main file is `entry`; modules beside it that it imports are read too."""
+    """Return the structure of the program whose main file is `entry`; modules beside it that
+    it imports are read too.
+    """
     trees = dict(sources(entry))
     methods = {method.name for tree in trees.values() for method in methods_in(tree)}
     wrapped = references_compiled_in(trees.values())
@@ -59,10 +62,11 @@ def analyse(entry: Path) -> Structure:
 
 
 def epoch_loop_among(parents: list[AnyLoop], loop: AnyLoop, counting: Collection[str]) -> tuple[AnyLoop | None, tuple[str, ...]]:
-    """Return the epoch loop among the loops around a batch loop (outermost first), and what is to be said about the choice.
+    """Return the epoch loop among the loops around a batch loop (outermost first), and what is to be said about the
+    choice.
 
-    It is the nearest, unless that goes over parts of the data (files, shards): its variable leads to what is loaded, and a loop
-    that counts is around it. `counting`: names of the file that stand for ranges.
+    It is the nearest, unless that goes over parts of the data (files, shards): its variable leads to what is loaded,
+    and a loop that counts is around it. `counting`: names of the file that stand for ranges.
     """
     if not parents:
         return None, ()
@@ -111,9 +115,11 @@ def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:
 
 
 def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> bool:
-    """Return whether a function is one training step although it updates in a loop: the critic of a WGAN, trained several times.
+    """Return whether a function is one training step although it updates in a loop: the critic of a WGAN, trained
+    several times.
 
-    It then updates beside that loop too, the loop only counts and loads nothing, and a loop of the program calls the function.
+    It then updates beside that loop too, the loop only counts and loads nothing, and a loop of the program calls the
+    function.
     """
     own = [(loop, parents) for inside, loop, parents in loops if inside is scope and any(updates.calls_in(loop))]
     if not own or not scope.references or any(parents or not _only_repeats(loop, updates, scope.counting) for loop, parents in own):
@@ -136,7 +142,9 @@ def _only_repeats(loop: AnyLoop, updates: Updates, counting: Collection[str]) ->
 
 
 def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updates) -> set[str]:
-    """Return the references to functions that update in a loop of their own, or call one that does: these are no steps."""
+    """Return the references to functions that update in a loop of their own, or call one that
+    does: these are no steps.
+    """
     found = {reference for scope, loop, _parents in loops if any(updates.calls_in(loop)) for reference in scope.references}
     while True:
         calling = (scope for scope in scopes if not scope.is_compiled and scope.calls & found)
@@ -147,7 +155,9 @@ def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updat
 
 
 def _is_batch_loop(loop: AnyLoop, updates: Updates) -> bool:
-    """Return whether a loop's body updates weights outside of inner loops (an inner loop that also does is a part of the body)."""
+    """Return whether a loop's body updates weights outside of inner loops (an inner loop that also does is a part of
+    the body).
+    """
     inner = inner_nodes(loop)
     return any(id(call) not in inner for call in updates.calls_in(loop))
 
@@ -169,7 +179,8 @@ def _loop(scope: Scope, loop: AnyLoop) -> Loop:
 def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: list[Scope]) -> list[Nest]:
     """If a nest has no epoch loop of its own, take the loops that call the function which holds it: a nest with each.
 
-    All of them stand in one function: methods are known by their names alone, and elsewhere another class's may be meant.
+    All of them stand in one function: methods are known by their names alone, and elsewhere another class's may be
+    meant.
     """
     names, seen = set(scope.references), set[str]()
     while nest.epoch_loop is None and names - seen:
@@ -185,7 +196,8 @@ def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: l
 def _calls(loop: AnyLoop, names: Collection[str]) -> bool:
     """Return whether the body of a loop, outside of inner loops, calls one of the functions.
 
-    The header of a `for` does not count: it is called once, and a generator made there trains between two turns of the loop.
+    The header of a `for` does not count: it is called once, and a generator made there trains between two turns of the
+    loop.
     """
     inner = inner_nodes(loop)
     if isinstance(loop, ast.For | ast.AsyncFor):

@@ -21,7 +21,9 @@ _OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "v
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """What updates weights: calls by their own nature, and references to functions of the program that make such calls."""
+    """What updates weights: calls by their own nature, and references to functions of the
+    program that make such calls.
+    """
 
     direct: set[int]
     """`id` of the calls."""
@@ -40,7 +42,9 @@ class Updates:
 
 
 def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> Updates:
-    """Return what updates weights: the calls, and the functions of the program that make them, directly or through others."""
+    """Return what updates weights: the calls, and the functions of the program that make them, directly or through
+    others.
+    """
     updates = Updates(_direct_updates(trees) or _settings(trees), set())
     aliases = aliases_in(trees, methods)
     before = -1
@@ -64,7 +68,8 @@ def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
 def _settings(trees: Iterable[ast.Module]) -> set[int]:
     """Return the calls that set weights, in a program that takes no gradients: k-means, an evolution strategy.
 
-    Left out are those on what a loop around them goes over or looks up: they put saved weights back, one layer after another.
+    Left out are those on what a loop around them goes over or looks up: they put saved weights back, one layer after
+    another.
     """
     nodes = [node for tree in trees for node in ast.walk(tree)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]

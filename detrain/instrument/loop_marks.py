@@ -1,8 +1,10 @@
-"""A mark on every loop of the program that may train: it tells when the loop is entered. In memory only, for a traced run.
+"""A mark on every loop of the program that may train: it tells when the loop is entered. In memory only, for a traced
+run.
 
-`for x in data:` becomes `for x in _detrain_enter((data), 7):`, and before a `while` goes the line `_detrain_enter(None, 7)`. That
-costs a call each time the loop is entered, nothing for its turns. Loops without a call in their body update no weights and get no
-mark; nor do those of decorated functions, whose decorator may be a compiler that would not know the mark.
+`for x in data:` becomes `for x in _detrain_enter((data), 7):`, and before a `while` goes the line `_detrain_enter(None,
+7)`. That costs a call each time the loop is entered, nothing for its turns. Loops without a call in their body update
+no weights and get no mark; nor do those of decorated functions, whose decorator may be a compiler that would not know
+the mark.
 """
 
 from __future__ import annotations

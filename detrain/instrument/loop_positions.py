@@ -1,4 +1,6 @@
-"""Where loops are in a source file: which of them are around a position, within the function that the position is in."""
+"""Where loops are in a source file: which of them are around a position, within the function
+that the position is in.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,17 @@ class Source:
     tree: ast.Module
 
     def loops_around(self, line: int, column: int) -> list[AnyLoop]:
-        """Return the loops whose bodies hold a position (one-based line, zero-based column in bytes), outermost first."""
+        """Return the loops whose bodies hold a position (one-based line, zero-based column in
+        bytes), outermost first.
+        """
         found: list[AnyLoop] = []
         _descend(self.tree, (line, column), found)
         return found
 
     def calls_at(self, place: Position) -> list[ast.Call]:
-        """Return the calls at a position: those that are just there first, then those around it, the outermost first."""
+        """Return the calls at a position: those that are just there first, then those around
+        it, the outermost first.
+        """
         calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and node.lineno <= place.line <= _end(node)[0]]
         return sorted(calls, key=lambda call: (call.lineno, call.col_offset, *_end(call)) != (*place.start, *place.end))
 

@@ -1,7 +1,8 @@
-"""What a program takes from outside, and what of its loaders keeps a state, as far as the source shows it; for `detrain info`.
+"""What a program takes from outside, and what of its loaders keeps a state, as far as the source shows it; for `detrain
+info`.
 
-Names are followed through imports (`from time import time as now`), not through assignments. What is done about each input is said
-here and done in detrain.python.outside.clock_and_entropy, environment and rng.
+Names are followed through imports (`from time import time as now`), not through assignments. What is done about each
+input is said here and done in detrain.python.outside.clock_and_entropy, environment and rng.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def outside_inputs(trees: Mapping[str, ast.Module]) -> list[Input]:
 
 
 def lifted_random_ops(trees: Mapping[str, ast.Module]) -> list[Input]:
-    """Return TensorFlow's random operations in functions of the program: where such a function is traced, they are lifted."""
+    """Return TensorFlow's random operations in functions of the program: where such a function is traced, they are
+    lifted.
+    """
     done = "where its function is traced it draws other numbers than under plain Python, the same in every run"
     found = []
     for file, tree in trees.items():
@@ -126,7 +129,9 @@ def _draws(name: str) -> bool:
 
 
 def _in_stages(tree: ast.Module) -> set[int]:
-    """Return the calls inside of what tf.data maps over its elements: arguments of `.map` and the like, and functions so named."""
+    """Return the calls inside of what tf.data maps over its elements: arguments of `.map` and the like, and functions
+    so named.
+    """
     stages = {"map", "interleave", "flat_map", "filter", "scan"}
     calls = [call for call in _calls(tree) if isinstance(call.func, ast.Attribute) and call.func.attr in stages]
     given = [argument for call in calls for argument in (*call.args, *(keyword.value for keyword in call.keywords))]

@@ -28,7 +28,10 @@ class Scope:
 
 
 def without_keras_steps(scopes: list[Scope]) -> list[Scope]:
-    """Take methods called `train_step` that the program itself never calls for compiled: `fit` calls them in a graph."""
+    """Take methods called `train_step` that the program itself never calls for compiled:
+
+    `fit` calls them in a graph.
+    """
     called = {name for scope in scopes for name in scope.calls}
     return [
         replace(scope, is_compiled=True)
@@ -46,7 +49,10 @@ def methods_in(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunction
 
 
 def scopes_in(file: str, tree: ast.Module, methods: Collection[str], wrapped: Collection[str]) -> Iterator[Scope]:
-    """Yield the top level of a file, and its functions. `methods`, `wrapped`: names of methods, references compiled by calls."""
+    """Yield the top level of a file, and its functions.
+
+    `methods`, `wrapped`: names of methods, references compiled by calls.
+    """
 
     def walk(node: ast.AST, prefix: str, is_compiled: bool) -> Iterator[Scope]:
         for child in ast.iter_child_nodes(node):

@@ -1,4 +1,6 @@
-"""Questions that the search for training loops asks of syntax trees: what is called, what is read, which loops are where."""
+"""Questions that the search for training loops asks of syntax trees: what is called, what is read, which loops are
+where.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def invoked_by(call: ast.Call) -> set[str]:
-    """Return what a call refers to: the function, and that which it is told to run (`strategy.run(train_step, args=...)`).
+    """Return what a call refers to: the function, and that which it is told to run (`strategy.run(train_step,
+    args=...)`).
 
     A strategy's `run` is TensorFlow's: it is not the program's own, which trains.
     """
@@ -57,7 +60,8 @@ def is_over_gradients(loop: AnyLoop) -> bool:
 
 
 def _is_in_update(loop: AnyLoop) -> bool:
-    """Return whether a loop is a part of one update: it goes over its gradients, or takes them from a tape that records around it.
+    """Return whether a loop is a part of one update: it goes over its gradients, or takes them from a tape that records
+    around it.
 
     The second is a loop over optimizers, each for its own layers, under a persistent tape.
     """
@@ -102,7 +106,10 @@ def read_names(node: ast.AST, *, with_index: bool = True) -> set[str]:
 
 
 def only_counts(iterable: ast.expr, counting: Collection[str] = ()) -> bool:
-    """Return whether an iterable only counts: `range(n)`, also through `enumerate`, `tqdm` and the like, or a name of one."""
+    """Return whether an iterable only counts:
+
+    `range(n)`, also through `enumerate`, `tqdm` and the like, or a name of one.
+    """
     if isinstance(iterable, ast.Name):
         return iterable.id in counting
     if isinstance(iterable, ast.Call):

@@ -1,7 +1,8 @@
 """Insertions into a source file: applied to its text, and undone in the line and column numbers of the compiled code.
 
-An edit is (first byte, last byte, text): the bytes of the source in that range (mostly none) give way to the text. Compiling an
-edited source gives code whose positions are those of the original, so that tracebacks show what the user wrote.
+An edit is (first byte, last byte, text): the bytes of the source in that range (mostly none) give way to the text.
+Compiling an edited source gives code whose positions are those of the original, so that tracebacks show what the user
+wrote.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def apply(source: bytes, edits: Sequence[Edit]) -> bytes:
 
 
 def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeType:
-    """Compile a source file with edits; every position in the code is that of the original, and so are errors and warnings."""
+    """Compile a source file with edits; every position in the code is that of the original, and so are errors and
+    warnings.
+    """
     null = data.find(b"\0")
     if null >= 0:  # of bytes, compile says less than Python of a file
         lines = data[:null].splitlines(keepends=True)

@@ -1,8 +1,9 @@
 """A probe in every generator of the program: how often it has yielded is its position, and Python does not tell.
 
-`yield value` becomes `yield _detrain_yield((value))`, in memory only, and so does the value of a generator expression that is
-assigned or returned: one that is used up where it stands has no position to keep, and is left as fast as it is. A generator that
-hands on another's values by `yield from` is left alone, and so is one that takes something in: what was sent cannot be sent again.
+`yield value` becomes `yield _detrain_yield((value))`, in memory only, and so does the value of a generator expression
+that is assigned or returned: one that is used up where it stands has no position to keep, and is left as fast as it is.
+A generator that hands on another's values by `yield from` is left alone, and so is one that takes something in: what
+was sent cannot be sent again.
 """
 
 from __future__ import annotations

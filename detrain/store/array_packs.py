@@ -1,4 +1,6 @@
-"""Small arrays of one dtype and shape, stacked into one: a replay buffer has 100,000, and a dataset for each takes seconds."""
+"""Small arrays of one dtype and shape, stacked into one: a replay buffer has 100,000, and a dataset for each takes
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _NUMBER: Final = np.dtype("<u4")
 
 
 def packed(arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[tuple[str, Array]]]:
-    """Return the arrays that stay apart, by name, and packs of the others: (name of the dataset, [array, axes of each...]).
+    """Return the arrays that stay apart, by name, and packs of the others: (name of the dataset, [array, axes of
+    each...]).
 
     Behind each pack comes that of its arrays' names, which are numbers.
     """
@@ -44,7 +47,10 @@ def packed(arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[tuple[st
 
 
 def unpacked(values: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Yield (name, array) of all that the datasets of packs hold. Raises CheckpointDamaged for datasets that are none."""
+    """Yield (name, array) of all that the datasets of packs hold.
+
+    Raises CheckpointDamaged for datasets that are none.
+    """
     for name, stacked in values.items():
         if not name.startswith(PREFIX) or name.endswith(_NUMBERS):
             continue

@@ -1,7 +1,7 @@
 """The file that HDF5 writes a checkpoint into: one that never fails while HDF5 looks.
 
-HDF5 (seen in 1.14) ends the process with a segmentation fault when a write fails while it closes a file, so a full disk would
-kill the run. Here errors are kept until HDF5 is done, and raised then.
+HDF5 (seen in 1.14) ends the process with a segmentation fault when a write fails while it closes a file, so a full disk
+would kill the run. Here errors are kept until HDF5 is done, and raised then.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def replacing(path: Path) -> Iterator[Sink]:
 
 @contextmanager
 def exporting(path: Path) -> Iterator[Sink]:
-    """Do as `replacing`, and delete what killed exports have left in the folder: temporary files that no process has locked."""
+    """Do as `replacing`, and delete what killed exports have left in the folder: temporary files that no process has
+    locked.
+    """
     for left in path.parent.glob(".*.export") if path.parent.is_dir() else ():
         if _LEFTOVER.fullmatch(left.name):
             with suppress(OSError):

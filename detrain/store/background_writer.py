@@ -17,7 +17,10 @@ _LONG_S: Final = 1.0
 
 
 class Writer:
-    """Writes one checkpoint at a time. A save waits for the one before, so that no more than one state of the past is held."""
+    """Writes one checkpoint at a time.
+
+    A save waits for the one before, so that no more than one state of the past is held.
+    """
 
     def __init__(self) -> None:
         self._pid: int | None = None
@@ -35,14 +38,16 @@ class Writer:
             act()
             return
         if self._pid is None:
-            # At its exit h5py takes converters out of HDF5, without the lock by which it keeps threads apart, and a write that is
+            # At its exit h5py takes converters out of HDF5, without the lock by which it keeps threads apart, and a
+            # write that is
             # under way is torn. This is registered after h5py's handler, and so is called before it.
             atexit.register(self._wait)
         under_way, pid = _thread.allocate_lock(), os.getpid()
         under_way.acquire()  # a signal's handler may raise behind each call: until here nothing has begun
         self._under_way, self._pid = under_way, pid
         try:
-            # Not threading's, which waits until the thread has begun: 0.3 ms, or 5 to 8 ms where that begins with much Python, for
+            # Not threading's, which waits until the thread has begun: 0.3 ms, or 5 to 8 ms where that begins with much
+            # Python, for
             # it is then the thread's turn. And a program that joins all of threading's threads does not know this one.
             _thread.start_new_thread(self._run, (act, under_way))
         except (RuntimeError, MemoryError):  # there is no thread to be had

@@ -1,4 +1,6 @@
-"""The checkpoint home: which checkpoints of which program and run lie in a folder, which can be trusted, and which to keep."""
+"""The checkpoint home: which checkpoints of which program and run lie in a folder, which can be trusted, and which to
+keep.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,8 @@ class Catalogue:
         """Make the folder, and make sure that it can be written. Raises StoreError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):  # has no name where the system can do that: nothing is left by a kill
+            # Has no name where the system can do that: nothing is left by a kill.
+            with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
             raise StoreError(
@@ -129,7 +132,10 @@ class Catalogue:
         return Manifest(self.folder / f"{program}-r{run}.manifest")
 
     def save(self, program: str, run: int, cursor: Cursor, snapshot: Snapshot) -> str:
-        """Write a checkpoint and commit it; return its digest. Raises StoreError; earlier checkpoints are as they were."""
+        """Write a checkpoint and commit it; return its digest.
+
+        Raises StoreError; earlier checkpoints are as they were.
+        """
         path, manifest = self.path(program, run, cursor), self.manifest(program, run)
         manifest.withdraw(path.name)
         self._metrics.pop(path, None)
@@ -138,7 +144,8 @@ class Catalogue:
         return digest
 
     def confirm(self, entry: Entry) -> str:
-        """Check every digest of a checkpoint, and that it is what its name says and the manifest lists; return its digest.
+        """Check every digest of a checkpoint, and that it is what its name says and the manifest lists; return its
+        digest.
 
         Raises CheckpointDamaged, CheckpointTooNew or StoreError.
         """
@@ -155,9 +162,11 @@ class Catalogue:
         return digest
 
     def newest(self, program: str) -> Choice | None:
-        """Return the newest checkpoint of the newest run of a program from which it can be resumed; None if there is none at all.
+        """Return the newest checkpoint of the newest run of a program from which it can be resumed; None if there is
+        none at all.
 
-        Raises CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError where it cannot be told.
+        Raises CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError where it cannot be
+        told.
         """
         mine = [entry for entry in self.entries() if entry.program == program]
         mine = [entry for entry in mine if entry.run == mine[-1].run]
@@ -217,7 +226,9 @@ class Catalogue:
         )
 
     def _refuse_if_gone(self, program: str, run: int) -> None:
-        """Raise CheckpointDamaged if a later run than this one has written checkpoints, of which none is there any more."""
+        """Raise CheckpointDamaged if a later run than this one has written checkpoints, of which none is there any
+        more.
+        """
         for path in self.folder.glob(f"{glob.escape(program)}-r*.manifest"):
             number = path.name.removeprefix(f"{program}-r").removesuffix(".manifest")
             listed = list(self.manifest(program, int(number)).digests()) if number.isdecimal() and int(number) > run else []
@@ -228,7 +239,10 @@ class Catalogue:
                 )
 
     def adopt(self, choice: Choice) -> None:
-        """Go on from a choice: list what was confirmed and not listed, and put aside what is damaged. Raises StoreError."""
+        """Go on from a choice: list what was confirmed and not listed, and put aside what is damaged.
+
+        Raises StoreError.
+        """
         manifest = self.manifest(choice.entry.program, choice.entry.run)
         listed = manifest.digests()
         gone = [name for name in listed if not (self.folder / name).exists()]
@@ -245,7 +259,10 @@ class Catalogue:
             manifest.commit(choice.entry.path.name, choice.digest)
 
     def put_aside_after(self, program: str, run: int, batches_done: int) -> list[str]:
-        """Rename the checkpoints of a run that were taken after so many batches: they may hold a fault. Returns their names."""
+        """Rename the checkpoints of a run that were taken after so many batches: they may hold a fault.
+
+        Returns their names.
+        """
         manifest, names = self.manifest(program, run), []
         for entry in [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]:
             with contextlib.suppress(OSError, CheckpointDamaged):
@@ -266,10 +283,11 @@ class Catalogue:
     def prune(self, program: str, run: int, keep: int, keep_every: int = 0, keep_best: str = "") -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
 
-        That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases the
-        newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too: no one
-        damaged file costs them all. With `keep_every`, those at the start of each so manieth epoch, and at the end of a phase,
-        stay too; with `keep_best`, the first of those with the lowest metric, or the highest if it begins with `max:`.
+        That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases
+        the newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too:
+        no one damaged file costs them all. With `keep_every`, those at the start of each so manieth epoch, and at the
+        end of a phase, stay too; with `keep_best`, the first of those with the lowest metric, or the highest if it
+        begins with `max:`.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
         kept: list[Entry] = []
@@ -277,7 +295,8 @@ class Catalogue:
         for entry in reversed(mine):
             if usable < keep:
                 kept.insert(0, entry)
-                usable += not _lacks_start(stations(mine, entry))  # else nobody can go on from it, and it does not count
+                # Else nobody can go on from it, and it does not count.
+                usable += not _lacks_start(stations(mine, entry))
         if keep > 1:
             kept += _fallbacks(mine, kept)
         if keep_every:
@@ -313,7 +332,8 @@ class Catalogue:
 
 
 def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
-    """Return, for each checkpoint that all of the kept ones rest on, the newest before it that rests on none of its phase.
+    """Return, for each checkpoint that all of the kept ones rest on, the newest before it that rests on none of its
+    phase.
 
     Kept ones without the start of their epoch do not count: nobody can go on from them.
     """
@@ -330,7 +350,9 @@ def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
 
 
 def _lacks_start(way: Sequence[Entry]) -> bool:
-    """Return whether one of the stations lies inside of an epoch whose start has no checkpoint: nobody knows the way to it."""
+    """Return whether one of the stations lies inside of an epoch whose start has no checkpoint: nobody knows the way to
+    it.
+    """
     return any(
         station.cursor.is_inside and station.cursor.epoch > 0 and (before is None or not _is_start(before, station))
         for before, station in zip((None, *way), way, strict=False)
@@ -346,7 +368,8 @@ def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
     """Return the checkpoints at which a run that resumes from `target` stops on its way, `target` last.
 
     A checkpoint inside an epoch rests on the one at the start of its epoch (code between the two runs again, from exact
-    state); an earlier phase is finished from its newest checkpoint, of which the start of its epoch is there, if it needs one.
+    state); an earlier phase is finished from its newest checkpoint, of which the start of its epoch is there, if it
+    needs one.
     """
     newest: dict[int, Entry] = {}
     starts: dict[tuple[int, int], Entry] = {}

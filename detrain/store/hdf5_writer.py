@@ -1,7 +1,8 @@
-"""Writing a checkpoint file: HDF5, so that any HDF5 reader opens it, and behind that a trailer, by which detrain itself reads it.
+"""Writing a checkpoint file: HDF5, so that any HDF5 reader opens it, and behind that a trailer, by which detrain itself
+reads it.
 
-HDF5 lays the file out; detrain writes the bytes of the arrays where HDF5 has made room for them, and takes digests on the way.
-Documented byte by byte in docs/format.md.
+HDF5 lays the file out; detrain writes the bytes of the arrays where HDF5 has made room for them, and takes digests on
+the way. Documented byte by byte in docs/format.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def write(path: Path, snapshot: Snapshot) -> str:
-    """Write a checkpoint so that `path` either holds all of it or is as it was; return its digest. Raises StoreError."""
+    """Write a checkpoint so that `path` either holds all of it or is as it was; return its digest.
+
+    Raises StoreError.
+    """
     _check_space(path, snapshot)
     try:
         with replacing(path) as sink:
@@ -96,7 +100,9 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
 
 
 class _NewFile:
-    """A new HDF5 file, by h5py's low level: the high one is five times as slow, and stores the time at which groups are made."""
+    """A new HDF5 file, by h5py's low level: the high one is five times as slow, and stores the time at which groups are
+    made.
+    """
 
     def __init__(self, sink: Sink) -> None:
         import h5py  # takes a while, and reading does without it
@@ -149,7 +155,10 @@ def _bytes(data: bytes) -> Array:
 
 
 def _is_native(dtype: np.dtype[Any]) -> bool:
-    """Return whether HDF5 has the type. Of the others (bfloat16, dates, text, ...) the bytes go in, and their name goes along."""
+    """Return whether HDF5 has the type.
+
+    Of the others (bfloat16, dates, text, ...) the bytes go in, and their name goes along.
+    """
     sizes = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
     return dtype.itemsize in sizes.get(dtype.kind, ()) and not is_extension(dtype)
 

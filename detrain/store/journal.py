@@ -1,12 +1,13 @@
-"""The journal: an append-only record, beside the checkpoints, of every batch's digest and of random states that bodies changed.
+"""The journal: an append-only record, beside the checkpoints, of every batch's digest and of random states that bodies
+changed.
 
-Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpack)`, little-endian. The first records after a
-checkpoint are written at once, so that they survive SIGKILL: by them a resumed run knows whether its data are the same. Later ones
-wait up to a second. A torn tail is recognised and cut off. Record kinds: `b` a batch was loaded and has this digest, `r` the
-random streams at the head of this batch (only where the body before it drew numbers), `p` those that the Python of an iterator's
-pipeline found at an element (where others had drawn since the one before), `f` what a body has fetched from an iterator that lives
-on, by its number in the body and its digest, `v` the version of the format, at the start (a journal
-without it is of version 1).
+Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpack)`, little-endian. The first records
+after a checkpoint are written at once, so that they survive SIGKILL: by them a resumed run knows whether its data are
+the same. Later ones wait up to a second. A torn tail is recognised and cut off. Record kinds: `b` a batch was loaded
+and has this digest, `r` the random streams at the head of this batch (only where the body before it drew numbers), `p`
+those that the Python of an iterator's pipeline found at an element (where others had drawn since the one before), `f`
+what a body has fetched from an iterator that lives on, by its number in the body and its digest, `v` the version of the
+format, at the start (a journal without it is of version 1).
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ Address = tuple[int, int, int]
 
 
 class Ends(set[int]):
-    """The lengths at which a journal ends with a whole record, 0 among them: up to there a checkpoint can rest on it."""
+    """The lengths at which a journal ends with a whole record, 0 among them: up to there a
+    checkpoint can rest on it.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__({0})
@@ -80,8 +83,8 @@ class Journal:
     def __init__(self, path: Path, keep_bytes: int) -> None:
         """Open the journal. With the first new record it is cut to `keep_bytes`: what came after the cut is done again.
 
-        Raises CheckpointDamaged if the records before the cut are not all there: fast-forward would go on from other random
-        states than the first run's.
+        Raises CheckpointDamaged if the records before the cut are not all there: fast-forward would go on from other
+        random states than the first run's.
         """
         self.batches: dict[Address, bytes] = {}
         self.last: Address = (-1, -1, -1)
@@ -121,18 +124,24 @@ class Journal:
         self._at_once, self._written_at = _AT_ONCE, 0.0
         self._path = path
         self._is_cut = self._is_named = False
-        self._lock = threading.Lock()  # a large checkpoint is written by a thread, which has the records before it written, too
+        # A large checkpoint is written by a thread, which has the records before it written, too.
+        self._lock = threading.Lock()
         try:
             self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._cannot_write(error) from error
 
     def add_batch(self, address: Address, digest: bytes) -> None:
-        """Record the digest [16 bytes] of a batch. What cannot be written waits, and is an error at the next `flush` or `sync`."""
+        """Record the digest [16 bytes] of a batch.
+
+        What cannot be written waits, and is an error at the next `flush` or `sync`.
+        """
         self._add(["b", *address, digest])
 
     def add_fetched(self, address: tuple[int, int, int, int], digest: bytes) -> None:
-        """Record the digest [16 bytes] of what a body has fetched, as `add_batch` does; last in the address is its number."""
+        """Record the digest [16 bytes] of what a body has fetched, as `add_batch` does; last in the address is its
+        number.
+        """
         self._add(["f", *address, digest])
 
     def add_streams(self, address: Address, states: dict[str, bytes]) -> None:
@@ -149,7 +158,9 @@ class Journal:
         self._add(["p", name, number, {each: state for each, state in states.items() if each not in as_at_head}, as_at_head])
 
     def streams_between(self, after: Address | None, upto: Address) -> dict[str, bytes]:
-        """Return the newest state of each stream that is on record behind one batch (None: from the start), up to another."""
+        """Return the newest state of each stream that is on record behind one batch (None: from the start), up to
+        another.
+        """
         if len(self._in_order) != len(self.streams):
             self._in_order = sorted(self.streams)
         first = 0 if after is None else bisect.bisect_right(self._in_order, after)
@@ -197,7 +208,8 @@ class Journal:
     def _write(self) -> None:
         start = self.size - len(self._waiting)
         try:
-            if self._waiting and not self._is_cut:  # not before: until a batch has proved equal, the first run's must not be lost
+            # Not before: until a batch has proved equal, the first run's must not be lost.
+            if self._waiting and not self._is_cut:
                 os.ftruncate(self._file, start)
                 self._is_cut = True
             done = 0

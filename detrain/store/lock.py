@@ -1,10 +1,11 @@
 """One writer: while a program runs, no other process runs the same program in the same checkpoint home.
 
-The lock is the kernel's (a POSIX record lock): it dies with its process, however that ends, is kept across `exec`, is not handed
-down to children, and works over NFS as far as its lock service does. The file says who holds it, for the message alone.
+The lock is the kernel's (a POSIX record lock): it dies with its process, however that ends, is kept across `exec`, is
+not handed down to children, and works over NFS as far as its lock service does. The file says who holds it, for the
+message alone.
 
-Such a lock is lost where its process opens and closes the file once more: a program that copies its checkpoints. So it is taken
-again before each save; if another run has taken it meanwhile, this one ends without having written anything.
+Such a lock is lost where its process opens and closes the file once more: a program that copies its checkpoints. So it
+is taken again before each save; if another run has taken it meanwhile, this one ends without having written anything.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class _Holder(msgspec.Struct, frozen=True):
 def hold(folder: Path, program: str) -> bool:
     """Lock a program's checkpoints in a folder until this process ends, the program it becomes included.
 
-    Raises HomeInUse if another process holds it. Where the file system knows no locks, a warning is all there is, and False.
+    Raises HomeInUse if another process holds it. Where the file system knows no locks, a warning is all there is, and
+    False.
     """
     path = folder / f".{program}.lock"
     try:
@@ -52,7 +54,8 @@ def hold(folder: Path, program: str) -> bool:
     holder = _Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, msgspec.json.encode(holder), 0)
-    os.set_inheritable(descriptor, True)  # the process becomes the program, and keeps the lock as long as this stays open
+    # The process becomes the program, and keeps the lock as long as this stays open.
+    os.set_inheritable(descriptor, True)
     return True
 
 

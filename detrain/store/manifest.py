@@ -1,11 +1,12 @@
 """The manifest of a run: which checkpoints it has committed, by name and digest, in the order in which it did.
 
-A line of text for each, appended once the checkpoint lies under its name for good. Each line carries its own checksum, so that one
-that was torn by a crash, or is damaged, is passed over and takes no other with it. Documented in docs/format.md.
+A line of text for each, appended once the checkpoint lies under its name for good. Each line carries its own checksum,
+so that one that was torn by a crash, or is damaged, is passed over and takes no other with it. Documented in
+docs/format.md.
 
-What it adds to the digests inside of the files: a whole, undamaged checkpoint that is not the one which this run wrote under that
-name (of another run, or an older copy) is known for what it is, and so is one that has gone. A checkpoint without a line is as good
-as its own digests: the process may have been killed just before the line.
+What it adds to the digests inside of the files: a whole, undamaged checkpoint that is not the one which this run wrote
+under that name (of another run, or an older copy) is known for what it is, and so is one that has gone. A checkpoint
+without a line is as good as its own digests: the process may have been killed just before the line.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MANIFEST_VERSION: Final = 1
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line: the head of the file (`version`), a commit (`name` and `digest`), or a name that is withdrawn (`name` alone)."""
+    """One line: the head of the file (`version`), a commit (`name` and `digest`), or a name that is withdrawn (`name`
+    alone).
+    """
 
     version: int = 0
     name: str = ""
@@ -32,13 +35,19 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest:
-    """The manifest at a path, which need not be there yet. One process writes it, the one that holds the home's lock."""
+    """The manifest at a path, which need not be there yet.
+
+    One process writes it, the one that holds the home's lock.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def digests(self) -> dict[str, str]:
-        """Return the digest of each checkpoint that stands committed, by name, in order. Raises StoreError, CheckpointTooNew."""
+        """Return the digest of each checkpoint that stands committed, by name, in order.
+
+        Raises StoreError, CheckpointTooNew.
+        """
         found: dict[str, str] = {}
         for line in self._lines():
             found.pop(line.name, None)  # committed again, it comes last
@@ -54,7 +63,8 @@ class Manifest:
         self._append(_Line(name=name, digest=digest), is_flushed=False)
 
     def withdraw(self, name: str) -> None:
-        """Let a name stand for nothing: another checkpoint is about to take it, or its file was put aside. Raises StoreError.
+        """Let a name stand for nothing: another checkpoint is about to take it, or its file was put aside. Raises
+        StoreError.
 
         Flushed: a line that came back after a power cut would speak against the new file.
         """

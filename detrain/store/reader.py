@@ -1,4 +1,5 @@
-"""Reading a checkpoint file by its trailer. No byte is acted on before its digest was found right; HDF5 is not involved.
+"""Reading a checkpoint file by its trailer. No byte is acted on before its digest was found right; HDF5 is not
+involved.
 
 A file says how large its arrays are: that is checked against the file before memory is taken.
 """
@@ -100,7 +101,9 @@ class _File:
         self._extents = {listed.name: Extent(at, listed.size_bytes()) for at, listed in zip(offsets, entries, strict=True)}
 
     def check_rest(self) -> None:
-        """See that arrays lie in the file, one behind the other, and that what lies between them is as it was written."""
+        """See that arrays lie in the file, one behind the other, and that what lies between
+        them is as it was written.
+        """
         rest = digest_of_rest(self._read_at, [*self._extents.values(), self._manifest], self._end)
         _check("what lies between the arrays", rest.hex(), self.trailer.rest.hex())
 

@@ -37,13 +37,15 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     item: str = ""
     """What the epoch loop goes over at this cut, where it is a number or text."""
     loop: str = ""
-    """Where the program entered the loop of this phase: the file's name, the function's, and how many statements come before."""
+    """Where the program entered the loop of this phase: the file's name, the function's, and how many statements come
+    before."""
     loader: str = ""
     """The name of the framework's iterator that the batch loop goes over, if it goes over one itself."""
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
     forward: str = "an earlier version of detrain took it"
-    """Why batches before this cut are loaded again when a run resumes here; empty if loaders are set to their positions."""
+    """Why batches before this cut are loaded again when a run resumes here; empty if loaders are set to their
+    positions."""
     loaders: tuple[str, ...] = ()
     """Keys of the loaders of frameworks whose positions are stored: the arrays `loader00000` and so on."""
     folders: tuple[str, ...] = ()
@@ -55,7 +57,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     outside: dict[str, list[str]] = {}
     """What the program has read of clock and randomness outside of its loops, by kind, in order."""
     weights: dict[str, WeightsFile] | None = None
-    """The weights files of the models alive, by their keys; None if an earlier version of detrain took the checkpoint."""
+    """The weights files of the models alive, by their keys; None if an earlier version of detrain took the
+    checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The end of a checkpoint file: where its arrays lie, and digests of all bytes that are in none of them.
 
-detrain reads by the trailer alone and never has HDF5 parse a file: HDF5 (seen in 1.14) writes over its own memory when certain bits
-of a file's structure are wrong. So a flipped bit is found before anything acts on it, wherever it is.
+detrain reads by the trailer alone and never has HDF5 parse a file: HDF5 (seen in 1.14) writes over its own memory when
+certain bits of a file's structure are wrong. So a flipped bit is found before anything acts on it, wherever it is.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class Trailer:
 
 
 def read_trailer(read_at: ReadAt, file_bytes: int) -> Trailer:
-    """Read the trailer of a file of so many bytes. Raises CheckpointDamaged, CheckpointTooNew; the text follows a name."""
+    """Read the trailer of a file of so many bytes.
+
+    Raises CheckpointDamaged, CheckpointTooNew; the text follows a name.
+    """
     if file_bytes < _END.size:
         raise CheckpointDamaged("is not a whole checkpoint of detrain: it has no end")
     length, version, magic, digest = _END.unpack(read_at(file_bytes - _END.size, _END.size))
@@ -97,7 +100,10 @@ def read_trailer(read_at: ReadAt, file_bytes: int) -> Trailer:
 
 
 def digest_of_rest(read_at: ReadAt, extents: Iterable[Extent], end: int) -> bytes:
-    """Return the xxh3-128 of the bytes up to `end` that lie in no extent. Raises ValueError if extents overlap or pass the end."""
+    """Return the xxh3-128 of the bytes up to `end` that lie in no extent.
+
+    Raises ValueError if extents overlap or pass the end.
+    """
     state, position = xxhash.xxh3_128(), 0
     for extent in sorted((each for each in extents if each.size_bytes), key=lambda each: each.offset):
         if not position <= extent.offset <= end - extent.size_bytes:

@@ -1,7 +1,9 @@
-"""In a run with probes: see that updates happen in the loops that carry them. Static analysis proposes, the run confirms.
+"""In a run with probes: see that updates happen in the loops that carry them. Static analysis proposes, the run
+confirms.
 
-Where the run shows other loops before a loop with probes was reached, detrain writes down what it has seen and starts the program
-again; later, or once there is a checkpoint, it can only say so: checkpoints count the loops that they were taken in.
+Where the run shows other loops before a loop with probes was reached, detrain writes down what it has seen and starts
+the program again; later, or once there is a checkpoint, it can only say so: checkpoints count the loops that they were
+taken in.
 """
 
 from __future__ import annotations

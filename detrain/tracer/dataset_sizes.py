@@ -55,7 +55,8 @@ def _visit(value: Any, path: str, depth: int, found: dict[str, int], seen: set[i
 
 def _size(value: Any) -> int | None:
     try:
-        if inspect.getattr_static(value, "cardinality", None) is not None:  # past the `__getattr__` of the program's classes
+        # Past the `__getattr__` of the program's classes.
+        if inspect.getattr_static(value, "cardinality", None) is not None:
             return int(value.cardinality())
         return len(value) if isinstance(value, Sized) else None
     except Exception:  # an edge: `__len__` and `cardinality` are the program's code, and may raise anything

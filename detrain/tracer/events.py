@@ -1,8 +1,10 @@
-"""Watch loops that are running: by PEP 669 events from Python 3.12 on; on 3.11 by marks in the program, or by `settrace`.
+"""Watch loops that are running: by PEP 669 events from Python 3.12 on; on 3.11 by marks in the program, or by
+`settrace`.
 
-All cost next to nothing where nothing is watched. `sys.monitoring` switches every other line off at its first event. `settrace`
-slows all code while it is on, so it is on only from an update to the next entry of a loop's body; where the loader is Python, that
-is much of the time (1.3 to 1.4 times the bare run). So `detrain trace` puts marks into the loops (detrain.instrument.loop_marks).
+All cost next to nothing where nothing is watched. `sys.monitoring` switches every other line off at its first event.
+`settrace` slows all code while it is on, so it is on only from an update to the next entry of a loop's body; where the
+loader is Python, that is much of the time (1.3 to 1.4 times the bare run). So `detrain trace` puts marks into the loops
+(detrain.instrument.loop_marks).
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from detrain.tracer.inference import LoopKey
 T = TypeVar("T")
 
 OnLine = Callable[[CodeType, int], bool]
-"""Called with the line of a watched header when it is reached: the loop is entered, or turns. Returns whether later times matter,
-until other loops are armed: if not, a watcher may keep them to itself."""
+"""Called with the line of a watched header when it is reached: the loop is entered, or turns. Returns whether later
+times matter, until other loops are armed: if not, a watcher may keep them to itself."""
 
 OnEntry = Callable[[LoopKey], None]
 """Called with a watched loop each time it is entered."""
@@ -35,7 +37,10 @@ _TOOLS: Final = (3, 4, 2, 1, 0)
 
 
 class LoopWatcher(Protocol):
-    """Tells when loops that are running turn, or are entered anew. `arm` is called at updates, with all loops around them."""
+    """Tells when loops that are running turn, or are entered anew.
+
+    `arm` is called at updates, with all loops around them.
+    """
 
     name: str
 
@@ -51,7 +56,9 @@ class LoopWatcher(Protocol):
 
 
 class MonitoringWatcher:
-    """By `sys.monitoring` (PEP 669): local LINE events on the code in question, disabled line by line where they say no more."""
+    """By `sys.monitoring` (PEP 669): local LINE events on the code in question, disabled line by line where they say no
+    more.
+    """
 
     name = "sys.monitoring"
     is_lasting = True
@@ -106,7 +113,8 @@ class SettraceWatcher:
 
     def arm(self, running: Sequence[Running]) -> None:
         """Watch headers until one has been reached and its body entered."""
-        if self._is_stopped or (not self._is_on and sys.gettrace() is not None):  # a debugger is at work: leave it alone
+        # A debugger is at work: leave it alone.
+        if self._is_stopped or (not self._is_on and sys.gettrace() is not None):
             return
         for frame, file, loops in running:
             self._files[frame.f_code] = file
@@ -131,7 +139,9 @@ class SettraceWatcher:
         return self._anew if self._is_on and frame.f_code in self._loops else None
 
     def _anew(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Trace a call that began after the update: the loop that it comes to first is entered there, and does not turn."""
+        """Trace a call that began after the update: the loop that it comes to first is entered there, and does not
+        turn.
+        """
         if not self._is_on or event != "line" or frame.f_lineno not in self._loops[frame.f_code]:
             return self._anew
         self._on_entry((self._files[frame.f_code], frame.f_lineno))
@@ -150,7 +160,10 @@ class SettraceWatcher:
 
 
 class MarkWatcher:
-    """By marks in the program: each calls `enter` when its loop is entered. Loops without a mark are left to another watcher."""
+    """By marks in the program: each calls `enter` when its loop is entered.
+
+    Loops without a mark are left to another watcher.
+    """
 
     name = "marks"
     is_lasting = True

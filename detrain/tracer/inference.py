@@ -2,9 +2,10 @@
 
 Knows no frames and no files: events go in, phases come out. Rules:
 
-- An update counts for the innermost loop around it. A loop each of whose runs updates everything once at most (over several
-  optimizers, models or variables; over retries) is a part of the step, and the loop around it counts.
-- The batch loop is the outermost loop for which updates count (a loop inside the body that also updates is a part of the body).
+- An update counts for the innermost loop around it. A loop each of whose runs updates everything once at most (over
+  several optimizers, models or variables; over retries) is a part of the step, and the loop around it counts.
+- The batch loop is the outermost loop for which updates count (a loop inside the body that also updates is a part of
+  the body).
 - The epoch loop is the loop around the batch loop whose turns run it again.
 """
 
@@ -104,13 +105,18 @@ class Inference:
         return all(self.records[key].in_run[what] > 1 for key in nest)
 
     def count(self, nest: tuple[LoopKey, ...], times: int = 1) -> None:
-        """Weights were updated inside known loops, whose turns are not watched: this says nothing about what runs what."""
+        """Weights were updated inside known loops, whose turns are not watched: this says
+        nothing about what runs what.
+        """
         self._nests[nest] += times
         for key in nest:
             self.records[key].updates += times
 
     def turn(self, key: LoopKey) -> bool:
-        """The header of a loop was reached. Returns whether that can say anything: not where no loop is known inside."""
+        """The header of a loop was reached.
+
+        Returns whether that can say anything: not where no loop is known inside.
+        """
         for inner in self._inside[key]:
             self._end_run(inner)
         return bool(self._inside[key])
@@ -142,7 +148,10 @@ class Inference:
         return any(self.records[batch].most_of_one > 1 for batch, _epoch, _nest in self._phases())
 
     def epochs(self) -> int:
-        """Return how many epochs of one phase are over. Where turns are no longer watched, by the updates of the first epoch."""
+        """Return how many epochs of one phase are over.
+
+        Where turns are no longer watched, by the updates of the first epoch.
+        """
         records = [self.records[batch] for batch, _epoch, _nest in self._phases()]
         by_updates = [record.updates // record.first_run for record in records if record.first_run]
         return max([record.runs for record in records] + by_updates, default=0)

@@ -81,7 +81,8 @@ class _Place:
     """How to tell that it is called from there again."""
     stack: _Stack
     is_repeating: bool = False
-    """Whether another update from there says nothing new, until a loop is entered or turns: then they are only counted."""
+    """Whether another update from there says nothing new, until a loop is entered or turns: then they are only
+    counted."""
     repeats: int = 0
     """Those counted here and not yet in the inference."""
 
@@ -238,7 +239,10 @@ class Observer:
         self._watcher.stop()
 
     def outcome(self, static: Structure, *, has_ended: bool) -> Outcome:
-        """Return what was seen. Loops that static analysis proposes and that were not reached are kept if the run was cut short."""
+        """Return what was seen.
+
+        Loops that static analysis proposes and that were not reached are kept if the run was cut short.
+        """
         self._count_repeats()
         nests = [self._nest(phase) for phase in self._inference.phases()]
         if not has_ended:
@@ -306,7 +310,8 @@ class Observer:
 def _is_at(marks: Sequence[_Mark], above: int) -> bool:
     """Return whether an update is noted from these places again, by a frame so many above this one.
 
-    Frames between them are not looked at, which would take three times as long: as many lead from the same place to the same place.
+    Frames between them are not looked at, which would take three times as long: as many lead from the same place to the
+    same place.
     """
     get = sys._getframe
     try:

@@ -1,5 +1,6 @@
-"""What every adapter promises, tried on a small training of its framework: `python -m tests.adapters.contract NAME` prints
-{promise: what went wrong, or null} as JSON. An adapter changes its framework for the whole process, so it needs one of its own.
+"""What every adapter promises, tried on a small training of its framework: `python -m tests.adapters.contract NAME`
+prints {promise: what went wrong, or null} as JSON. An adapter changes its framework for the whole process, so it needs
+one of its own.
 
 To try another adapter, write a `Subject` for it, and a line in `SUBJECTS`.
 """
@@ -40,7 +41,9 @@ class Trial:
 
 
 class Subject(Protocol):
-    """A training in one framework: a model of a few weights, an optimizer with slots, dropout, data that are shuffled."""
+    """A training in one framework: a model of a few weights, an optimizer with slots, dropout,
+    data that are shuffled.
+    """
 
     adapter: Adapter
 
@@ -204,7 +207,9 @@ def the_environment_is_told_in_texts(subject: Subject) -> None:
 
 
 def rollback_is_the_identity(subject: Subject) -> None:
-    """Once, twice to the same moment, and from copies in the host's memory; the steps behind it come out the same again."""
+    """Once, twice to the same moment, and from copies in the host's memory; the steps behind it come out the same
+    again.
+    """
     rollback = subject.adapter.rollback
     assert rollback is not None
     subject.step()
@@ -254,7 +259,9 @@ def the_sites_of_a_step_have_names_of_their_own(subject: Subject) -> None:
 
 
 def a_fault_at_a_site_does_what_its_plan_says_and_again(subject: Subject) -> None:
-    """One bit of one value is flipped; the same fault gives the same state, bit for bit; unarmed, the site changes nothing."""
+    """One bit of one value is flipped; the same fault gives the same state, bit for bit; unarmed, the site changes
+    nothing.
+    """
     rollback, instruments = subject.adapter.rollback, trial.instruments
     assert rollback is not None
     assert instruments is not None

@@ -1,7 +1,9 @@
-"""Training programs put together at random from parts that ordinary programs are made of: what no one has thought of together.
+"""Training programs put together at random from parts that ordinary programs are made of: what no one has thought of
+together.
 
-Each part is a few lines, as a person would write them. `program(seed)` chooses a loader, a model, an optimizer, a form of the step,
-some state beside the weights, and where the loop stands. It dies by SIGKILL after the batch that `DIE_AT` names.
+Each part is a few lines, as a person would write them. `program(seed)` chooses a loader, a model, an optimizer, a form
+of the step, some state beside the weights, and where the loop stands. It dies by SIGKILL after the batch that `DIE_AT`
+names.
 """
 
 from __future__ import annotations
@@ -154,7 +156,8 @@ loader = Stream()""",
         "a, b = x[at : at + 5], y[at : at + 5]\nat, step = at + 5, step + 1",
     ),
 }
-"""What is made before the loops, at the start of an epoch, the batch loop's header, and how a batch is loaded in its body."""
+"""What is made before the loops, at the start of an epoch, the batch loop's header, and how a batch is loaded in its
+body."""
 
 _MODULE: Final = """\
 class Linear(tf.Module):
@@ -293,7 +296,8 @@ STATES: Final = (
     ("log = open('log.txt', 'w')", "", "print(epoch, step, float(loss), file=log, flush=True)", ""),
     ("rows = []", "", "", "rows.append(float(loss))\nwith open('log.json', 'w') as file:\n    json.dump(rows, file)"),
 )
-"""What is made before the loops, at the start of an epoch, in each batch behind the step, and at the end of an epoch."""
+"""What is made before the loops, at the start of an epoch, in each batch behind the step, and at the end of an
+epoch."""
 
 EPOCHS: Final = 4
 EPOCH_LOOPS: Final = (f"for epoch in range({EPOCHS}):", f"epoch = -1\nwhile epoch < {EPOCHS - 1}:\n    epoch += 1")
@@ -328,7 +332,10 @@ def program(seed: int) -> str:
 
 
 def _can_be(model: str, form: str) -> bool:
-    """Return whether a step can be compiled so: a module's variables come into being in its first call; XLA knows no Keras 2."""
+    """Return whether a step can be compiled so: a module's variables come into being in its first call;
+
+    XLA knows no Keras 2.
+    """
     return not ("module built" in model and "@" in form) and not (model == "Keras 2" and "jit" in form)
 
 

@@ -1,4 +1,5 @@
-"""Programs around `Model.fit`, put together at random: data, a model, callbacks that draw, train, predict and write, and how often.
+"""Programs around `Model.fit`, put together at random: data, a model, callbacks that draw, train, predict and write,
+and how often.
 
 As in `tests.e2e.combined`, a program dies by SIGKILL after the batch that `DIE_AT` names: call of `fit`, epoch, batch.
 """

@@ -20,5 +20,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def detrain(server: Server) -> Run:
-    """Runs the command `detrain` in a process that the server forks; what is about how an interpreter starts needs a real one."""
+    """Runs the command `detrain` in a process that the server forks; what is about how an interpreter starts needs a
+    real one.
+    """
     return server.detrain

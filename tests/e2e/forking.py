@@ -1,4 +1,5 @@
-"""The process behind `tests/e2e/forkserver.py`: reads requests, a line of JSON each, forks a run for each, answers with its status.
+"""The process behind `tests/e2e/forkserver.py`: reads requests, a line of JSON each, forks a run for each, answers with
+its status.
 
 It imports nothing of the tests, and is run without a file name: a run must not take it for the user's program.
 """

@@ -1,8 +1,10 @@
-"""Fresh processes at a second each: a server that has imported TensorFlow, and made nothing with it, forks one for every run.
+"""Fresh processes at a second each: a server that has imported TensorFlow, and made nothing with it, forks one for
+every run.
 
-Each run is a process of its own with the environment, the folder and the output that it was asked to have; it is killed, and
-dies, as any process does. What it does not show is how an interpreter starts: `tests/e2e/runs.py` starts real ones. Nor what an
-import draws of random numbers if the server knows the module (rich draws one): the weights may be others than in a fresh process.
+Each run is a process of its own with the environment, the folder and the output that it was asked to have; it is
+killed, and dies, as any process does. What it does not show is how an interpreter starts: `tests/e2e/runs.py` starts
+real ones. Nor what an import draws of random numbers if the server knows the module (rich draws one): the weights may
+be others than in a fresh process.
 """
 
 from __future__ import annotations

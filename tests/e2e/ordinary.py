@@ -1,7 +1,7 @@
 """Ordinary programs: the common ways to train, by their documented arguments, in pairs.
 
-A table is what may be chosen for each argument. `fits` and `loops` choose so that each two values occur together (pairwise
-testing), `text` writes the program. Its data have 5 batches, and it trains for 4 epochs at most.
+A table is what may be chosen for each argument. `fits` and `loops` choose so that each two values occur together
+(pairwise testing), `text` writes the program. Its data have 5 batches, and it trains for 4 epochs at most.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ _VALIDATING: Final = {
 
 
 def fits() -> list[dict[str, object]]:
-    """Return calls of `fit`, in which each two values of different arguments occur together, where Keras takes them together."""
+    """Return calls of `fit`, in which each two values of different arguments occur together, where Keras takes them
+    together.
+    """
     return _pairs(FIT, _is_fit)
 
 

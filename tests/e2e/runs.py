@@ -1,4 +1,6 @@
-"""Running programs for the end-to-end tests: under detrain, bare (the oracle, which knows nothing of detrain), and killed."""
+"""Running programs for the end-to-end tests: under detrain, bare (the oracle, which knows nothing of detrain), and
+killed.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,8 @@ def _finish(command: list[str], cwd: Path | None = None, env: dict[str, str] | N
 
 
 def killed(home: Path, *command: object, at_batch: int | None = None, in_save: int | None = None) -> bool:
-    """Run `detrain run --ckpt home ...` and SIGKILL it once its journal holds `at_batch` batches more than before, or while it
-    writes its `in_save`-th checkpoint. Returns False if the program ended first."""
+    """Run `detrain run --ckpt home ...` and SIGKILL it once its journal holds `at_batch` batches more than before, or
+    while it writes its `in_save`-th checkpoint. Returns False if the program ended first."""
     journals = {path: path.stat().st_size for path in home.glob("*.journal")}
     saved = {path.name for path in home.glob("*.h5")}
     process = subprocess.Popen(

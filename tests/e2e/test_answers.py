@@ -179,7 +179,9 @@ def made_in(folder: Path, program: str) -> Path:
 
 
 def test_outside_of_detrain_the_program_is_as_it_was(tmp_path: Path, detrain: Run) -> None:
-    """What detrain does to `os` and `shutil` is gone with its process, and one uninterrupted run does what plain Python does."""
+    """What detrain does to `os` and `shutil` is gone with its process, and one uninterrupted run does what plain Python
+    does.
+    """
     trees = []
     for name, runs in (("bare", [plain]), ("run", [lambda *command, cwd: detrain("run", *command, cwd=cwd)])):
         folder = tmp_path / name

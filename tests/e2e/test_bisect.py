@@ -37,7 +37,8 @@ x = np.random.default_rng(0).normal(size=(64, 9, 9, 8)).astype("float32")[:16]
 k = np.random.default_rng(1).normal(size=(3, 3, 8, 16)).astype("float32")
 print(hashlib.sha256(tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "VALID"))(x, k).numpy().tobytes()).hexdigest())
 """
-"""Two libraries compute it otherwise on most processors, on some not: then the matrix product is the first that differs."""
+"""Two libraries compute it otherwise on most processors, on some not: then the matrix product is the first that
+differs."""
 
 
 @pytest.mark.slow

@@ -46,7 +46,8 @@ def _compare(source: str, everies: list[str], places: list[str], server: Server,
 
 
 def _goes_through(resumed: list[str], whole: list[str]) -> bool:
-    """Return whether a resumed run has printed what the whole run did, to its end; before its cut lines may be left out.
+    """Return whether a resumed run has printed what the whole run did, to its end; before its cut lines may be left
+    out.
 
     Between two trainings, code runs again, and prints again.
     """

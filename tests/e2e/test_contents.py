@@ -1,4 +1,6 @@
-"""Files that the loop keeps its state in are named, those that come back are not; what TensorFlow appends to is set back."""
+"""Files that the loop keeps its state in are named, those that come back are not; what TensorFlow appends to is set
+back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Distributed sets that live on from epoch to epoch: drawn from in Python they come back, by a compiled function they are named."""
+"""Distributed sets that live on from epoch to epoch: drawn from in Python they come back, by a compiled function they
+are named.
+"""
 
 from __future__ import annotations
 

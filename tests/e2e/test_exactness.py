@@ -1,7 +1,8 @@
-"""The adversarial programs of `tests/programs`: killed at random cuts, run again, and compared bit for bit with the whole run.
+"""The adversarial programs of `tests/programs`: killed at random cuts, run again, and compared bit for bit with the
+whole run.
 
-Compared are what a program prints from the last resume on, the files that it writes, and every variable at the end of each
-training; the whole run is compared with the bare program, which knows nothing of detrain.
+Compared are what a program prints from the last resume on, the files that it writes, and every variable at the end of
+each training; the whole run is compared with the bare program, which knows nothing of detrain.
 """
 
 from __future__ import annotations
@@ -73,9 +74,11 @@ SLOW = ("numba_noise",)
 """Programs whose libraries take long to start, and have tests of their own."""
 KILLS = 3
 DRAW_IN_GRAPHS = ("keras_2", "keras_2_layers", "random_in_graph", "eight_replicas", "xla_step")
-"""Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they must."""
+"""Programs with stateful random ops in traced functions: they draw other numbers than stock TensorFlow, as they
+must."""
 OWN_INPUTS = ("time_seed", "files_listed", "pydataset_workers", "numba_noise")
-"""Programs that read a clock, or the order of files, or draw where plain Python seeds nothing: bare, they end as chance has it."""
+"""Programs that read a clock, or the order of files, or draw where plain Python seeds nothing: bare, they end as chance
+has it."""
 TIMED_FILES = ("board/", "own/")
 """Files that hold times; the program itself says what else is in them."""
 
@@ -133,7 +136,8 @@ def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kil
     before = next((number for number, pair in enumerate(zip(lines, expected, strict=False)) if pair[0] != pair[1]), len(lines))
     tail = lines[before:]  # behind what the program prints before its loop, again in each process
     assert tail == expected[len(expected) - len(tail) :], places
-    for of, digests in killed.states.items():  # one may have variables of which Python has not freed the last holder yet
+    # One may have variables of which Python has not freed the last holder yet.
+    for of, digests in killed.states.items():
         common = digests.keys() & whole.states[of].keys()
         assert len(common) >= 0.5 * len(digests)
         assert {key: digests[key] for key in common} == {key: whole.states[of][key] for key in common}, of

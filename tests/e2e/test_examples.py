@@ -1,4 +1,6 @@
-"""The main job: an example that is killed and run again, as often as it takes, ends with the bits of one that never was."""
+"""The main job: an example that is killed and run again, as often as it takes, ends with the bits of one that never
+was.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ def test_music_killed_at_a_batch_resumes_to_the_bit(
 
 
 def summaries(folder: Path) -> set[tuple[str, str, int, bytes]]:
-    """Every (writer, tag, step, value) in the event files of a folder; the torn last record of a killed process is passed over."""
+    """Every (writer, tag, step, value) in the event files of a folder; the torn last record of a killed process is
+    passed over.
+    """
     found = set()
     for file in sorted(folder.rglob("events.out.*")):
         try:

@@ -1,4 +1,6 @@
-"""A weights file made from a checkpoint is the one that Keras itself writes at that moment, and its `load_weights` reads it."""
+"""A weights file made from a checkpoint is the one that Keras itself writes at that moment, and its `load_weights`
+reads it.
+"""
 
 from __future__ import annotations
 

@@ -169,7 +169,9 @@ def test_a_syntax_error_is_reported_as_python_reports_it(tmp_path: Path) -> None
 
 @pytest.fixture
 def in_the_foreground() -> Iterator[None]:
-    """Undo what a shell does to what it starts in the background: there SIGINT is ignored, and so it is in all children."""
+    """Undo what a shell does to what it starts in the background: there SIGINT is ignored, and so it is in all
+    children.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -328,7 +330,9 @@ show(optimizer.weights)
 @pytest.mark.parametrize("every", ["1", "2b"])
 @pytest.mark.parametrize("program", [BY_HAND, BY_HAND.replace("apply_gradients", "learn")], ids=["known update", "unknown update"])
 def test_probes_put_in_by_hand_resume_to_the_bit(program: str, every: str, tmp_path: Path) -> None:
-    """Of an update that static analysis does not know, too: checkpoints came each ten minutes then, whatever was asked for."""
+    """Of an update that static analysis does not know, too: checkpoints came each ten minutes then, whatever was asked
+    for.
+    """
     (tmp_path / "program.py").write_text(program)
 
     whole = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)

@@ -1,4 +1,6 @@
-"""Files that a program writes: after a kill and a second run they hold what one run would have written, and nothing is lost."""
+"""Files that a program writes: after a kill and a second run they hold what one run would have written, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Programs that train through `Model.fit`: each is killed at two cuts, run again, and compared bit for bit with the whole run."""
+"""Programs that train through `Model.fit`: each is killed at two cuts, run again, and compared bit for bit with the
+whole run.
+"""
 
 from __future__ import annotations
 
@@ -492,7 +494,9 @@ def test_other_data_are_noticed_in_the_very_step_in_which_the_run_was_killed(
 
 @pytest.mark.parametrize("owner", ["Nested", "self"])
 def test_a_model_that_a_callback_makes_in_the_loop_comes_back(owner: str, server: Server, tmp_path: Path) -> None:
-    """On its class, it was neither captured nor named, and on the object the run went on with a new one: only a resume shows it."""
+    """On its class, it was neither captured nor named, and on the object the run went on with a new one: only a resume
+    shows it.
+    """
     program = tmp_path / "program.py"
     made = f"""
 class Nested(keras.callbacks.Callback):
@@ -517,7 +521,9 @@ show(model, [value.tobytes().hex() for value in nested.net.get_weights()])
 
 @pytest.mark.parametrize("is_changed", [True, False], ids=["changed before it validates", "changed later"])
 def test_what_fit_validates_on_is_what_it_copied(is_changed: bool, server: Server, tmp_path: Path) -> None:
-    """Keras copies the arrays when it first validates; a resumed run does so ahead, of what was there before the loop."""
+    """Keras copies the arrays when it first validates; a resumed run does so ahead, of what was
+    there before the loop.
+    """
     program = tmp_path / "program.py"
     event = "on_train_batch_end" if is_changed else "on_epoch_end"
     changes = f"""

@@ -102,7 +102,10 @@ SHARED = {
 def test_a_generator_and_bodies_that_draw_from_one_generator_of_random_numbers(
     name: str, every: str, tmp_path: Path, detrain: Run
 ) -> None:
-    """Each pull is repeated from the state that it had: what bodies have drawn in between counts. It was refused at the resume."""
+    """Each pull is repeated from the state that it had: what bodies have drawn in between counts.
+
+    It was refused at the resume.
+    """
     made, drawn, yielded = SHARED[name]
     before = "class Source:\n    def __init__(self):\n        self.own = np.random.default_rng(4)\n"
     before += f"rng = {made}\ndef batches():\n    while True:\n        yield {yielded}\nsource = batches()"
@@ -133,7 +136,9 @@ def test_a_generator_beside_which_loading_draws_too(tmp_path: Path, detrain: Run
 
 @pytest.mark.parametrize(("header", "is_exact"), [("x in training()", True), ("n, x in enumerate(training())", False)])
 def test_a_generator_that_trains(header: str, is_exact: bool, tmp_path: Path, detrain: Run) -> None:
-    """Who draws from it was taken for the epoch loop: a resumed run went on for ever, or counted from 0 again, in silence."""
+    """Who draws from it was taken for the epoch loop: a resumed run went on for ever, or counted from 0 again, in
+    silence.
+    """
     program = f"""{PRELUDE}
 def training():
     while True:

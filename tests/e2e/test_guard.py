@@ -1,7 +1,8 @@
-"""Faults that are put into training programs, once: with the guard the run ends with the bits of the bare run without them.
+"""Faults that are put into training programs, once: with the guard the run ends with the bits of the bare run without
+them.
 
-A program strikes itself: at the batch whose number stands in `$FAULTS` (`8:gradient,15:weight`, over all its loops), if the file
-`struck-8` is not there yet, it passes a huge or no number into its compiled step.
+A program strikes itself: at the batch whose number stands in `$FAULTS` (`8:gradient,15:weight`, over all its loops), if
+the file `struck-8` is not there yet, it passes a huge or no number into its compiled step.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ EVERYWHERE = ",".join(
     )
     for step, kind in zip((2, 9, 12, 17, 23), kinds, strict=True)
 )
-"""Faults in the first steps, near the window's end, at the first step of an epoch, inside of it, and at its last step."""
+"""Faults in the first steps, near the window's end, at the first step of an epoch, inside of it, and at its last
+step."""
 
 PYTHON_LOADER = """
 class Loader:
@@ -336,7 +338,9 @@ print(b"".join(v.numpy().tobytes() for v in model.variables).hex())
 def test_a_run_with_the_guard_has_the_bits_of_one_without_also_where_it_is_killed(
     model: str, optimizer: str, server: Server, tmp_path: Path
 ) -> None:
-    """TensorFlow sums in another order where it does not know the shapes of variables: not told, it had other bits, in silence."""
+    """TensorFlow sums in another order where it does not know the shapes of variables: not told, it had other bits, in
+    silence.
+    """
     (tmp_path / "program.py").write_text(NORMALIZED.format(model=model, optimizer=optimizer))
     whole = server.bare("program.py", cwd=tmp_path)
 
@@ -352,7 +356,9 @@ def test_a_run_with_the_guard_has_the_bits_of_one_without_also_where_it_is_kille
 
 @pytest.mark.slow
 def test_masks_that_a_recurrent_cell_keeps_are_as_if_nothing_had_been(server: Server, tmp_path: Path) -> None:
-    """Drawn in the first step of an epoch, which is among those that are run again; the generator's state tells how often."""
+    """Drawn in the first step of an epoch, which is among those that are run again; the generator's state tells how
+    often.
+    """
     call = "        a, _ = cell(a, [tf.zeros((5, 5))] * 2, training=True)\n"
     source = EAGER.replace("optimizer.build", "cell = keras.layers.LSTMCell(5, dropout=0.5)\noptimizer.build")
     source = source.replace("    for a, b", "    cell.reset_dropout_mask()\n    for a, b").replace(
@@ -422,7 +428,8 @@ def test_what_is_out_of_sight_stands_in_the_way_back(obstacle: str, server: Serv
     expected = _bare(server, tmp_path, source)
     (tmp_path / "program.py").write_text(PRELUDE + source)
 
-    # In a process of its own: Keras imports OpenCV where it is there, so that the server has it before detrain could see that.
+    # In a process of its own: Keras imports OpenCV where it is there, so that the server has it before detrain could
+    # see that.
     run = detrain("run", "--guard", "recover", "program.py", cwd=tmp_path, FAULTS="5:gradient")
 
     assert (run.status, run.out.splitlines()[-1]) == (0, expected[-1]), run.err

@@ -1,4 +1,6 @@
-"""`--guard-gradients`: a gradient far too large is seen where neither slots nor weights show it; bits stay what they are."""
+"""`--guard-gradients`: a gradient far too large is seen where neither slots nor weights show it; bits stay what they
+are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`detrain sites`, `inject`, `replay` and `random`: faults in whole programs, replayed to the bit, refused where they cannot be."""
+"""`detrain sites`, `inject`, `replay` and `random`: faults in whole programs, replayed to the bit, refused where they
+cannot be.
+"""
 
 from __future__ import annotations
 
@@ -366,7 +368,9 @@ def test_a_record_of_another_program_is_refused(folder: Path) -> None:
 
 
 def test_sites_have_the_same_names_in_a_resumed_process(folder: Path) -> None:
-    """A trial that starts at a checkpoint builds its functions in another order than a fresh run; the site must be found."""
+    """A trial that starts at a checkpoint builds its functions in another order than a fresh run; the site must be
+    found.
+    """
     record = _injected(
         folder,
         FIT,

@@ -1,4 +1,6 @@
-"""Faults in kinds of programs: recurrent layers, steps unlike the first, later phases, functions that make their variables."""
+"""Faults in kinds of programs: recurrent layers, steps unlike the first, later phases, functions that make their
+variables.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +216,8 @@ def test_trials_in_a_step_with_a_smaller_batch_are_drawn_among_its_own_sites(tmp
     assert "finding the sites of program in step 0:1" in done.err
     assert len(records) == 6
     assert {record["experiment"]["at"][2] for record in records} == {0, 1}
-    limited = [record for record in records if record["model"] == "WT_16"]  # its weight has one shape, and its outputs two
+    # Its weight has one shape, and its outputs two.
+    limited = [record for record in records if record["model"] == "WT_16"]
     assert {record["experiment"]["at"][2] for record in limited} == {0, 1}
     assert {record["fired"] for record in records} == {1}
     assert not {"crash", "hang"} & {record["outcome"] for record in records}

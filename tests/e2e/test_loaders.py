@@ -1,6 +1,7 @@
 """Loaders come back by a seek where that is exact, else by loading again; a seek that went wrong is caught.
 
-A loader of these programs writes `load` to its standard error (past detrain) for each batch, so that what is loaded can be counted.
+A loader of these programs writes `load` to its standard error (past detrain) for each batch, so that what is loaded can
+be counted.
 """
 
 from __future__ import annotations
@@ -184,7 +185,9 @@ def test_a_loader_whose_position_is_state_is_sought(name: str, tmp_path: Path, r
 def test_no_resume_runs_code_between_batch_loops_that_writes_files(
     header: str, last: str, between: str, resumes_at: str, tmp_path: Path, run: Run
 ) -> None:
-    """It would run without what the bodies before it do: the file of the first shard would have the weights of the epoch before."""
+    """It would run without what the bodies before it do: the file of the first shard would have the weights of the
+    epoch before.
+    """
     text = COUNTING + WRITES_BETWEEN.format(header=header, last=last, between=between)
     for folder in (whole := tmp_path / "whole", killed := tmp_path / "killed"):
         folder.mkdir()
@@ -204,7 +207,9 @@ def test_no_resume_runs_code_between_batch_loops_that_writes_files(
 
 @pytest.mark.parametrize("last", ["pass", "if i > 10: break"], ids=["both run out", "the first is left by break"])
 def test_killed_in_the_first_batch_of_an_epochs_second_loop(last: str, tmp_path: Path, run: Run) -> None:
-    """The end of the first loop and the start of the second are one cursor; and who passes over bodies does not `break`."""
+    """The end of the first loop and the start of the second are one cursor; and who passes over bodies does not
+    `break`.
+    """
     text = COUNTING + TWO_LOOPS.format(last=last)
     whole = run(text, tmp_path, "--bare")
 
@@ -592,7 +597,9 @@ print(trainer.weights.numpy().tobytes().hex())
 def test_iterators_that_the_body_makes_and_keeps_are_made_again(
     noise: str, deaths: tuple[str, ...], tmp_path: Path, detrain: Run
 ) -> None:
-    """They were named, and the resumed run went on with a new one: only what was there before the loop was set to its position."""
+    """They were named, and the resumed run went on with a new one: only what was there before the loop was set to its
+    position.
+    """
     pytest.importorskip("tensorflow")
     (tmp_path / "program.py").write_text(TENSORFLOW.partition("rows = ")[0] + KEPT.format(noise=noise))
 

@@ -1,4 +1,6 @@
-"""Models and optimizers that a loop makes: each program is killed at a cut, run again, and compared with the whole run."""
+"""Models and optimizers that a loop makes: each program is killed at a cut, run again, and
+compared with the whole run.
+"""
 
 from __future__ import annotations
 

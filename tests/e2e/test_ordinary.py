@@ -1,6 +1,8 @@
-"""Ordinary programs, killed at the starts of epochs, inside them, and in later passes over the data, end as if nothing had been.
+"""Ordinary programs, killed at the starts of epochs, inside them, and in later passes over the data, end as if nothing
+had been.
 
-The proof of `fit`, `train_on_batch` and plain loops rests on these tables. A process is what is killed, so each row takes some.
+The proof of `fit`, `train_on_batch` and plain loops rests on these tables. A process is what is killed, so each row
+takes some.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ LENGTHS = [
     for every in FIT["every"]
     if steps or data not in ENDLESS
 ]
-"""`steps_per_epoch` absent, below, equal to, above and no divisor of the length of all kinds of data: whole, not in pairs.
+"""`steps_per_epoch` absent, below, equal to, above and no divisor of the length of all kinds of data: whole, not in
+pairs.
 
 Callbacks draw from the streams of what loads, where that is Python.
 """
@@ -115,7 +118,8 @@ for step in range(5):
 def test_batches_that_tell_that_data_are_others_are_compared(
     program: str, options: tuple[str, ...], death: str, said: str, server: Server, tmp_path: Path
 ) -> None:
-    """Those before the cut, where it was killed before that behind it was on record; and that which no name is bound to.
+    """Those before the cut, where it was killed before that behind it was on record; and that which no name is bound
+    to.
 
     What is killed is a process.
     """
@@ -147,7 +151,10 @@ show()
 
 
 def test_loads_by_names_that_bodies_move_on_are_no_error(server: Server, tmp_path: Path) -> None:
-    """Loaded again without the bodies, batches are others on the way, and the right one at the cut. A process is killed."""
+    """Loaded again without the bodies, batches are others on the way, and the right one at the cut.
+
+    A process is killed.
+    """
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + MOVED_BY_BODIES)
     whole = server.detrain("run", "--bare", program, cwd=tmp_path)

@@ -1,7 +1,7 @@
 """The lifted random ops of traced functions draw from the distributions that TensorFlow's own draw from.
 
-Seeds are fixed, so that a test either always passes or never; at a significance of 1e-4, over some thirty tests, a right
-implementation would fail once in three hundred choices of the seed.
+Seeds are fixed, so that a test either always passes or never; at a significance of 1e-4, over some thirty tests, a
+right implementation would fail once in three hundred choices of the seed.
 """
 
 from __future__ import annotations
@@ -240,7 +240,10 @@ print(model.weight.numpy().tobytes().hex())
 
 
 def test_a_function_of_a_saved_model_that_draws_is_named(tmp_path: Path, server: Server) -> None:
-    """Its kernel began anew in a resumed run, in silence. One that draws nothing, in the same SavedModel, is of no loss."""
+    """Its kernel began anew in a resumed run, in silence.
+
+    One that draws nothing, in the same SavedModel, is of no loss.
+    """
     (tmp_path / "save.py").write_text(SAVED)
     (tmp_path / "program.py").write_text(LOADED)
     assert server.bare("save.py", cwd=tmp_path).status == 0
@@ -283,7 +286,10 @@ def test_graphs_that_draw_are_named(kind: str, named: str, tmp_path: Path, serve
 
 
 def test_a_lifted_function_can_be_saved_and_goes_on_exactly_when_loaded(tmp_path: Path, server: Server) -> None:
-    """TensorFlow refused to save it: its counter was no part of the model. The functions need not have been called before."""
+    """TensorFlow refused to save it: its counter was no part of the model.
+
+    The functions need not have been called before.
+    """
     (tmp_path / "save.py").write_text(SAVED)
     (tmp_path / "program.py").write_text(LOADED)
     saved = server.detrain("run", "--ckpt", "other", "save.py", cwd=tmp_path)

@@ -546,8 +546,8 @@ for epoch in range(2):
     ],
 )
 def test_child_processes_and_threads_are_named(kind: str, named: str, tmp_path: Path, detrain: Run) -> None:
-    """A worker's random streams began anew in a resumed run, in silence. What has ended, and what is not in the program's own
-    code, hold nothing."""
+    """A worker's random streams began anew in a resumed run, in silence. What has ended, and what is not in the
+    program's own code, hold nothing."""
     (tmp_path / "program.py").write_text(CHILDREN)
 
     run = detrain("run", "program.py", kind, cwd=tmp_path)
@@ -593,7 +593,9 @@ asyncio.run(main())
     ],
 )
 def test_tasks_beside_the_one_that_trains_are_named(main: str, named: str, tmp_path: Path, detrain: Run) -> None:
-    """A task that had made batches beforehand began anew in a resumed run, which trained on others: in silence, killed at a cut."""
+    """A task that had made batches beforehand began anew in a resumed run, which trained on others: in silence, killed
+    at a cut.
+    """
     (tmp_path / "program.py").write_text(IN_TASKS.replace("MAIN", main))
 
     run = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
@@ -717,7 +719,9 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("head", ["while steps < 4:", "for x in range(4):"])
 def test_training_loops_in_several_threads_at_once(head: str, tmp_path: Path, detrain: Run) -> None:
-    """Their batches were counted as those of one loop, and a killed run hung, or went on from a state that was none, in silence."""
+    """Their batches were counted as those of one loop, and a killed run hung, or went on from a state that was none, in
+    silence.
+    """
     (tmp_path / "train.py").write_text(WORKERS.replace("HEAD", head))
 
     in_turn = detrain("run", "--every", "1b", "--ckpt", "in-turn", "train.py", "in-turn", cwd=tmp_path)

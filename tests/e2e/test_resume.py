@@ -376,8 +376,8 @@ show(optimizer.weights)
 @pytest.mark.parametrize("deaths", [("2:3",), ("0:2", "0:4", "3:1")])
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_files_that_were_opened_before_the_loop(every: str, deaths: tuple[str, ...], tmp_path: Path, detrain: Run) -> None:
-    """One that the loop has closed was emptied, one that it writes anew got back what code before the loop writes, and one of bytes
-    was refused as changed."""
+    """One that the loop has closed was emptied, one that it writes anew got back what code before the loop writes, and
+    one of bytes was refused as changed."""
     found = {}
     for place in ("whole", "killed"):
         (tmp_path / place).mkdir()
@@ -898,7 +898,9 @@ print(first, second, third)
 def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(
     places: list[str], every: str, tmp_path: Path, detrain: Run
 ) -> None:
-    """Only the first search has an epoch loop with probes around it; those in another function are phases by themselves."""
+    """Only the first search has an epoch loop with probes around it; those in another function are phases by
+    themselves.
+    """
     (tmp_path / "train.py").write_text(LEFT)
     options = ("run", "--every", every, "--ckpt", "ckpt", "train.py")
 
@@ -941,7 +943,9 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("place", ["a4", "b3", "c3", "d3"])
 def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str, tmp_path: Path, detrain: Run) -> None:
-    """The state of the second loop was set in the first, which then did one batch more: another result, and exit status 0."""
+    """The state of the second loop was set in the first, which then did one batch more: another result, and exit status
+    0.
+    """
     (tmp_path / "program.py").write_text(WHILE_LOOPS_ALONE)
     whole = detrain("run", "--ckpt", "whole", "--every", "2b", "program.py", cwd=tmp_path)
     killed = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=place)
@@ -1031,7 +1035,9 @@ show(optimizer.weights)
 @pytest.mark.parametrize("every", ["1", "3b"])
 @pytest.mark.parametrize("place", ["search2:1:1", "first4:2", "search5:0:2", "second3:1", "first6:1", "end"])
 def test_an_epoch_loop_goes_on_after_another_one_inside_it(place: str, every: str, tmp_path: Path, detrain: Run) -> None:
-    """Its epochs were counted as those of the loop inside it, whose checkpoints then named epochs that it does not have."""
+    """Its epochs were counted as those of the loop inside it, whose checkpoints then named epochs that it does not
+    have.
+    """
     (tmp_path / "train.py").write_text(NESTED)
     options = ("run", "--every", every, "train.py")
 

@@ -1,7 +1,9 @@
-"""Shuffled tf.data sets: however often, and by whatever path, something goes over one anew, a resumed run finds its next order.
+"""Shuffled tf.data sets: however often, and by whatever path, something goes over one anew, a resumed run finds its
+next order.
 
-TensorFlow gives a seed to each iterator that it makes over a shuffled set: for `iter`, for each path of a `zip`, and while the
-outer iterator is drawn from: at each turn of a `repeat`, at the second part of a `concatenate`, at each call of a stage's function.
+TensorFlow gives a seed to each iterator that it makes over a shuffled set: for `iter`, for each path of a `zip`, and
+while the outer iterator is drawn from: at each turn of a `repeat`, at the second part of a `concatenate`, at each call
+of a stage's function.
 """
 
 from __future__ import annotations
@@ -147,5 +149,7 @@ def test_a_shuffled_set_that_fit_trains_on_goes_on_with_its_next_order(name: str
 
 @pytest.mark.slow
 def test_a_loop_in_a_method_of_a_model_finds_its_iterators(server: Server, tmp_path: Path) -> None:
-    """They were the model's own, whose counts do not come back: the epoch began anew, in silence where it was killed at the cut."""
+    """They were the model's own, whose counts do not come back: the epoch began anew, in silence where it was killed at
+    the cut.
+    """
     check(server, IN_A_MODEL, tmp_path, [10, 11, 14], "--every", "2b")

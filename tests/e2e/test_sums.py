@@ -1,4 +1,6 @@
-"""Sums of three and more tensors, whose order TensorFlow leaves to timing where they are large, or others read the same tensors."""
+"""Sums of three and more tensors, whose order TensorFlow leaves to timing where they are large, or others read the same
+tensors.
+"""
 
 from __future__ import annotations
 

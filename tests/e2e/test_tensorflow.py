@@ -1,4 +1,6 @@
-"""TensorFlow programs whose state hides: each is killed at two cuts, run again, and compared bit for bit with the whole run."""
+"""TensorFlow programs whose state hides: each is killed at two cuts, run again, and compared bit for bit with the whole
+run.
+"""
 
 from __future__ import annotations
 
@@ -827,7 +829,8 @@ def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path:
     whole = server.detrain("run", "--ckpt", tmp_path / "whole", program, cwd=tmp_path)
     assert whole.status == 0, whole.err
     assert "not captured" not in whole.err
-    # The first two draw other numbers than stock TensorFlow, as they must; the third is refused by it beside deterministic ops.
+    # The first two draw other numbers than stock TensorFlow, as they must; the third is refused by it beside
+    # deterministic ops.
     if not any(word in name for word in ("stateful", "moving", "clock")):
         assert whole.out == server.bare(program, cwd=tmp_path).out
 
@@ -1192,7 +1195,9 @@ print(len(optimizer.change), weights.numpy().tobytes().hex())
 
 
 def test_what_a_module_of_the_programs_calls_built_comes_back(server: Server, tmp_path: Path) -> None:
-    """It was left out as Keras's own, for any class of a library's: an optimizer made its slots once more, in silence."""
+    """It was left out as Keras's own, for any class of a library's: an optimizer made its slots
+    once more, in silence.
+    """
     (tmp_path / "program.py").write_text(PRELUDE + BUILT)
 
     whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
@@ -1406,7 +1411,10 @@ def read_program(read: str, inside: str, objects: str = "()") -> str:
 def test_a_function_that_reads_what_the_loop_sets_is_traced_as_it_was(
     name: str, objects: str, server: Server, tmp_path: Path
 ) -> None:
-    """What it reads is a constant in it, of the moment of the trace. One that is given an object is traced when called."""
+    """What it reads is a constant in it, of the moment of the trace.
+
+    One that is given an object is traced when called.
+    """
     (tmp_path / "program.py").write_text(read_program(*READ_IN_TRACES[name], objects))
     whole = server.bare("program.py", cwd=tmp_path)
     assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
@@ -1428,8 +1436,8 @@ def test_a_function_that_reads_what_the_loop_sets_is_traced_as_it_was(
 def test_a_function_that_is_traced_with_other_values_of_python_is_refused(
     read: str, named: str, server: Server, tmp_path: Path
 ) -> None:
-    """They are constants in it, or decide what is wired to what, and are named. Traced ahead, it had those from before the loop, in
-    silence. That a resumed run sees it takes a first run and its death."""
+    """They are constants in it, or decide what is wired to what, and are named. Traced ahead, it had those from before
+    the loop, in silence. That a resumed run sees it takes a first run and its death."""
     (tmp_path / "program.py").write_text(read_program(read, "os.environ['SCALE'] = str(turn + epoch + 2)"))
     assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
 
@@ -1548,7 +1556,9 @@ for epoch in range(4):
 
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_functions_that_the_loop_compiles_come_back(server: Server, tmp_path: Path, every: str) -> None:
-    """They were named, and a resumed run had none, or the one of before the loop; after epoch 1 the second one is called first."""
+    """They were named, and a resumed run had none, or the one of before the loop; after epoch 1 the second one is
+    called first.
+    """
     (tmp_path / "program.py").write_text(COMPILES_FUNCTIONS)
     whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
     killed = server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
@@ -1622,7 +1632,9 @@ for epoch in range(3):
 
 
 def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_path: Path) -> None:
-    """Optimizers and compiled functions in its attributes counted as Keras's own: they were what they had been before the loop."""
+    """Optimizers and compiled functions in its attributes counted as Keras's own: they were what they had been before
+    the loop.
+    """
     (tmp_path / "program.py").write_text(CHOOSES)
     whole = server.detrain("run", "--ckpt", "whole", "--every", "1b", "program.py", cwd=tmp_path)
     killed = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="1:2")
@@ -1632,7 +1644,8 @@ def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_pat
 
     assert (whole.status, killed.status, run.status, late.status, last.status) == (0, -9, 0, -9, 0), run.err + last.err
     assert run.out.splitlines() == whole.out.splitlines()[10:]
-    rest = [line.replace(" 3 2 (", " 2 2 (") for line in whole.out.splitlines()[14:]]  # net.data is named, and as it was
+    # Net.data is named, and as it was.
+    rest = [line.replace(" 3 2 (", " 2 2 (") for line in whole.out.splitlines()[14:]]
     assert last.out.splitlines() == rest  # with the compiled function that has no name
     assert "net.fast" not in whole.err
     assert "net.data (tensorflow" in whole.err
@@ -1668,7 +1681,9 @@ main()
 
 
 def test_what_was_named_is_missing_in_the_function_that_trains_too(server: Server, tmp_path: Path) -> None:
-    """The first run has named it by the names of the function around: a resumed one said that the program had been changed."""
+    """The first run has named it by the names of the function around: a resumed one said that the program had been
+    changed.
+    """
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + KEPT)
     whole = server.detrain("run", "--every", "2b", "--ckpt", "whole", program, cwd=tmp_path)

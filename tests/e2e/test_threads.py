@@ -1,4 +1,6 @@
-"""What goes on beside the loop: jobs of thread pools, threads that fill queues, libraries that keep books over trainings."""
+"""What goes on beside the loop: jobs of thread pools, threads that fill queues, libraries that keep books over
+trainings.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,10 @@ END = "show(optimizer.weights)\n"
 @pytest.mark.parametrize("name", AHEAD)
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_batches_that_a_pool_prepares_ahead_come_back(name: str, every: str, tmp_path: Path, detrain: Run) -> None:
-    """The job's result was lost, and the resumed run trained on another batch, in silence. What is killed is a process."""
+    """The job's result was lost, and the resumed run trained on another batch, in silence.
+
+    What is killed is a process.
+    """
     program = tmp_path / "program.py"
     program.write_text(HEAD + START + AHEAD[name] + END)
     for death in ("6", "13"):
@@ -142,7 +147,10 @@ train(3, None)
 @pytest.mark.fast
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_left_earlier_than_in_the_first_run_is_an_error(name: str, tmp_path: Path, detrain: Run) -> None:
-    """A resume that decides otherwise went on in silence: what decides may be out of sight. What is killed is a process."""
+    """A resume that decides otherwise went on in silence: what decides may be out of sight.
+
+    What is killed is a process.
+    """
     body, death, said = LEFT[name]
     program = tmp_path / "program.py"
     program.write_text(HEAD + START + body + END)
@@ -192,7 +200,10 @@ show(optimizer.weights)
 def test_the_books_of_a_library_are_refused_where_the_program_reads_them(
     asks: str, is_read: bool, tmp_path: Path, detrain: Run
 ) -> None:
-    """Trials that were passed over had not reported, and others went on for longer, in silence. What is killed is a process."""
+    """Trials that were passed over had not reported, and others went on for longer, in silence.
+
+    What is killed is a process.
+    """
     folder = tmp_path / "site-packages" / "tuner"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(TUNER)

@@ -21,7 +21,8 @@ TRAINING = [path for path in programs() if marks(path)]
 SET = ("evolution.py",)
 """Programs without an optimizer: any setting of weights in the batch loop may be named as the update."""
 FRESH = ("split_package", "train_on_batch.py")
-"""Programs in processes that are not forked: a package as a module, and one that imports first what draws random numbers then."""
+"""Programs in processes that are not forked: a package as a module, and one that imports first what draws random
+numbers then."""
 
 
 def trace(tmp_path: Path, *words: str) -> Result:
@@ -315,7 +316,9 @@ for episode in range(4):
 
 
 def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path, detrain: Run) -> None:
-    """It began anew with other probes, took the checkpoint that it found for one of theirs, and ended before it had trained."""
+    """It began anew with other probes, took the checkpoint that it found for one of theirs, and ended before it had
+    trained.
+    """
     (tmp_path / "program.py").write_text(BESIDE_FIT)
     whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
     run = detrain("run", "program.py", cwd=tmp_path)

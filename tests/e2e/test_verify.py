@@ -418,7 +418,9 @@ main()
 
 
 def test_what_an_earlier_epoch_left_and_nothing_reads_is_no_state(tmp_path: Path) -> None:
-    """A run that resumes at the epoch's start never binds it: its later checkpoints were others than those of a whole run."""
+    """A run that resumes at the epoch's start never binds it: its later checkpoints were others than those of a whole
+    run.
+    """
     (tmp_path / "program.py").write_text(PRELUDE + LEFT_OVER)
     detrain("run", "--every", "4b", "--ckpt", "whole", "program.py", cwd=tmp_path)
     for death in ("2:1", ""):

@@ -1,4 +1,6 @@
-"""The workloads of the published fault experiments: they are the networks that they say, they learn, and detrain replays them."""
+"""The workloads of the published fault experiments: they are the networks that they say, they learn, and detrain
+replays them.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ PUBLISHED = {
     "efficientnet_b0": 5_288_548 + CLASSES * 1281 + 32 * 32 + 2 * 32,
     # Keras Applications; a 3 x 3 convolution without normalisation in place of the 7 x 7 one with.
     "densenet121": 7_978_856 + CLASSES * 1025 + (9 - 49) * 3 * 64 - 2 * 64,
-    # ResNet-26 of timm: a gain and a bias a channel, as many as batch normalisation has; a 3 x 3 convolution in place of the 7 x 7.
+    # ResNet-26 of timm: a gain and a bias a channel, as many as batch normalisation has; a 3 x 3 convolution in place
+    # of the 7 x 7.
     "nf_resnet": 15_995_176 + CLASSES * 2049 + (9 - 49) * 3 * 64,
 }
 

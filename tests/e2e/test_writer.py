@@ -1,4 +1,7 @@
-"""One writer a home; large states are written in the background; errors of it surface; SIGTERM ends with a checkpoint."""
+"""One writer a home; large states are written in the background; errors of it surface;
+
+SIGTERM ends with a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +174,9 @@ atexit.register(lambda: print([each.name for each in threading.enumerate() if ea
 
 
 def test_a_save_in_the_background_is_over_before_h5py_leaves(tmp_path: Path, detrain: Run) -> None:
-    """At its exit h5py calls HDF5 without its lock: a save that was under way ended the run with an error, or a broken process."""
+    """At its exit h5py calls HDF5 without its lock: a save that was under way ended the run with an error, or a broken
+    process.
+    """
     program = _program(tmp_path, AT_EXIT)
     run = detrain("run", "--keep", "9", program, cwd=tmp_path)
 

@@ -1,4 +1,5 @@
-"""Puts faults into tensors of each dtype: test_dtypes runs it in a process of its own. Argument: the file (npz) to write.
+"""Puts faults into tensors of each dtype: test_dtypes runs it in a process of its own. Argument: the file (npz) to
+write.
 
 Elements are written as the integers that hold their bits.
 """

@@ -1,7 +1,8 @@
-"""Puts faults into a recurrent cell in loops, branches and functions of its own, and writes what came of them: for test_loops.
+"""Puts faults into a recurrent cell in loops, branches and functions of its own, and writes what came of them: for
+test_loops.
 
-Arguments: the file (npz) to write; a JSON beside it has the cases. A cell of a step is z = x W + h U, h = tanh(z), the loss
-is sum(h c).
+Arguments: the file (npz) to write; a JSON beside it has the cases. A cell of a step is z = x W + h U, h = tanh(z), the
+loss is sum(h c).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from detrain.python.process.random_streams import Streams
 
 STEPS = 4
 PLACED: dict[str, list[Injector]] = {}
-"""Faults by their site, without the number of the function: they are put into another one than the one that was listed."""
+"""Faults by their site, without the number of the function: they are put into another one than the one that was
+listed."""
 
 
 def plain(name: str) -> str:
@@ -88,7 +90,9 @@ def deep(x: Any) -> Any:
 
 
 def trained(x: Any, w: Any) -> Any:
-    """Train a matrix product by a loop over a set in a function: returns w and, of a second such loop, the sum of products."""
+    """Train a matrix product by a loop over a set in a function: returns w and, of a second such loop, the sum of
+    products.
+    """
     variable = tf.Variable(w)
 
     def epoch(rows: Any) -> Any:

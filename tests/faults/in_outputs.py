@@ -61,7 +61,9 @@ def highest(x: Any) -> tuple[Any, ...]:
 
 
 def normalised(x: Any) -> tuple[Any, ...]:
-    """Return a batch's normalisation, its mean, its variance and the gradient, which the op keeps two more outputs for."""
+    """Return a batch's normalisation, its mean, its variance and the gradient, which the op
+    keeps two more outputs for.
+    """
     scale, offset = tf.ones([3]), tf.zeros([3])
     batch = tf.reshape(x, [2, 2, 2, 3])
     with tf.GradientTape() as tape:
@@ -113,7 +115,8 @@ def main() -> None:
             given = step(x)
             sites.eager.end()
             injector.disarm()
-            digests = {name.partition("/")[2]: digest for name, _replica, digest in sites.digests()}  # of the function traced last
+            # Of the function traced last.
+            digests = {name.partition("/")[2]: digest for name, _replica, digest in sites.digests()}
             results[f"{case}/digest/{label}"] = digests.get(op_and_output(site.name)[0].partition("/")[2], 0)
             for number, value in enumerate(given):
                 results[f"{case}/{label}/{number}"] = value.numpy()

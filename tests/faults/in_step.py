@@ -1,6 +1,8 @@
-"""Puts faults into steps, compiled and eager, and writes what came of them: test_injector runs it in a process of its own.
+"""Puts faults into steps, compiled and eager, and writes what came of them: test_injector runs it in a process of its
+own.
 
-Arguments: the file (npz) to write, and the cases as JSON: [name, op, stride, site pattern, stage, model, seed, how the step runs].
+Arguments: the file (npz) to write, and the cases as JSON: [name, op, stride, site pattern, stage, model, seed, how the
+step runs].
 """
 
 from __future__ import annotations

@@ -90,7 +90,9 @@ def of_metrics_with_one_name() -> list[dict[str, float]]:
 
 
 def of_a_resumed_process() -> list[dict[str, float]]:
-    """The metric's total is set to that of a checkpoint, before the first step and after it is made; a step was run for trial."""
+    """The metric's total is set to that of a checkpoint, before the first step and after it is made; a step was run for
+    trial.
+    """
     often(tf.constant(1.0))
     metric = keras.metrics.Mean(name="mean")
     metric.total.assign(30.0)
@@ -132,7 +134,9 @@ def of_many_kinds() -> list[dict[str, float]]:
 
 
 def of_a_total_that_a_fault_has_made_huge() -> list[dict[str, float]]:
-    """Behind the huge value what is added to the total is lost, and the loss is that of the tape; so behind infinity."""
+    """Behind the huge value what is added to the total is lost, and the loss is that of the
+    tape; so behind infinity.
+    """
     loss, accuracy = keras.metrics.Mean(name="loss"), keras.metrics.Mean(name="accuracy")
     said = []
     for value in (3.0, 1e30, 5.0, float("inf"), 6.0):

@@ -109,7 +109,9 @@ def test_the_published_examples_find_their_elements_or_say_that_they_fall_on_pad
 
 @given(op=convolutions(ranks=(2,)))
 def test_the_artifacts_layout_computes_the_same_gradient_and_holds_dy_where_it_is_mapped_back_to(op: Convolution) -> None:
-    """Builds the padded dY and the turned kernel, convolves them with stride 1, and compares with the gradient by definition."""
+    """Builds the padded dY and the turned kernel, convolves them with stride 1, and compares with the gradient by
+    definition.
+    """
     op = Convolution(Stage.GRAD_IN, op.x, op.kernel, op.y, op.strides, op.dilations, op.before)
     rng = np.random.Generator(np.random.PCG64(1))
     dy, kernel = rng.uniform(1, 2, op.y), rng.uniform(1, 2, op.kernel)

@@ -1,4 +1,6 @@
-"""A fault changes the bits that it is said to in tensors of other dtypes than float32, too; what is computed of them NumPy says."""
+"""A fault changes the bits that it is said to in tensors of other dtypes than float32, too; what is computed of them
+NumPy says.
+"""
 
 from __future__ import annotations
 

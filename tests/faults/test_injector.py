@@ -1,4 +1,6 @@
-"""Faults in a step do what NumPy says: of a dense layer and of convolutions, forward and backward, compiled, by XLA, and eager."""
+"""Faults in a step do what NumPy says: of a dense layer and of convolutions, forward and backward, compiled, by XLA,
+and eager.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,8 @@ def test_a_fault_in_a_step_does_what_numpy_says(name: str, results: dict[str, np
     after = (bits[of["sources"]] & of["keep"].view(np.uint32)) ^ of["flip"].view(np.uint32)
     bits[of["positions"]] = after
 
-    for which in "yxw":  # unarmed, and when it is over, the step is as without a fault; other results are not touched by it
+    # Unarmed, and when it is over, the step is as without a fault; other results are not touched by it.
+    for which in "yxw":
         assert _same_bits(of[f"unarmed/{which}"], of[f"after/{which}"])
         if which != out:
             assert _same_bits(of[f"faulty/{which}"], of[f"unarmed/{which}"])

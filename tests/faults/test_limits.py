@@ -128,7 +128,8 @@ KINDS = [
 
 @pytest.mark.parametrize(
     ("stage", "size", "window", "stride", "dilation", "padding"),
-    [(stage, *kind) for stage in Stage for kind in KINDS if kind[3] == 1 or stage is Stage.FORWARD],  # no such gradients on the CPU
+    # No such gradients on the CPU.
+    [(stage, *kind) for stage in Stage for kind in KINDS if kind[3] == 1 or stage is Stage.FORWARD],
 )
 def test_the_oracle_of_these_tests_computes_what_tensorflow_computes(
     stage: Stage, size: int, window: int, stride: int, dilation: int, padding: str

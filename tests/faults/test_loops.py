@@ -1,4 +1,6 @@
-"""Faults in loops, branches and functions of a step, and in their gradients: each does what a recurrent cell in NumPy says."""
+"""Faults in loops, branches and functions of a step, and in their gradients: each does what a recurrent cell in NumPy
+says.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from detrain.faults.bits import DTYPES, DType, Patterns, Positions
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
 from detrain.faults.plan import Kind, Operand, Plan, apply, trial_rng
 
-# name, operand, elements together, a long run, limited, what becomes of a value: the table of definitions, written down again
+# name, operand, elements together, a long run, limited, what becomes of a value: the table of definitions, written down
+# again
 PAGE = """
 INPUT          input  1  one flip    | WT          weight 1  one flip
 INPUT_16       input  1  one flip 16 | WT_16       weight 1  one flip 16
@@ -337,8 +338,8 @@ def test_the_random_words_of_a_trial_are_those_of_the_published_generator(seed: 
 
 
 def test_a_trial_is_the_same_fault_on_every_machine() -> None:
-    """Recorded with NumPy 2.4. If another NumPy fails this, a (seed, trial) no longer means the same fault there: say so in the
-    changelog. Fault records hold positions and values, and do not mind."""
+    """Recorded with NumPy 2.4. If another NumPy fails this, a (seed, trial) no longer means the same fault there: say
+    so in the changelog. Fault records hold positions and values, and do not mind."""
     for line in DRAWN.strip().splitlines():
         name, *drawn = line.split()
         plan = PUBLISHED[name].plan((4, 8, 8, 32), DTYPES["float32"], trial_rng(2026, 5))

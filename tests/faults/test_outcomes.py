@@ -36,7 +36,9 @@ GOLDEN = learned(CURVE)
 
 
 def trial(after: np.ndarray, seed: int = 2, start: int = FAULT + 1) -> Series:
-    """The golden run up to and with the faulted step, then another accuracy [STEPS - start]; validations between are golden."""
+    """The golden run up to and with the faulted step, then another accuracy [STEPS - start]; validations between are
+    golden.
+    """
     other = learned(np.concatenate([CURVE[:start], after]), seed)
     return Series(
         loss=np.concatenate([GOLDEN.loss[:start], other.loss[start:]]),
@@ -68,8 +70,9 @@ def test_the_series_of_each_definition_is_of_its_class() -> None:
 
 
 TRAINED = json.loads((Path(__file__).parent / "trained.json").read_text())
-"""ResNet-18 at a quarter of its width, 64 images a step, once with a gradient added in one step that is huge (by Adam the published
-examples' 8.98e17, by SGD 3.3e12, and less), or so small that it changes no more than the course of rounding."""
+"""ResNet-18 at a quarter of its width, 64 images a step, once with a gradient added in one step that is huge (by Adam
+the published examples' 8.98e17, by SGD 3.3e12, and less), or so small that it changes no more than the course of
+rounding."""
 
 
 @pytest.mark.parametrize("row", TRAINED["trials"], ids=lambda row: f"{row['optimizer']} {row['gradient']} {row['fault_step']}")

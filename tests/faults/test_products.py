@@ -1,4 +1,7 @@
-"""Faults in products of matrices: X, W and dY are what they are called, however TensorFlow arranges product and gradients."""
+"""Faults in products of matrices:
+
+X, W and dY are what they are called, however TensorFlow arranges product and gradients.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Of ops with several outputs each is a site: what is put into one is seen by all who take it, the gradient too, by none else."""
+"""Of ops with several outputs each is a site: what is put into one is seen by all who take it, the gradient too, by
+none else.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def test_a_mean_that_is_hit_is_seen_by_who_takes_it_alone(results: Results) -> N
 
 
 def test_what_is_kept_for_the_gradient_is_seen_by_the_gradient_alone(results: Results) -> None:
-    """The gradient of the channel that is hit is that of a batch with this mean: dx of the formula of batch normalisation."""
+    """The gradient of the channel that is hit is that of a batch with this mean: dx of the formula of batch
+    normalisation.
+    """
     case = "kept for the gradient"
     *before, grad = given(results, case, "unarmed")
     *after, faulty = given(results, case, "faulty")

@@ -1,6 +1,8 @@
-"""Random programs of nested loops, for the properties of the rewriter: every shape of header, body, load and white space.
+"""Random programs of nested loops, for the properties of the rewriter: every shape of header, body, load and white
+space.
 
-A program prints what it does through `show`, which fails at its LIMIT-th call; so a program can be made to fail anywhere.
+A program prints what it does through `show`, which fails at its LIMIT-th call; so a program can be made to fail
+anywhere.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from detrain.base.structure import Structure
 from detrain.instrument.find_loops import analyse
 from detrain.instrument.rewriter import edits_for
 
-# `#E1` marks an epoch loop, `#B1` a batch loop, `#L1` the statement that loads, `#U1` the update; the number is the nest's.
+# `#E1` marks an epoch loop, `#B1` a batch loop, `#L1` the statement that loads, `#U1` the update; the number is the
+# nest's.
 Found = dict[str, str]
 
 

@@ -26,7 +26,9 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def positions(code: CodeType) -> set[tuple[object, ...]]:
-    """Return the positions of the calls and other instructions that may raise (jumps are laid out as the compiler likes)."""
+    """Return the positions of the calls and other instructions that may raise (jumps are laid out as the compiler
+    likes).
+    """
     return {
         (part.co_name, part.co_firstlineno, *instruction.positions)
         for part in codes(code)

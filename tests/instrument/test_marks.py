@@ -1,4 +1,7 @@
-"""Marks in loops change nothing that a program does. That they tell when a loop is entered is in tests/tracer/test_events.py."""
+"""Marks in loops change nothing that a program does.
+
+That they tell when a loop is entered is in tests/tracer/test_events.py.
+"""
 
 from __future__ import annotations
 

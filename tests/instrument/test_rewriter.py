@@ -38,7 +38,9 @@ def nests(source: str) -> list[Nest]:
 
 
 def rewritten(source: str) -> str:
-    """Instrument a source, and check on the way that this is stable, reversible and compiles with the positions of before."""
+    """Instrument a source, and check on the way that this is stable, reversible and compiles with the positions of
+    before.
+    """
     data = source.encode()
     made = instrument(data, nests(source), FILE, "detrain")
     assert instrument(made, nests(source), FILE, "detrain") == made

@@ -1,4 +1,7 @@
-"""Writing the locals of suspended frames, case by case. Standard library only: also run as a module under other Pythons."""
+"""Writing the locals of suspended frames, case by case.
+
+Standard library only: also run as a module under other Pythons.
+"""
 
 import gc
 import sys

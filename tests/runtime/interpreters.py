@@ -1,4 +1,6 @@
-"""The other Pythons of this machine: standard library only, for the parts of the runtime that depend on the interpreter."""
+"""The other Pythons of this machine: standard library only, for the parts of the runtime that depend on the
+interpreter.
+"""
 
 import os
 import shutil

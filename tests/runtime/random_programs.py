@@ -1,7 +1,8 @@
-"""Random small programs with a probe in them, and the oracle for liveness: a program must not notice that dead names changed.
+"""Random small programs with a probe in them, and the oracle for liveness: a program must not notice that dead names
+changed.
 
-Standard library only, so that it also runs under interpreters that have nothing installed:
-`python -m tests.runtime.random_programs FIRST_SEED COUNT` prints the programs that noticed.
+Standard library only, so that it also runs under interpreters that have nothing installed: `python -m
+tests.runtime.random_programs FIRST_SEED COUNT` prints the programs that noticed.
 """
 
 import ctypes
@@ -55,7 +56,8 @@ class Program:
             return f"({name} := {self._value(depth - 1)})"
         if kind in (7, 8):
             inner = self._value(depth - 1) if kind == 7 else f"{self._name()} + probe()"
-            # CPython 3.13.0 crashes when the locals of such a comprehension are read and a closure holds its variable's namesake.
+            # CPython 3.13.0 crashes when the locals of such a comprehension are read and a closure holds its variable's
+            # namesake.
             own = "e" if "probe" in inner and sys.version_info >= (3, 13) else name
             return f"sum([{inner} for {own} in range(2) if flag()])"
         return f"(lambda {name}: {self._value(0)})({self._value(depth - 1)})"
@@ -252,7 +254,9 @@ def unbind(frame, names):
 
 
 def noticed(source, kind, inputs):
-    """Return how the program noticed that dead names were changed at one of its probes, or None; and how many were changed."""
+    """Return how the program noticed that dead names were changed at one of its probes, or None; and how many were
+    changed.
+    """
     code = compile(source, FILE, "exec")
     expected, probes = run(code, kind, inputs, lambda frame, number: None)
     count = 0

@@ -1,4 +1,6 @@
-"""Whether two object graphs are alike, found without the codec: types, every bit, order, and which places hold one object."""
+"""Whether two object graphs are alike, found without the codec: types, every bit, order, and which places hold one
+object.
+"""
 
 from __future__ import annotations
 

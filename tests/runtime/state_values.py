@@ -1,4 +1,7 @@
-"""Values that a training program may hold: the kinds, and strategies that draw them. The tests of the codec use them."""
+"""Values that a training program may hold: the kinds, and strategies that draw them.
+
+The tests of the codec use them.
+"""
 
 from __future__ import annotations
 

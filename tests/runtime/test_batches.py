@@ -1,4 +1,6 @@
-"""Digests of batches and of what bodies fetch: on record in order, compared with the first run's, and few of them waiting."""
+"""Digests of batches and of what bodies fetch: on record in order, compared with the first run's, and few of them
+waiting.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The codec: a restored world is the encoded one, bit for bit, in the objects that were there; what is not data is named."""
+"""The codec: a restored world is the encoded one, bit for bit, in the objects that were there; what is not data is
+named.
+"""
 
 from __future__ import annotations
 
@@ -746,7 +748,9 @@ def test_what_loading_moves_is_looked_for_behind_the_loading_though_its_class_is
 
 
 def test_an_iterator_that_the_body_moved_on_is_missed_behind_the_loading() -> None:
-    """A loader of a library for validation went on from where the resumed process had it, with no more than a warning."""
+    """A loader of a library for validation went on from where the resumed process had it, with
+    no more than a warning.
+    """
     world: World = {"checks": _loader_of_a_library()}
     there: World = {"checks": _loader_of_a_library()}
     baseline = baseline_of(world)
@@ -979,7 +983,9 @@ class Env(type("Env", (), {"__module__": "gymnasium.core"})):  # type: ignore[mi
 
 
 def test_what_a_library_keeps_in_an_object_of_the_programs_comes_back() -> None:
-    """A wrapper of an environment began anew in a resumed run, in silence: only what its own methods store was captured."""
+    """A wrapper of an environment began anew in a resumed run, in silence: only what its own methods store was
+    captured.
+    """
     after, before = ({"env": Env(env=Env())} for _ in range(2))
     baseline = baseline_of(after)
     after["env"].step(), after["env"].env.step()

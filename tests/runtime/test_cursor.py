@@ -12,7 +12,9 @@ CUTS: list[Cut] = ["epoch", "load", "batch", "end"]
 
 
 def cuts_of_a_run(phases: int, epochs: int, batches: int) -> list[Cursor]:
-    """Every cut in the order in which the probes of a run come (an epoch loop around a batch loop, run once a phase)."""
+    """Every cut in the order in which the probes of a run come (an epoch loop around a batch
+    loop, run once a phase).
+    """
     found = []
     for phase in range(phases):
         for epoch in range(epochs):

@@ -1,4 +1,6 @@
-"""An experiment arms its fault for the steps it is for, ends where it should, and takes nothing for done that was not."""
+"""An experiment arms its fault for the steps it is for, ends where it should, and takes
+nothing for done that was not.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ STEPS = [(0, epoch, batch) for epoch in range(3) for batch in range(4)]
 
 
 class Instruments:
-    """A step whose loss is its number, and whose site does not run in the steps of `idle`, and has another shape in `other`."""
+    """A step whose loss is its number, and whose site does not run in the steps of `idle`, and has another shape in
+    `other`.
+    """
 
     def __init__(self, idle: Container[Cursor] = (), other: Container[Cursor] = ()) -> None:
         self.idle, self.other = idle, other
@@ -144,7 +148,9 @@ def test_a_run_ends_where_it_should(
 
 
 def test_the_last_step_of_an_epoch_has_a_digest_where_others_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is masked is told by it, wherever the program ends; the loader has run out, or the loop was left by `break`."""
+    """What is masked is told by it, wherever the program ends; the loader has run out, or the
+    loop was left by `break`.
+    """
     plan = Experiment(log=str(tmp_path / "log"), injection=INJECTION, at=(0, 1, 1), digests_every=10)
     experiment = ExperimentRun([plan], lambda: {"w": np.zeros(2)}, lambda: None)
     experiment.attach(Instruments())

@@ -1,4 +1,6 @@
-"""Frames: the locals of suspended frames are written, whatever the frame and the Python, and user code is told from libraries."""
+"""Frames: the locals of suspended frames are written, whatever the frame and the Python, and user code is told from
+libraries.
+"""
 
 import json
 import os

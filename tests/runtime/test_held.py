@@ -1,4 +1,6 @@
-"""What a checkpoint has read is written while training goes on: no op that changes a variable may change what was read."""
+"""What a checkpoint has read is written while training goes on: no op that changes a variable
+may change what was read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a checkpoint says of the program: the sources that were executed, whatever is written into their files meanwhile."""
+"""What a checkpoint says of the program: the sources that were executed, whatever is written into their files
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ STEP = 1.0
 
 
 def test_sources_are_those_that_were_executed(tmp_path: Path) -> None:
-    """A process, because the launcher changes how its own modules are loaded. Bytecode of another text does not count."""
+    """A process, because the launcher changes how its own modules are loaded.
+
+    Bytecode of another text does not count.
+    """
     program, helper = tmp_path / "train.py", tmp_path / "helper.py"
     program.write_text(_PROGRAM)
     helper.write_text("def step():\n    return 2.0\n")

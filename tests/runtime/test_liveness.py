@@ -1,4 +1,6 @@
-"""Liveness: no name is called dead that the program can still read, and those that matter for the size of a checkpoint are."""
+"""Liveness: no name is called dead that the program can still read, and those that matter for the size of a checkpoint
+are.
+"""
 
 import sys
 import textwrap

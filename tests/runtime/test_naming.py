@@ -1,4 +1,6 @@
-"""Names in a graph: they lead to what the program defines and to types of data, and to nothing else that a process holds."""
+"""Names in a graph: they lead to what the program defines and to types of data, and to nothing else that a process
+holds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Arrays in the memory of tensors: what is filled in is what a variable gets, and memory that is held is never written to."""
+"""Arrays in the memory of tensors: what is filled in is what a variable gets, and memory that is held is never written
+to.
+"""
 
 from __future__ import annotations
 

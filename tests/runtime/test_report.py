@@ -13,7 +13,9 @@ tqdm = pytest.importorskip("tqdm").tqdm
 
 
 def lines_of(terminal: str) -> list[str]:
-    """Return what a terminal shows: a carriage return goes back to the line's start, and what comes then is written over it."""
+    """Return what a terminal shows: a carriage return goes back to the line's start, and what comes then is written
+    over it.
+    """
     shown = []
     for line in terminal.split("\n"):
         cells: list[str] = []

@@ -1,4 +1,6 @@
-"""Order of sets: a set that is made again iterates, pops and grows as the one that it was, in this process and in a fresh one."""
+"""Order of sets: a set that is made again iterates, pops and grows as the one that it was, in this process and in a
+fresh one.
+"""
 
 from __future__ import annotations
 

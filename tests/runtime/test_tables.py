@@ -1,4 +1,6 @@
-"""Tables of pandas and sparse matrices of scipy: restored, they hold what was described, in the objects that were there."""
+"""Tables of pandas and sparse matrices of scipy: restored, they hold what was described, in the objects that were
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """What a power cut may leave of a folder: the system calls of the store recorded, and every state that they allow made.
 
-The model is the weakest that POSIX allows, weaker than any file system in use. What a file holds is on the disk once the file was
-flushed; that it has its name (made, renamed, deleted) once the folder was flushed. Of all calls since then any part may have
-reached the disk, in any order; of a single write nothing, all, the first half, or the length alone with zeros in it.
+The model is the weakest that POSIX allows, weaker than any file system in use. What a file holds is on the disk once
+the file was flushed; that it has its name (made, renamed, deleted) once the folder was flushed. Of all calls since then
+any part may have reached the disk, in any order; of a single write nothing, all, the first half, or the length alone
+with zeros in it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Recorder:
         """Take the place of the functions of the os module."""
         for name in ("open", "close", "pwrite", "write", "ftruncate", "fsync", "replace", "unlink"):
             patch.setattr(os, name, getattr(self, f"_for_{name}")(getattr(os, name)))
-        for name in ("rename", "remove", "truncate", "link", "symlink"):  # none is used; if one is, the model must learn it
+        # None is used; if one is, the model must learn it.
+        for name in ("rename", "remove", "truncate", "link", "symlink"):
             patch.setattr(os, name, None)
 
     def _mine(self, path: Any) -> str | None:
@@ -188,7 +190,9 @@ def pending(calls: list[Call]) -> list[int]:
 
 
 def crash_states(calls: list[Call], draw: random.Random, most: int) -> Iterator[Files]:
-    """Return every folder that a power cut after these calls may leave; of more than `most`, the extremes and some others."""
+    """Return every folder that a power cut after these calls may leave; of more than `most`, the extremes and some
+    others.
+    """
     loose = pending(calls)
     choices = [("done", "lost", "half", "zeros") if calls[index].kind == "write" else ("done", "lost") for index in loose]
     count = 1

@@ -11,7 +11,9 @@ from detrain.store.trailer import Extent, Listed, digest_of_rest, read_trailer
 
 
 def forge(path, change=lambda entries, offsets: None, **changes):
-    """Let someone who knows the format change what a file says of its arrays, with digests that are right throughout."""
+    """Let someone who knows the format change what a file says of its arrays, with digests
+    that are right throughout.
+    """
     data = path.read_bytes()
     trailer = read_trailer(lambda offset, count: data[offset : offset + count], len(data))
     body = bytearray(data[: -trailer.size_bytes])
@@ -26,7 +28,8 @@ def forge(path, change=lambda entries, offsets: None, **changes):
     else:
         start = len(body)
         body += manifest
-    with contextlib.suppress(ValueError, TypeError, KeyError):  # no extents can be made of it; the reader will not come so far
+    # No extents can be made of it; the reader will not come so far.
+    with contextlib.suppress(ValueError, TypeError, KeyError):
         listed = [msgspec.convert(entry, Listed) for entry in entries]
         extents = [Extent(at, each.size_bytes()) for at, each in zip(offsets, listed, strict=False)]
         rest = digest_of_rest(

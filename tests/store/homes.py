@@ -27,7 +27,9 @@ def state(cursor: Cursor, *, journal_bytes: int = 0, size: int = 6, **fields: ob
 
 
 def with_small_arrays(snapshot: Snapshot) -> Snapshot:
-    """The state with arrays that a file stacks (of version 3 on), and others of their kinds that are too few or too large."""
+    """The state with arrays that a file stacks (of version 3 on), and others of their kinds that are too few or too
+    large.
+    """
     number = snapshot.meta.batches_done
     small = [np.full(2, number + place, np.float32) for place in range(5)] + [np.array(number * place) for place in range(4)]
     arrays = [*small[::2], np.zeros(3, "U2"), np.arange(5000.0), *small[1::2], np.zeros((2, 0)), np.zeros((2, 0))]
@@ -39,7 +41,9 @@ def epoch(number: int) -> Cursor:
 
 
 class Run:
-    """A run as the session drives the store: batches go to the journal, a checkpoint rests on it, and old ones are pruned."""
+    """A run as the session drives the store: batches go to the journal, a checkpoint rests on it, and old ones are
+    pruned.
+    """
 
     def __init__(self, folder: Path, keep: int = 2, keep_bytes: int = 0) -> None:
         self.catalogue = Catalogue(folder)
@@ -62,7 +66,10 @@ class Run:
 
 
 def resumed(folder: Path) -> tuple[Run, int] | None:
-    """What `detrain run` does on a home: clean it, choose, see that journal and state belong together. Returns the epoch, too."""
+    """What `detrain run` does on a home: clean it, choose, see that journal and state belong together.
+
+    Returns the epoch, too.
+    """
     catalogue = Catalogue(folder)
     choice = catalogue.newest(PROGRAM)
     catalogue.remove_leftovers(PROGRAM)

@@ -1,4 +1,6 @@
-"""The checkpoint home: names parse and format, pruning keeps what resuming needs, and nothing that is not ours is touched."""
+"""The checkpoint home: names parse and format, pruning keeps what resuming needs, and nothing that is not ours is
+touched.
+"""
 
 import os
 import shutil
@@ -321,7 +323,10 @@ def test_damage_at_the_end_of_an_earlier_phase_is_gone_around(catalogue):
 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_phase_that_was_left_inside_of_an_epoch_is_finished_from_where_its_start_is(catalogue, is_gone):
-    """Left by `break`: it has no checkpoint of its end. One damaged file let its epoch begin with the values of the run's start."""
+    """Left by `break`: it has no checkpoint of its end.
+
+    One damaged file let its epoch begin with the values of the run's start.
+    """
     for cursor in (epoch(1), epoch(2), load(2, 4), epoch(1, 1), epoch(2, 1)):
         catalogue.save("train", 1, cursor, state(cursor))
     path = catalogue.path("train", 1, epoch(2))

@@ -1,7 +1,8 @@
-"""A power cut at any call of the store, whatever of the calls before it has reached the disk: the newest checkpoint is found.
+"""A power cut at any call of the store, whatever of the calls before it has reached the disk: the newest checkpoint is
+found.
 
-Every sequence of up to three operations, on a home that is empty and on one that has checkpoints. From each state that the cut may
-leave a run resumes, as `detrain run` does, saves once more, and resumes again.
+Every sequence of up to three operations, on a home that is empty and on one that has checkpoints. From each state that
+the cut may leave a run resumes, as `detrain run` does, saves once more, and resumes again.
 """
 
 from __future__ import annotations

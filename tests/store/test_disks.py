@@ -1,4 +1,6 @@
-"""Disks that fail at each call of a save, in each way: the save says so, what was saved before is as it was, the next one works."""
+"""Disks that fail at each call of a save, in each way: the save says so, what was saved before is as it was, the next
+one works.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ def test_an_error_at_any_call_of_a_save_is_named_and_harms_nothing(
         found[0].save(found[1] + 1)
         found[0].journal.close()
         assert resumed(tmp_path)[1] == found[1] + 1  # type: ignore[index]
-    assert len(said) >= count - 2  # a line of the journal that cannot be written at once waits, and is written by the save
+    # A line of the journal that cannot be written at once waits, and is written by the save.
+    assert len(said) >= count - 2
     assert all(os.strerror(code) in text and text.count("\n") == 1 for text in said)
 
 

@@ -1,4 +1,6 @@
-"""The journal: what was appended is read again, and what a crash or a bad disk made of it is never taken for a record."""
+"""The journal: what was appended is read again, and what a crash or a bad disk made of it is
+never taken for a record.
+"""
 
 import contextlib
 import errno
@@ -76,7 +78,8 @@ def test_a_reopened_journal_keeps_its_start_and_takes_new_records(tmp_path_facto
         ends = [0, *append(journal, items)]
     kept = data.draw(st.integers(0, len(items)))
     with opened(path, ends[kept]) as journal:
-        assert (journal.batches, journal.streams) == expected_of(items)  # also what lies beyond the cut, to compare with
+        # Also what lies beyond the cut, to compare with.
+        assert (journal.batches, journal.streams) == expected_of(items)
         append(journal, more)
     assert contents(path) == expected_of(items[:kept] + more if more else items)
 
@@ -101,7 +104,8 @@ def test_the_streams_of_elements_are_those_before_the_cut_whether_written_out_or
     def expected(items, read):
         found = {name: dict(numbers) for name, numbers in read.items()}
         for name, number, value in items:
-            if name != "r" and read.get(name, {}).get(number) != value:  # else a resumed run is on its way past it again
+            # Else a resumed run is on its way past it again.
+            if name != "r" and read.get(name, {}).get(number) != value:
                 found[name] = {**({} if number == 0 else found.get(name, {})), number: value}
         return found
 

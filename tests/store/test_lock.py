@@ -1,4 +1,7 @@
-"""The lock of a checkpoint home, where its process opens and closes the file once more: POSIX takes the lock away then."""
+"""The lock of a checkpoint home, where its process opens and closes the file once more:
+
+POSIX takes the lock away then.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""Files are made with the user's umask, and nothing is written through a symbolic link that somebody has put in the way."""
+"""Files are made with the user's umask, and nothing is written through a symbolic link that somebody has put in the
+way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Processes are killed at random moments of saves; every checkpoint that was acknowledged is found again, with its bits."""
+"""Processes are killed at random moments of saves; every checkpoint that was acknowledged is found again, with its
+bits.
+"""
 
 from __future__ import annotations
 

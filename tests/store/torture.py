@@ -1,7 +1,8 @@
 """Kills processes while they save, and sees that the newest checkpoint that was acknowledged is found.
 
-Children are forked of this small process, so that a start takes a millisecond. They resume, as `detrain run` does, then save again
-and again: small states at once, large ones by the background writer. Before and after each save they say so on a pipe.
+Children are forked of this small process, so that a start takes a millisecond. They resume, as `detrain run` does, then
+save again and again: small states at once, large ones by the background writer. Before and after each save they say so
+on a pipe.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def train(folder: Path, pipe: int) -> None:
 
 
 def kill_one(folder: Path, delay_s: float) -> tuple[int, int]:
-    """Start a child and kill it so long after its first save began; return the last saves that it had ended and begun."""
+    """Start a child and kill it so long after its first save began; return the last saves that
+    it had ended and begun.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,7 +1,8 @@
-"""Loops watched by each kind of watcher of this Python. Standard library only, so that it also runs where nothing is installed.
+"""Loops watched by each kind of watcher of this Python. Standard library only, so that it also runs where nothing is
+installed.
 
-A program calls `update(names)` in its loops, as an observer would be called; the oracle is what the loops do by themselves: they
-note each entry and each turn in a list of their own.
+A program calls `update(names)` in its loops, as an observer would be called; the oracle is what the loops do by
+themselves: they note each entry and each turn in a list of their own.
 """
 
 import random
@@ -149,7 +150,9 @@ def between(events):
 
 
 def check_told_again_once_armed_anew():
-    """A header that need not be told again is told again when loops are armed anew: others may be inside of it by then."""
+    """A header that need not be told again is told again when loops are armed anew: others may
+    be inside of it by then.
+    """
     seen = []
     watcher = MonitoringWatcher(lambda _code, line: bool(seen.append(line)))
 

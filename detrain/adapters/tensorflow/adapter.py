@@ -1,7 +1,7 @@
 """The adapter for TensorFlow 2.21, with Keras 3 and Keras 2.
 
-Private parts of TensorFlow are used: the version range is pinned, and checked here. The work is done by its parts, one for
-each Protocol of `detrain.adapters.api`.
+Private parts of TensorFlow are used: the version range is pinned, and checked here. The work is done by its parts, one
+for each Protocol of `detrain.adapters.api`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class TensorFlow:
         self._keras.on_import(module)
 
     def state(self) -> bytes:
-        """Return the counts of births at the top, what shuffled sets have given as seeds, and how far iterators alive have come."""
+        """Return the counts of births at the top, what shuffled sets have given as seeds, and how far iterators alive
+        have come.
+        """
         state = {
             "births": self._births.top_counts(),
             "going on": self._births.going_on(),
@@ -170,7 +172,9 @@ class TensorFlow:
         return [VERSION, tf.__version__, _version_of_keras(), gradients, "wired"]
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set the counts, and the seeds that shuffled sets give next; bring the iterators that live on to their positions."""
+        """Set the counts, and the seeds that shuffled sets give next; bring the iterators that live on to their
+        positions.
+        """
         was = json.loads(state, object_hook=_as_it_was)
         units = msgspec.convert(was["built"], list[Unit])
         traced_by = self._traced_by()
@@ -210,7 +214,9 @@ class TensorFlow:
         self._births.end_loop()
 
     def uncaptured(self) -> list[str]:
-        """Return variables that hold no numbers, orders of sets that are lost, and models that have come to hold other things."""
+        """Return variables that hold no numbers, orders of sets that are lost, and models that have come to hold other
+        things.
+        """
         queues = [f"{queue.name} (a tf.queue with elements)" for queue in self._queues if queue.size() > 0]
         found = [*self.variables.uncaptured(), *queues, *self._keras.uncaptured(), *self._fit.not_captured()]
         return [*found, *self._datasets.not_captured(), *self._draws.not_captured()]
@@ -258,7 +264,9 @@ def _settle(settings: Settings) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Return a state as JSON can have it: infinities and what is not a number are no JSON (RFC 8259), which readers refuse."""
+    """Return a state as JSON can have it: infinities and what is not a number are no JSON (RFC 8259), which readers
+    refuse.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT: repr(value)}
     if isinstance(value, dict):

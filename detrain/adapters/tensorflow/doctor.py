@@ -1,7 +1,8 @@
-"""Which computations TensorFlow repeats bit for bit: `python -m detrain.adapters.tensorflow.doctor DETERMINISTIC REPEATS`.
+"""Which computations TensorFlow repeats bit for bit: `python -m detrain.adapters.tensorflow.doctor DETERMINISTIC
+REPEATS`.
 
-Prints JSON: by device and case the digest of each repetition, or the name of the error that TensorFlow refused with. Inputs are
-drawn from fixed seeds by NumPy, so that other processes compute the same thing. `detrain doctor` compares.
+Prints JSON: by device and case the digest of each repetition, or the name of the error that TensorFlow refused with.
+Inputs are drawn from fixed seeds by NumPy, so that other processes compute the same thing. `detrain doctor` compares.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What changes when the program imports Keras 3 or Keras 2: from then on their objects are named, and their state is kept."""
+"""What changes when the program imports Keras 3 or Keras 2: from then on their objects are named, and their state is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +192,8 @@ def watch_class(births: Births, cls: Any) -> None:
 
 
 def _make_monitors_repeatable() -> None:
-    """Have callbacks that monitor a value look for their comparison anew in a resumed process, which finds `min_delta` as it was.
+    """Have callbacks that monitor a value look for their comparison anew in a resumed process, which finds `min_delta`
+    as it was.
 
     Where less is better they turn its sign around when they look; it is positive before.
     """

@@ -1,4 +1,6 @@
-"""Tensors of TensorFlow as leaves of Python objects: constants, tensors of several parts, and what else is made of parts."""
+"""Tensors of TensorFlow as leaves of Python objects: constants, tensors of several parts, and what else is made of
+parts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Leaves:
         self._births, self._builder, self._datasets, self._keras = births, builder, datasets, keras
 
     def to_array(self, value: object) -> Array | None:
-        """Return the value of an eager tensor, a variable, or the parts of a sparse, ragged or distributed one; else None.
+        """Return the value of an eager tensor, a variable, or the parts of a sparse, ragged or distributed one; else
+        None.
 
         It may share memory.
         """
@@ -70,7 +73,9 @@ class Leaves:
         return composites.parts(value) if made_of is None else (METRIC, made_of)
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Return what an iterator over a tf.data set is made of; of what is in a model that the loop has made, its key."""
+        """Return what an iterator over a tf.data set is made of; of what is in a model that the
+        loop has made, its key.
+        """
         key = self._keras.part_of_made(value)
         return self._datasets.parts(value) if key is None else (MADE, [key])
 

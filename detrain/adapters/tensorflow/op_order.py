@@ -1,15 +1,16 @@
 """What TensorFlow leaves to timing in traced functions, deterministic ops or not, gets one order here.
 
-- **Sums in Grappler.** Its memory optimizer replaces an `AddN` of three tensors and more by `AssignAdd`s to a temporary variable,
-  which run as their inputs come, where it estimates that a function needs more than 0.8 of a device's memory: of 256 MB on a CPU
-  (`grappler/optimizers/memory_optimizer.cc`, `SchedulingPass`). That part of it is turned off, its swapping left on.
-- **Sums in the kernel.** `AddN` writes into the first input whose buffer nobody else holds at that moment, and begins with it
-  (`kernels/aggregate_ops.cc`). `_Sums` settles which one that is. Trees of `AddV2`, which Grappler makes
-  `AddN` of, are treated alike.
-- **Reads before writes.** Grappler's dependency optimizer drops the control edge from a read of a variable to a later write if
-  another path joins them, though that path leads through an `IdentityN` (Keras's optimizers put one around all gradients) from one
-  tensor to another, and is gone when the `IdentityN` is taken apart a moment later (`grappler/optimizers/dependency_optimizer.cc`).
-  `_Accesses` has such an edge lead through an op that Grappler keeps.
+- **Sums in Grappler.** Its memory optimizer replaces an `AddN` of three tensors and more by `AssignAdd`s to a temporary
+  variable, which run as their inputs come, where it estimates that a function needs more than 0.8 of a device's memory:
+  of 256 MB on a CPU (`grappler/optimizers/memory_optimizer.cc`, `SchedulingPass`). That part of it is turned off, its
+  swapping left on.
+- **Sums in the kernel.** `AddN` writes into the first input whose buffer nobody else holds at that moment, and begins
+  with it (`kernels/aggregate_ops.cc`). `_Sums` settles which one that is. Trees of `AddV2`, which Grappler makes `AddN`
+  of, are treated alike.
+- **Reads before writes.** Grappler's dependency optimizer drops the control edge from a read of a variable to a later
+  write if another path joins them, though that path leads through an `IdentityN` (Keras's optimizers put one around all
+  gradients) from one tensor to another, and is gone when the `IdentityN` is taken apart a moment later
+  (`grappler/optimizers/dependency_optimizer.cc`). `_Accesses` has such an edge lead through an op that Grappler keeps.
 
 None of it changes a result that had one value before.
 """
@@ -36,10 +37,12 @@ _HANDED_ON: Final = frozenset({
     *("Bitcast", "BroadcastTo", "Cast", "CheckNumerics", "EnsureShape", "ExpandDims", "Identity", "PreventGradient", "Reshape"),
     *("Squeeze", "StopGradient", "Tile", "Transpose"),
 })  # fmt: skip
-_REDUCTIONS: Final = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})  # over nothing, or over axes of length 1, they hand on
+# Over nothing, or over axes of length 1, they hand on.
+_REDUCTIONS: Final = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})
 _WITH_CONSTANT: Final = frozenset({"Mul", "RealDiv", "Sub"})  # Grappler leaves these away where the constant is 1 or 0
 _HELD: Final = frozenset({"Const", "Placeholder", "ReadVariableOp"})
-# Their output may lie in another one's buffer, or be an output of its function as well: gradients taken outside of it need it.
+# Their output may lie in another one's buffer, or be an output of its function as well: gradients taken outside of it
+# need it.
 _MAYBE_HELD: Final = frozenset({
     *("Case", "Cholesky", "ConcatV2", "Cumprod", "Elu", "Exp", "Expm1", "FusedBatchNormV3", "IdentityN", "If", "Inv"),
     *("IteratorGetNext", "LogSoftmax", "MatrixInverse", "MatrixSolve", "Max", "MaxPool", "Min", "OptionalGetValue", "Pack", "Pad"),
@@ -90,9 +93,10 @@ _Leaf = tuple[Any, int]
 class _Sums:
     """The sums of three tensors and more in a graph.
 
-    Grappler sorts what they add up by name. They are added in that order, but from the first one on whose buffer is free; so the
-    order is given where that is known, or is one of the first two in any case. Else a `Snapshot` (a copy, unless the buffer is free
-    by then) makes it so: of the first tensor that nobody else reads, or of the first of all, as mostly happens without.
+    Grappler sorts what they add up by name. They are added in that order, but from the first one on whose buffer is
+    free; so the order is given where that is known, or is one of the first two in any case. Else a `Snapshot` (a copy,
+    unless the buffer is free by then) makes it so: of the first tensor that nobody else reads, or of the first of all,
+    as mostly happens without.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -140,7 +144,10 @@ class _Sums:
                     yield op, index
 
     def _readers(self, leaves: list[_Leaf]) -> dict[str, list[Any] | None]:
-        """Return what else reads the buffers of what a sum adds up, by the tensors' names; None: it is held all the time."""
+        """Return what else reads the buffers of what a sum adds up, by the tensors' names;
+
+        None: it is held all the time.
+        """
         own = {op.name for op, _ in leaves}
         tensors = {_input(leaf).name: _input(leaf) for leaf in leaves}
         times = Counter(_input(leaf).name for leaf in leaves)
@@ -234,7 +241,9 @@ class _Accesses:
 
 
 class _Reached:
-    """From which of some ops paths lead to each tensor: also from any input of a mixing op to any of its outputs, or not."""
+    """From which of some ops paths lead to each tensor: also from any input of a mixing op to any of its outputs, or
+    not.
+    """
 
     def __init__(self, names: Iterable[str], *, is_mixed: bool = False) -> None:
         self._bits = {name: 1 << place for place, name in enumerate(dict.fromkeys(names))}

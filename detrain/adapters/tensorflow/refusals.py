@@ -1,7 +1,8 @@
 """Ways to train whose state, loops or order are out of sight: they are refused as they begin.
 
-They are the graph mode of TensorFlow 1, `fit` of Keras 2, and strategies over several processes, each of which would come back to a
-cut of its own. Loops of a program's own over layers and optimizers of Keras 2 (`tf_keras`) are like any others.
+They are the graph mode of TensorFlow 1, `fit` of Keras 2, and strategies over several processes, each of which would
+come back to a cut of its own. Loops of a program's own over layers and optimizers of Keras 2 (`tf_keras`) are like any
+others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _WORKERS = ("chief", "worker")
 
 
 def refuse_unseen(probes: Any) -> None:
-    """Refuse `disable_eager_execution`, sessions on graphs with weights (these live in the session), and several processes."""
+    """Refuse `disable_eager_execution`, sessions on graphs with weights (these live in the session), and several
+    processes.
+    """
     _refuse(
         probes,
         sessions.BaseSession,

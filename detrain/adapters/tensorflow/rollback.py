@@ -44,4 +44,5 @@ class Rollback:
             with self._building.not_noted():
                 return self._fit.refetch(item, fetched)
         finally:
-            self._births.set_top_counts(counts)  # what is made for it must not shift the names of what the program makes
+            # What is made for it must not shift the names of what the program makes.
+            self._births.set_top_counts(counts)

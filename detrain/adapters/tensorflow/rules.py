@@ -25,7 +25,9 @@ class Rules:
         )
 
     def is_holder(self, value: object) -> bool:
-        """Return whether an object only holds data: a callback (any loop may call it), a bar, files listed, words counted."""
+        """Return whether an object only holds data: a callback (any loop may call it), a bar, files listed, words
+        counted.
+        """
         return isinstance(value, self.holders)
 
     def holds_variables(self, value: object) -> bool:
@@ -33,7 +35,9 @@ class Rules:
         return isinstance(value, self.models)
 
     def is_container(self, value: object) -> bool:
-        """Return whether an object is what a model or module makes of a list, dict, set or tuple that is assigned to it."""
+        """Return whether an object is what a model or module makes of a list, dict, set or tuple that is assigned to
+        it.
+        """
         return type(value) in self.containers
 
     def is_of_loop(self, value: object) -> bool:

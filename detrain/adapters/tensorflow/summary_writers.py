@@ -1,8 +1,10 @@
-"""What TensorFlow keeps for all summaries: the writer, the step, and whether they are recorded (`tf.summary.record_if`).
+"""What TensorFlow keeps for all summaries: the writer, the step, and whether they are recorded
+(`tf.summary.record_if`).
 
-A function that writes summaries reads these as it is traced, and what it finds is in the trace; Keras's TensorBoard sets them at
-each batch. A resumed run traces such a function ahead, so they are put in place for it. A condition may be a function, of anybody:
-it is not called once more, what it returns while the first run traces is noted. Writers are named by the folders they write to.
+A function that writes summaries reads these as it is traced, and what it finds is in the trace; Keras's TensorBoard
+sets them at each batch. A resumed run traces such a function ahead, so they are put in place for it. A condition may be
+a function, of anybody: it is not called once more, what it returns while the first run traces is noted. Writers are
+named by the folders they write to.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Summaries:
                 writer.flush()
 
     def state(self) -> dict[str, Any]:
-        """Return what the loop goes on with: the step, if it is a number, and what Keras's condition has closed over."""
+        """Return what the loop goes on with: the step, if it is a number, and what Keras's
+        condition has closed over.
+        """
         step = {"step": _STATE.step} if isinstance(_STATE.step, int) else {}
         return step | ({"condition": closed} if (closed := self._closed_over()) else {})
 
@@ -59,7 +63,10 @@ class Summaries:
                 _cells(_STATE.is_recording)[name].cell_contents = self._descriptions.recall(was[name])
 
     def _closed_over(self) -> dict[str, Any]:
-        """Return the data that a condition of Keras's has closed over: TensorBoard's, which was made at the last batch."""
+        """Return the data that a condition of Keras's has closed over:
+
+        TensorBoard's, which was made at the last batch.
+        """
         found = {}
         for name, cell in _cells(_STATE.is_recording).items():
             with contextlib.suppress(NoDataError, ValueError):
@@ -82,7 +89,9 @@ class Summaries:
 
     @contextlib.contextmanager
     def noting(self, found: dict[str, Any]) -> Iterator[None]:
-        """Note, in what `read` has returned, whether a writer is in the trace, and what the condition returns (None: a tensor)."""
+        """Note, in what `read` has returned, whether a writer is in the trace, and what the condition returns (None: a
+        tensor).
+        """
         condition, returned = _STATE.is_recording, found.get(_RETURNED, [])
 
         def noted() -> Any:
@@ -102,7 +111,10 @@ class Summaries:
 
     @contextlib.contextmanager
     def as_read(self, found: dict[str, Any], *, is_ahead: bool) -> Iterator[None]:
-        """Put this state in place. Raises NotThereError if that is ahead of the cut, and the trace's writer is still to be made."""
+        """Put this state in place.
+
+        Raises NotThereError if that is ahead of the cut, and the trace's writer is still to be made.
+        """
         before = {name: getattr(_STATE, name) for name in (_WRITER, *_SETTINGS)}
         now = {}
         if _WRITER in found:

@@ -1,4 +1,6 @@
-"""`tf.timestamp`, which TensorFlow refuses beside deterministic ops, though programs ask it for no more than a line of a log."""
+"""`tf.timestamp`, which TensorFlow refuses beside deterministic ops, though programs ask it for no more than a line of
+a log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keeps the frames of detrain out of the errors of TensorFlow and Keras: they say where operations were made, and by whose calls.
+"""Keeps the frames of detrain out of the errors of TensorFlow and Keras: they say where operations were made, and by
+whose calls.
 
 Both leave out their own frames, and TensorFlow those of files that it is told: detrain's are added to these.
 """

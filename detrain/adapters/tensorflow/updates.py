@@ -1,7 +1,8 @@
-"""Sees where weights are updated, whatever the program calls it: an optimizer is applied, or variables are set by their gradients.
+"""Sees where weights are updated, whatever the program calls it: an optimizer is applied, or variables are set by their
+gradients.
 
-In eager code that is a call of Python. A compiled function is Python only while it is traced: the graph that an update was
-traced into is remembered (with those around it), and every later run of it from eager code is an update.
+In eager code that is a call of Python. A compiled function is Python only while it is traced: the graph that an update
+was traced into is remembered (with those around it), and every later run of it from eager code is an update.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ _RULES = "resource(_sparse)?_apply_(?!.*fallback).*"
 
 
 class Updates:
-    """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from another.
+    """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from
+    another.
 
-    `on_assign(what)` is called where a trainable variable is set for no reason that is known: by a program that trains without
-    gradients, or one that restores weights. `on_write(handle)` is called where any variable is set outside of compiled functions.
+    `on_assign(what)` is called where a trainable variable is set for no reason that is known: by a program that trains
+    without gradients, or one that restores weights. `on_write(handle)` is called where any variable is set outside of
+    compiled functions.
     """
 
     def __init__(
@@ -61,7 +64,8 @@ class Updates:
             graph = getattr(graph, "outer_graph", None)
 
     def _note_gradients(self, handles: set[int], *, adds: bool = False) -> None:
-        """Gradients by these variables are taken: in eager code, or each time that the graph runs which is being traced.
+        """Gradients by these variables are taken: in eager code, or each time that the graph runs which is being
+        traced.
 
         `adds`: those that were taken before wait, too.
         """

@@ -1,6 +1,7 @@
 """Every variable of TensorFlow: seen when it is made, named by `Births`, read without a copy, and set again.
 
-Weak references lead to them. A value whose variable does not exist yet (a slot that an optimizer makes lazily) waits for it.
+Weak references lead to them. A value whose variable does not exist yet (a slot that an optimizer makes lazily) waits
+for it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Variables:
 
     def tensors(self) -> dict[str, Array]:
         """Return variable values (axes as in TensorFlow), those still waiting for their variable included."""
-        # The variable that takes over the memory of a value that waits may come while what is returned here is being written.
+        # The variable that takes over the memory of a value that waits may come while what is returned here is being
+        # written.
         values = {key: np.array(array) for key, array in self._pending.items()}
         values.update(read_each(self.alive()))
         values.update(self._tables.arrays())
@@ -83,7 +85,9 @@ class Variables:
         self._tables.restore(of_tables)
 
     def unclaimed(self) -> list[str]:
-        """Return the variables made in place of those that the first run had before the cut, but without their values."""
+        """Return the variables made in place of those that the first run had before the cut,
+        but without their values.
+        """
         if any(key in self.alive() for key in self._strays):
             gc.collect()  # what a layer makes in its call, and nobody holds
         return [key for key in self._strays if key in self.alive()]
@@ -101,7 +105,10 @@ class Variables:
         return [key, owner, bool(getattr(value, "trainable", True)), name]
 
     def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
-        """Return the variable. If `makes`, one of TensorFlow that the loop made is made again, with the checkpoint's value."""
+        """Return the variable.
+
+        If `makes`, one of TensorFlow that the loop made is made again, with the checkpoint's value.
+        """
         key, owner, is_trainable, name = str(described[0]), described[1], bool(described[2]), str(described[3])
         if owner == "keras":
             keras_variable: object | None = self._builder().keras_variable(key)
@@ -124,7 +131,9 @@ class Variables:
         return [f"{key} (a variable of {variable.dtype.name})" for key, variable in alive if variable.dtype in NO_NUMBERS]
 
     def watch(self) -> None:
-        """See every variable when its construction is complete: inside, initial values are assigned at several moments."""
+        """See every variable when its construction is complete: inside, initial values are
+        assigned at several moments.
+        """
         metaclass = variables.VariableMetaclass
         original = metaclass.__call__
 
@@ -141,7 +150,8 @@ class Variables:
         if isinstance(variable, resource_variable_ops._UnreadVariable) or variable._in_graph_mode:
             return
         identity = id(variable.handle)
-        if identity in self._handles:  # the outer of nested constructor calls, or another Python object for a known variable
+        # The outer of nested constructor calls, or another Python object for a known variable.
+        if identity in self._handles:
             return
         # Without its scopes: in a graph, where layers are built ahead, TensorFlow makes these unique (`dense_1_1`).
         label = str(variable.name).partition(":")[0].rpartition("/")[2]

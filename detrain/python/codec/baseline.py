@@ -1,7 +1,7 @@
 """What the program held when it entered the loop: what only changes later counts as changed.
 
-Objects that are not data have an address, the path at which they were found first. A resumed process comes to the loop in the
-same way, so that the address leads to its own such object.
+Objects that are not data have an address, the path at which they were found first. A resumed process comes to the loop
+in the same way, so that the address leads to its own such object.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Baseline:
         self.bind(static_name(value), value)
 
     def is_of_loop(self, value: Any) -> bool:
-        """Return whether the loop has defined a function or class, which its name leads to, in a module that was there."""
+        """Return whether the loop has defined a function or class, which its name leads to, in a
+        module that was there.
+        """
         name = static_name(value)
         module, _, qualified = name.partition(":")
         return f"{module}:" in self._bound and qualified.isidentifier() and not self.is_bound(name, value)

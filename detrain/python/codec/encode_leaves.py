@@ -1,4 +1,6 @@
-"""Python state -> graph, the leaves: arrays, random generators, numbers, dates and the like, and what their encoding shares."""
+"""Python state -> graph, the leaves: arrays, random generators, numbers, dates and the like, and what their encoding
+shares.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ class Leaves:
         self._are_loads_replayed = are_loads_replayed
         """What loads move on is where it was when a resumed process has loaded as often."""
         self._cells = cells
-        """The variables of the calls that go on which functions share, by where they are; None if they cannot be read."""
+        """The variables of the calls that go on which functions share, by where they are; None if they cannot be
+        read."""
         self._moved: list[str] = []
         self._unknown: list[str] = []
         self._is_loader = False
@@ -81,7 +84,8 @@ class Leaves:
         self._lost: list[str] = []
         self._lost_numbers: dict[int, str] = {}
         self._classes: dict[str, Item] = {}
-        """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any more."""
+        """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any
+        more."""
         self._noted: set[type] = set()
         self._addresses: list[tuple[int, str, set[Any], str]] = []
         self._far_views: list[tuple[int, Array, str]] = []
@@ -148,7 +152,9 @@ class Leaves:
         return None
 
     def _name_of(self, cls: type, path: str) -> str:
-        """Return the name of an object's class; behind it, where no name leads to a class made in a function, its address."""
+        """Return the name of an object's class; behind it, where no name leads to a class made in a function, its
+        address.
+        """
         if is_findable(cls) or not is_own_class(cls):
             return class_name(cls)
         if self._collects:
@@ -197,7 +203,10 @@ class Leaves:
         return item
 
     def _describe_bits(self, bits: Any, path: str, *, has_seeds: bool) -> list[Item]:
-        """Describe a bit generator. The seeds of a legacy one are from the system, and nothing can be spawned from it."""
+        """Describe a bit generator.
+
+        The seeds of a legacy one are from the system, and nothing can be spawned from it.
+        """
         seeds = getattr(bits, "seed_seq", None) if has_seeds else None
         return ["bits", type(bits).__name__, self.encode(bits.state, path), self.encode(seeds, f"{path}.seed_seq")]
 
@@ -256,7 +265,9 @@ class Leaves:
         return ["loader", type_name(value), self._baseline.address(value), offered[0], item]
 
     def _note_moved(self, number: int, value: object, path: str) -> str | None:
-        """Name what has moved on: as lost, or as what loading the same batches again brings back; return where that is."""
+        """Name what has moved on: as lost, or as what loading the same batches again brings
+        back; return where that is.
+        """
         if self._hooks.is_loader(value):
             return None
         now = position(value)
@@ -280,7 +291,9 @@ class Leaves:
         return None
 
     def _note_weak(self, value: object, path: str) -> None:
-        """Name a dictionary that holds weakly and has changed: what a baseline holds lives longer than without detrain."""
+        """Name a dictionary that holds weakly and has changed: what a baseline holds lives
+        longer than without detrain.
+        """
         if not isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
             return
         if self._collects:
@@ -303,7 +316,8 @@ class Leaves:
             return self._encode_view(value, path)
         if self._collects:
             return self._encode_array("ndarray", value, value, path)
-        self._far_views.append((number, value, path))  # a large owner is captured only if the program holds it elsewhere
+        # A large owner is captured only if the program holds it elsewhere.
+        self._far_views.append((number, value, path))
         return []
 
     def _encode_view(self, value: Array, path: str) -> list[Item]:
@@ -313,7 +327,9 @@ class Leaves:
         return ["view", self.encode(owner, f"{path}.base"), *form, value.flags.writeable]
 
     def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
-        """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data differ."""
+        """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data
+        differ.
+        """
         before, is_large = self._baseline.paths.get(path), array.nbytes > LARGE_BYTES
         digest = digest_array(array) if self._collects or before is not None or is_large else ""
         if self._collects:
@@ -339,6 +355,9 @@ class Leaves:
 
 
 def _is_iterator_of_library(value: object) -> bool:
-    """Return whether an object that shows no position hands out one thing after another, is no file, and no framework's."""
-    is_other = isinstance(value, io.IOBase) or is_of_framework(type(value))  # Python calls a file an iterator, too: of its lines
+    """Return whether an object that shows no position hands out one thing after another, is no file, and no
+    framework's.
+    """
+    # Python calls a file an iterator, too: of its lines.
+    is_other = isinstance(value, io.IOBase) or is_of_framework(type(value))
     return isinstance(value, Iterator) and not is_other and not stands_still(value)

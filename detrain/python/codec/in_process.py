@@ -1,7 +1,9 @@
-"""A graph of Python objects that stays in its process: each node leads to the very object, and holds only what can change in it.
+"""A graph of Python objects that stays in its process: each node leads to the very object, and holds only what can
+change in it.
 
-So more can be put back than from a file: what is no data stays the object that it is, constant tensors and large arrays are not
-copied, and identities are those that were. What moves on (generators, iterators) is named, to be looked at by whoever goes back.
+So more can be put back than from a file: what is no data stays the object that it is, constant tensors and large arrays
+are not copied, and identities are those that were. What moves on (generators, iterators) is named, to be looked at by
+whoever goes back.
 """
 
 from __future__ import annotations
@@ -198,7 +200,10 @@ class LiveDecoder(Decoder):
 
 
 class Undo(LiveDecoder):
-    """Puts data back. What objects have come to hold since stays, and so do variables and layers: they have been built."""
+    """Puts data back.
+
+    What objects have come to hold since stays, and so do variables and layers: they have been built.
+    """
 
     def fill_attributes(self, own: dict[str, object], pairs: list[Item], path: str) -> None:
         """Set the attributes that there were; those that have been built since stay."""

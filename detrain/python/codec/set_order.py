@@ -1,7 +1,9 @@
-"""Sets that iterate as they did: the order of a set is that of its table, which depends on all that was ever added and taken.
+"""Sets that iterate as they did: the order of a set is that of its table, which depends on all that was ever added and
+taken.
 
-CPython's table (Objects/setobject.c, 3.7 to 3.13) is read, and made again by adding and removing only, so that what a program
-adds later also falls where it would have. Every result is compared; what cannot be made again is said, not guessed.
+CPython's table (Objects/setobject.c, 3.7 to 3.13) is read, and made again by adding and removing only, so that what a
+program adds later also falls where it would have. Every result is compared; what cannot be made again is said, not
+guessed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import numpy as np
 Layout = list[Any]
 """`[size of the table, slots of the elements in order, slots that once held one, finger of pop()]`."""
 Way = str | list[Any]
-"""How a frozen set is made: "list", "copy", "dict", `["list", order of adding]`, `["dict", order, size of the table]`, a layout."""
+"""How a frozen set is made: "list", "copy", "dict", `["list", order of adding]`, `["dict", order, size of the table]`,
+a layout."""
 
 _SMALL: Final = 8
 _PROBES: Final = 9
@@ -72,9 +75,12 @@ def set_recipe(value: set[Any]) -> tuple[Layout | None, bool]:
 
 
 def fill(target: set[Any], items: list[Any], layout: Layout | None) -> bool:
-    """Replace the elements of a set, past the methods of a class that derives from it; return whether it now is as it was."""
+    """Replace the elements of a set, past the methods of a class that derives from it; return whether it now is as it
+    was.
+    """
     if layout is not None:
-        with contextlib.suppress(LookupError, TypeError, ValueError):  # a table that cannot be had by adding and removing
+        # A table that cannot be had by adding and removing.
+        with contextlib.suppress(LookupError, TypeError, ValueError):
             _build(target, items, *layout)
         if _is_same(target, items) and read_layout(target) == layout:
             return True
@@ -105,7 +111,8 @@ def _ways(value: frozenset[Any], items: list[Any]) -> Iterator[Way]:
     if layout is None:
         return
     yield layout
-    # The table grew with what a list gave it: first come those that then lie where they want to, so that growing moves none.
+    # The table grew with what a list gave it: first come those that then lie where they want to, so that growing moves
+    # none.
     size, live, *_ = layout
     places = {slot: index for index, slot in enumerate(live)}
     with contextlib.suppress(LookupError):
@@ -180,7 +187,8 @@ class _Twin(_Filler):
 def _sized(items: list[Any], size: int) -> dict[Any, None]:
     """Return keys of which a set takes these elements in turn, into a table of a size.
 
-    Before it adds the keys of a dictionary, a set makes room for all of them; the others it then takes for the first element.
+    Before it adds the keys of a dictionary, a set makes room for all of them; the others it then takes for the first
+    element.
     """
     twins = [_Twin(hash(items[0])) for _ in range(max(size // 4, 5) - len(items))]
     keys = dict.fromkeys([*items, *twins])
@@ -205,7 +213,8 @@ def _set_finger(target: set[Any], finger: int) -> None:
 def _in_order(items: dict[int, Any], size: int) -> Iterator[tuple[int, bool]]:
     """Yield (slot, False) for each element, when all slots that it would rather lie in are taken.
 
-    Where two wait for each other, one of them came into the slot of an element that is gone: (slot, True) holds it for a while.
+    Where two wait for each other, one of them came into the slot of an element that is gone: (slot, True) holds it for
+    a while.
     """
     taken: set[int] = set()
     waiting = {slot: list(_slots_before(hash(item), slot, size)) for slot, item in items.items()}

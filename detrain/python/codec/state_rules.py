@@ -63,7 +63,9 @@ class Kinds:
         return self._hooks.variable(value) is not None or self._baseline.has(value)
 
     def is_of_library(self, value: Any, depth: int = 0) -> bool:
-        """Return whether an attribute is the library's through and through: layers, variables, losses, and containers of these."""
+        """Return whether an attribute is the library's through and through: layers, variables, losses, and containers
+        of these.
+        """
         cls = type(value)
         if cls in CONTAINERS.values() or self._hooks.is_container(value):
             values = list(value.values() if isinstance(value, dict) else value)
@@ -76,8 +78,8 @@ class Kinds:
         return self._hooks.variable(value) is not None or (is_framework and not self._is_tensor(value))
 
     def attributes(self, value: object) -> dict[str, object]:
-        """Return the attributes of an object of a library's, or of a class that derives from one, that are the program's: data, and
-        what the program chooses among objects of libraries."""
+        """Return the attributes of an object of a library's, or of a class that derives from one, that are the
+        program's: data, and what the program chooses among objects of libraries."""
         own = own_attributes(value) or {}
         of_program = program_names(type(value), self._hooks.stored_outside, own)
         names = own.keys() if self.is_holder(value) else of_program
@@ -90,7 +92,9 @@ class Kinds:
         }
 
     def is_made(self, value: Any, depth: int = 0) -> bool:
-        """Return whether the loop has made such a thing, and building ahead will not: a loss, a schedule, an optimizer."""
+        """Return whether the loop has made such a thing, and building ahead will not: a loss, a
+        schedule, an optimizer.
+        """
         if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
             values = list(value.values() if isinstance(value, dict) else value)
             return depth < _DEEP_STATE and any(self.is_made(item, depth + 1) for item in values)
@@ -101,8 +105,9 @@ class Kinds:
         return is_new and not self.is_choice(value)
 
     def is_choice(self, value: Any, depth: int = 0) -> bool:
-        """Return whether the program may have put objects of a library's in the place of others: such as were there before the
-        loop, data sets, or what the loop has made and a resume makes again: a compiled function of its own, a variable."""
+        """Return whether the program may have put objects of a library's in the place of others: such as were there
+        before the loop, data sets, or what the loop has made and a resume makes again: a compiled function of its own,
+        a variable."""
         if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
             values = list(value.values() if isinstance(value, dict) else value)
             return depth < _DEEP_STATE and all(self.is_choice(item, depth + 1) for item in values)
@@ -168,7 +173,9 @@ _NOTHING: Final[Mapping[str, object]] = types.MappingProxyType({})
 
 
 def class_attributes(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
-    """Return the attributes of a class that are state: no methods (as are those `known`), descriptors or names of Python."""
+    """Return the attributes of a class that are state: no methods (as are those `known`), descriptors or names of
+    Python.
+    """
     if hasattr(cls, "_fields"):
         return {}
     static = (*STATIC, functools.cached_property, types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -197,7 +204,8 @@ def _is_of_enum(name: str) -> bool:
 
 
 def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
-    """Return what a class holds that code is: its functions, what wraps such, and classes. The program may put others there.
+    """Return what a class holds that code is: its functions, what wraps such, and classes. The program may put others
+    there.
 
     Methods that Python calls by itself count if they are written in the program. What is `known` need not be looked at.
     """
@@ -219,7 +227,10 @@ def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str
 
 
 def functions_in(item: Any) -> tuple[Any, ...]:
-    """Return a function by itself, or what an attribute of a class that wraps functions holds: None where it has none."""
+    """Return a function by itself, or what an attribute of a class that wraps functions holds:
+
+    None where it has none.
+    """
     cls = type(item)
     if cls is types.FunctionType:
         return (item,)
@@ -241,7 +252,9 @@ WRAPPERS: Final[dict[str, tuple[Any, tuple[str, ...]]]] = {
 
 
 def may_hold_state(item: Any) -> bool:
-    """Return whether a function holds what its calls may change: a closure, attributes, defaults that are no constants."""
+    """Return whether a function holds what its calls may change: a closure, attributes,
+    defaults that are no constants.
+    """
     if type(item) is types.FunctionType:
         defaults = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
         closes_over = item.__closure__ is not None and item.__code__.co_freevars != ("__class__",)

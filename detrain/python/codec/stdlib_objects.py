@@ -1,8 +1,9 @@
-"""Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of CSV, files
-in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown, events of threads,
-what a thread keeps to itself, queues, jobs of pools that have ended.
+"""Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of
+CSV, files in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown,
+events of threads, what a thread keeps to itself, queues, jobs of pools that have ended.
 
-An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how far.
+An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how
+far.
 """
 
 from __future__ import annotations
@@ -105,14 +106,19 @@ def _has_result(job: Any) -> bool:
 
 
 def _scans(value: Any) -> bool:
-    """Return whether an iterator is one of `re.finditer`: where it is in its text is kept by an object that does not say."""
+    """Return whether an iterator is one of `re.finditer`: where it is in its text is kept by an object that does not
+    say.
+    """
     if type(value).__name__ != "callable_iterator":
         return False
     return any(type(getattr(each, "__self__", None)).__name__ == "SRE_Scanner" for each in gc.get_referents(value))
 
 
 def remake(kind: str, values: list[Any], current: Any) -> object | None:
-    """Return the object of a kind with these parts: `current` if it is that, or can become it; None if none can be made."""
+    """Return the object of a kind with these parts:
+
+    `current` if it is that, or can become it; None if none can be made.
+    """
     if type(current) in (io.StringIO, io.BytesIO) and kind == f"io.{type(current).__name__}":
         _fill(current, *values)
         return current  # type: ignore[no-any-return]
@@ -283,7 +289,9 @@ def _fill_array(held: array.array[Any], content: bytes) -> None:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Return whether a part is the one that is there: the same object, or one as good: an equal number, an iterator as far."""
+    """Return whether a part is the one that is there: the same object, or one as good: an equal number, an iterator as
+    far.
+    """
     if one is other:
         return True
     if type(one) is not type(other):
@@ -303,5 +311,7 @@ def _file_behind(writer: Any) -> object | None:
 
 
 def _quiet() -> warnings.catch_warnings[None]:
-    """Leave out the warning that iterators of `itertools` will not be copied from Python 3.14 on: there they are named instead."""
+    """Leave out the warning that iterators of `itertools` will not be copied from Python 3.14 on: there they are named
+    instead.
+    """
     return warnings.catch_warnings(action="ignore")

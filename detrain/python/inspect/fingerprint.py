@@ -1,7 +1,8 @@
-"""What an object of a library or an extension leads to, as far as it can be read: where that changes, the object has moved on.
+"""What an object of a library or an extension leads to, as far as it can be read: where that changes, the object has
+moved on.
 
-An object of an extension keeps what it likes where Python does not see it (the game behind an environment, a physics engine). One
-that shows nothing at all is unreadable, and so is what leads to it: whether it has moved, nobody knows.
+An object of an extension keeps what it likes where Python does not see it (the game behind an environment, a physics
+engine). One that shows nothing at all is unreadable, and so is what leads to it: whether it has moved, nobody knows.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _OF_PROCESS: Final = (
     *("multiprocessing", "re", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
     *("types", "typing", "warnings", "weakref", "zipimport", "concurrent.futures.thread", "concurrent.futures.process"),
 )
-"""Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by themselves."""
+"""Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
+themselves."""
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
@@ -56,9 +58,11 @@ class Unreadable:
 
 
 def inside(value: object) -> object:
-    """Return a digest of the numbers, texts and arrays that an object leads to, `Unreadable`, or None if it is not looked into.
+    """Return a digest of the numbers, texts and arrays that an object leads to, `Unreadable`, or None if it is not
+    looked into.
 
-    Objects of the program and of frameworks are captured by themselves, or named: what leads to them does not answer for them.
+    Objects of the program and of frameworks are captured by themselves, or named: what leads to them does not answer
+    for them.
     """
     cls = type(value)
     top, is_own = module_of(cls).partition(".")[0], extends_library(cls)
@@ -87,8 +91,8 @@ def inside(value: object) -> object:
 def of_python(value: object) -> object:
     """Return a digest of what an object of Python's own library holds, or None if it is not one that holds data.
 
-    What it leads to counts as far as it is numbers, texts, containers and other objects of Python's library: what the program
-    has put there, an archive's table of contents, how far a file is.
+    What it leads to counts as far as it is numbers, texts, containers and other objects of Python's library: what the
+    program has put there, an archive's table of contents, how far a file is.
     """
     if not _is_of_python(value):
         return None
@@ -109,7 +113,9 @@ def of_python(value: object) -> object:
 
 
 def _is_of_python(value: object) -> bool:
-    """Return whether an object is of a class of Python's library, with attributes, that is not about the process itself."""
+    """Return whether an object is of a class of Python's library, with attributes, that is not about the process
+    itself.
+    """
     module = module_of(type(value))
     is_known = module.partition(".")[0] in sys.stdlib_module_names and not module.startswith(_OF_PROCESS)
     return is_known and own_attributes(value) is not None and not isinstance(value, type | enum.Enum)
@@ -123,7 +129,9 @@ def _tell(file: Any) -> object:
 
 
 def memory(value: Any) -> bytes | None:
-    """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a database."""
+    """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a
+    database.
+    """
     try:
         return _memory(value)
     except (ValueError, sqlite3.Error):  # closed, released

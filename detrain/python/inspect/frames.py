@@ -1,11 +1,12 @@
 """The user's frames between a probe and the entry of the program: which they are, and how their locals are written.
 
-CPython can write the locals of a frame that is suspended in a call: from 3.13 on through `f_locals` (PEP 667), before that
-by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and callers' locals come back too.
+CPython can write the locals of a frame that is suspended in a call: from 3.13 on through `f_locals` (PEP 667), before
+that by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and callers' locals come
+back too.
 
-Before 3.13 a frame keeps one dict for all who ask for its locals, and asking sets it to what they are now: the program's own
-`config = locals()` would change, and values live on in it (a loader of the epoch before, with its buffers). So the frame is
-given another dict for as long as it is asked.
+Before 3.13 a frame keeps one dict for all who ask for its locals, and asking sets it to what they are now: the
+program's own `config = locals()` would change, and values live on in it (a loader of the epoch before, with its
+buffers). So the frame is given another dict for as long as it is asked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _INNER_FRAME: Final = 24
 _LOCALS: Final = {(3, 11): 24, (3, 12): 40}
 """Where an `_PyInterpreterFrame` of CPython keeps the dict of its locals, in bytes, by version."""
 _VALUES: Final = 72
-"""Where it keeps the values of its variables, in bytes: locals, then cells that are no arguments, then those of calls around it."""
+"""Where it keeps the values of its variables, in bytes: locals, then cells that are no arguments, then those of calls
+around it."""
 
 
 @lru_cache(maxsize=1)
@@ -61,7 +63,9 @@ _program: list[str] = []
 
 
 def set_program(entry: str) -> None:
-    """Count a program that is installed among libraries (`-m PACKAGE.MODULE`) as the user's: its package, or its one file."""
+    """Count a program that is installed among libraries (`-m PACKAGE.MODULE`) as the user's: its package, or its one
+    file.
+    """
     path = os.path.realpath(entry)
     library = _library_around(path)
     _program[:] = [library + path.removeprefix(library).partition("/")[0]] if library else []
@@ -133,7 +137,9 @@ def has_known_frames() -> bool:
 
 @contextlib.contextmanager
 def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
-    """Give the locals of a frame, those of a function in a dict of their own: the frame keeps the one that it had, as it was."""
+    """Give the locals of a frame, those of a function in a dict of their own: the frame keeps the one that it had, as
+    it was.
+    """
     if not (frame.f_code.co_flags & inspect.CO_OPTIMIZED and has_known_frames()):
         yield frame.f_locals
         return
@@ -192,7 +198,8 @@ def is_module_frame(frame: FrameType) -> bool:
     names = frame.f_locals
     if names is frame.f_globals:
         return True
-    # From 3.12 on a frame that is inside an inlined comprehension hands out its names anew each time, its variable among them.
+    # From 3.12 on a frame that is inside an inlined comprehension hands out its names anew each time, its variable
+    # among them.
     return frame.f_code.co_name == "<module>" and names is not frame.f_locals
 
 

@@ -1,6 +1,8 @@
-"""The code of the program's functions: how one that the loop has made is found again, by what it does and not by where it stands.
+"""The code of the program's functions: how one that the loop has made is found again, by what it does and not by where
+it stands.
 
-A file of detrain's holds no code, only a name and a digest. The code is that of the program's own source, compiled anew.
+A file of detrain's holds no code, only a name and a digest. The code is that of the program's own source, compiled
+anew.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def source(function: FunctionType) -> Source | None:
 
 
 def find(module_name: str, name: str, digest: str) -> Source | None:
-    """Return the code of a function of a module of the program's, or None if none of this qualified name does just this."""
+    """Return the code of a function of a module of the program's, or None if none of this qualified name does just
+    this.
+    """
     module = sys.modules.get(module_name)
     file = module.__file__ if module is not None and is_user_module(module) else None
     if file is None:
@@ -64,8 +68,8 @@ def find(module_name: str, name: str, digest: str) -> Source | None:
 
 
 def may_go_on(source: Source, variable: str) -> bool:
-    """Return whether a variable that a function closes over may be that of a call which goes on where no frame of this thread
-    shows it: in a generator, or in another thread."""
+    """Return whether a variable that a function closes over may be that of a call which goes on where no frame of this
+    thread shows it: in a generator, or in another thread."""
     owner = next((code for code in reversed(source.around) if variable in code.co_cellvars), None)
     return owner is None or bool(owner.co_flags & _SUSPENDED) or any(_is_like(frame.f_code, owner) for frame in _elsewhere())
 

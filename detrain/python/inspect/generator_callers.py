@@ -1,4 +1,6 @@
-"""Training loops in generators: a resumed run does not yield again what the first run had, so nobody must keep count of that."""
+"""Training loops in generators: a resumed run does not yield again what the first run had, so nobody must keep count of
+that.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ COUNTED = "how much was drawn from"
 
 
 def counted_draws(frame: FrameType) -> list[str]:
-    """Name the generators that a loop trains in, where more than the values that it has yielded depends on their number.
+    """Name the generators that a loop trains in, where more than the values that it has yielded depends on their
+    number.
 
-    It is so for all that stands between the generator and the statement that draws from it (`enumerate`, `zip`, a progress bar,
-    `list`), and for a `for` around `next`: their places have no names. A `for` over the generator itself has no place of its own.
+    It is so for all that stands between the generator and the statement that draws from it (`enumerate`, `zip`, a
+    progress bar, `list`), and for a `for` around `next`: their places have no names. A `for` over the generator itself
+    has no place of its own.
     """
     found = []
     inner: FrameType | None = frame

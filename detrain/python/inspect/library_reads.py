@@ -1,8 +1,10 @@
-"""Whether the program reads what an object says, or only tells it things: what has moved on of one that it reads changes bits.
+"""Whether the program reads what an object says, or only tells it things: what has moved on of one that it reads
+changes bits.
 
-`trial.report(loss)` and `writer.add_scalar("loss", loss)` are statements: nothing comes back from them. `if trial.should_prune()`,
-`x = env.step(a)`, `study.best_value` and `for row in table` read. A name is followed in the source, not a value: an object that is
-handed to a function under another name counts as read only if the program reads that name, too.
+`trial.report(loss)` and `writer.add_scalar("loss", loss)` are statements: nothing comes back from them. `if
+trial.should_prune()`, `x = env.step(a)`, `study.best_value` and `for row in table` read. A name is followed in the
+source, not a value: an object that is handed to a function under another name counts as read only if the program reads
+that name, too.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ _OUTPUT: Final = frozenset(
         *("wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim", "codecarbon", "visdom"),
     }
 )
-"""Libraries that show or record what a program does. What they answer (the line that was drawn) does not go into training."""
+"""Libraries that show or record what a program does. What they answer (the line that was drawn) does not go into
+training."""
 
 
 def is_consulted(value: object, path: str, files: Iterable[str]) -> bool:
-    """Return whether an object at a path is a library's, of none that only shows or records, and the program reads what it says."""
+    """Return whether an object at a path is a library's, of none that only shows or records, and the program reads what
+    it says.
+    """
     is_output = module_of(type(value)).partition(".")[0] in _OUTPUT
     return is_library_object(value) and not is_output and is_read(path, files)
 

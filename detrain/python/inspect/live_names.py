@@ -1,9 +1,9 @@
 """Which names of a suspended frame can still be read: a backward data-flow analysis over its bytecode.
 
-A local that will be assigned before it is read (last iteration's gradients, a tape, a progress bar) is dead at the cut and
-need not be captured. The analysis is conservative: closure cells count as live, what can raise in a `try` may jump to its
-handler, a `with` may swallow an exception, and code that looks at its own namespace (`locals()`, `eval`, ...) keeps every name
-alive.
+A local that will be assigned before it is read (last iteration's gradients, a tape, a progress bar) is dead at the cut
+and need not be captured. The analysis is conservative: closure cells count as live, what can raise in a `try` may jump
+to its handler, a `with` may swallow an exception, and code that looks at its own namespace (`locals()`, `eval`, ...)
+keeps every name alive.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _NO_FALL_THROUGH: Final = frozenset(
 _NEVER_RAISES: Final = frozenset(
     {"STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_NAME", "POP_TOP", "LOAD_CONST", "COPY", "SWAP", "PUSH_NULL", "NOP"}
 )
-"""Of an instruction in a `try` these cannot lead to the handler: else `tape` would be live before `with ... as tape`."""
+"""Of an instruction in a `try` these cannot lead to the handler: else `tape` would be live before `with ... as
+tape`."""
 _LOOKS_AT_ITSELF: Final = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "f_locals", "f_globals", "__dict__"}
 )
 _MOST_MODULES: Final = 1 << 14
 _FAST: Final = "fast "
-"""Set before names of fast locals: in a module's code, that of an inlined comprehension is another than the global of its name."""
+"""Set before names of fast locals: in a module's code, that of an inlined comprehension is another than the global of
+its name."""
 
 
 def live_names(code: CodeType, offset: int) -> frozenset[str]:
@@ -69,7 +71,10 @@ def names_read_by_functions(code: CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=_MOST_MODULES)
 def may_read_any_global(code: CodeType) -> bool:
-    """Return whether a module's code may read globals under names that it does not show: `globals()[f"best_{fold}"]`."""
+    """Return whether a module's code may read globals under names that it does not show:
+
+    `globals()[f"best_{fold}"]`.
+    """
     return any(_LOOKS_AT_ITSELF & set(each.co_names) for each in (code, *_functions(code)))
 
 

@@ -1,8 +1,9 @@
-"""Names of classes and functions in a graph, and the closed rules by which a name from a file may become an object again.
+"""Names of classes and functions in a graph, and the closed rules by which a name from a file may become an object
+again.
 
-Nothing is imported, no attribute hook of a module is run, and only what the program itself defines is found, besides types
-that hold data and functions of libraries that only compute: a file must not be able to bind `eval` or `os.system` to a name of
-the program.
+Nothing is imported, no attribute hook of a module is run, and only what the program itself defines is found, besides
+types that hold data and functions of libraries that only compute: a file must not be able to bind `eval` or `os.system`
+to a name of the program.
 """
 
 from __future__ import annotations
@@ -126,14 +127,17 @@ def find_static(name: str) -> object:
     found = _walk(module, qualified)
     if computes(found):
         return found if static_name(found) == name else ABSENT
-    # Of the builtins only types (the factory of a defaultdict); of a program's module only what it defines, not what it imports.
+    # Of the builtins only types (the factory of a defaultdict); of a program's module only what it defines, not what it
+    # imports.
     if not (isinstance(found, type) or (is_user and isinstance(found, types.FunctionType))):
         return ABSENT
     return found if (is_user or module_name == "builtins") and static_name(found) == name else ABSENT
 
 
 def computes(value: object) -> bool:
-    """Return whether a value is a function of a library that does nothing but compute, and has a name that leads to it."""
+    """Return whether a value is a function of a library that does nothing but compute, and has
+    a name that leads to it.
+    """
     kind = type(value)
     if kind is np.ufunc:
         return vars(np).get(value.__name__) is value  # type: ignore[attr-defined]
@@ -164,7 +168,9 @@ def is_findable(value: object) -> bool:
 
 
 def find_class(name: str, current: object) -> type | None:
-    """Return a class of the program by its name, or the live object's if that has the name (one defined in a function)."""
+    """Return a class of the program by its name, or the live object's if that has the name (one
+    defined in a function).
+    """
     if name in _PLAIN_BY_NAME:
         return _PLAIN_BY_NAME[name]
     found = find_static(name)
@@ -192,7 +198,10 @@ def find_enum(name: str, current: object) -> type[enum.Enum] | None:
 
 
 def find_namedtuple(name: str) -> Any:
-    """Return a class of named tuples of any imported module: its objects are data. None if there is none of this name."""
+    """Return a class of named tuples of any imported module: its objects are data.
+
+    None if there is none of this name.
+    """
     module_name, _, qualified = name.partition(":")
     found = _walk(sys.modules.get(module_name), qualified)
     if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
@@ -240,7 +249,8 @@ def is_own_class(cls: type) -> bool:
 
 
 def is_user_class(cls: type) -> bool:
-    """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes aside.
+    """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes
+    aside.
 
     Classes of classes count, too: one that keeps the only instance of each of its classes holds state.
     """

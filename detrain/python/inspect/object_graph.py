@@ -95,7 +95,9 @@ class Hooks:
         return None
 
     def parts_of_new(self, _value: object) -> tuple[str, list[object]] | None:
-        """Like `parts`, of what stays as the process has it, unless the loop has made it: an iterator over a dataset."""
+        """Like `parts`, of what stays as the process has it, unless the loop has made it: an
+        iterator over a dataset.
+        """
         return None
 
     def remake(self, _kind: str, _parts: list[Any], _current: object) -> object | None:
@@ -119,7 +121,9 @@ class Hooks:
         return False
 
     def holds_variables(self, _value: object) -> bool:
-        """Return whether an object is a framework's with variables of its own: if the loop has made it, it cannot be put back."""
+        """Return whether an object is a framework's with variables of its own: if the loop has made it, it cannot be
+        put back.
+        """
         return False
 
     def is_of_loop(self, _value: object) -> bool:
@@ -161,7 +165,9 @@ AND_READ: Final = ", and the program reads it"
 
 
 def is_needed(loss: str) -> bool:
-    """Return whether a resumed run is refused where it meets such a loss, named as `PATH (KIND)`: nothing stands in for it."""
+    """Return whether a resumed run is refused where it meets such a loss, named as `PATH (KIND)`: nothing stands in for
+    it.
+    """
     return loss.endswith(f"{WITH_VARIABLES})")
 
 
@@ -184,7 +190,10 @@ def shown(path: str) -> str:
 
 
 def key_path(path: str, key: object) -> str:
-    """Return the path of a dictionary's value. Only plain keys are spelled out: `repr` of others runs the program's code."""
+    """Return the path of a dictionary's value.
+
+    Only plain keys are spelled out: `repr` of others runs the program's code.
+    """
     is_plain = key is None or type(key) in (bool, int, float, str, bytes)
     return f"{path}[{_repr(key) if is_plain else type(key).__qualname__}]"
 
@@ -197,7 +206,9 @@ def _repr(key: object) -> str:
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Return whether values are scalars of one kind that are their own items: of millions (a corpus), only C looks at each."""
+    """Return whether values are scalars of one kind that are their own items: of millions (a corpus), only C looks at
+    each.
+    """
     kinds: set[type] = set(map(type, values))
     if kinds == {int}:
         return bool(min(values) >= -_FAR and max(values) < _FAR)
@@ -210,11 +221,11 @@ def is_plain(values: list[Any]) -> bool:
 
 @contextmanager
 def deep_calls() -> Iterator[None]:
-    """Let Python recurse as deeply as MAX_DEPTH takes, from wherever the program called. Calls between Python functions take
-    no room on the stack of C since 3.11.
+    """Let Python recurse as deeply as MAX_DEPTH takes, from wherever the program called. Calls between Python functions
+    take no room on the stack of C since 3.11.
 
-    No garbage is looked for meanwhile: a large state makes millions of objects, none of them garbage, and Python would go over
-    all that the process has again and again.
+    No garbage is looked for meanwhile: a large state makes millions of objects, none of them garbage, and Python would
+    go over all that the process has again and again.
     """
     collects = gc.isenabled()
     gc.disable()

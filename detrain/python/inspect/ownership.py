@@ -1,8 +1,8 @@
 """Objects of libraries that hold nothing but data: an environment of gymnasium, a scaler of scikit-learn, a meter.
 
-They are captured as objects of the program are, but only as a whole: where one attribute is no data, none is set, because a part
-of a stranger's state may not fit the rest. What then changes is named (detrain.python.inspect.progress). The same holds for what a
-library keeps in objects of the program's classes that derive from its own.
+They are captured as objects of the program are, but only as a whole: where one attribute is no data, none is set,
+because a part of a stranger's state may not fit the rest. What then changes is named (detrain.python.inspect.progress).
+The same holds for what a library keeps in objects of the program's classes that derive from its own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def is_library_object(value: object) -> bool:
 
 
 def is_data_object(value: object, is_state: Any) -> bool:
-    """Return whether an object of a library is data through and through. `is_state` says so of what is no such object."""
+    """Return whether an object of a library is data through and through.
+
+    `is_state` says so of what is no such object.
+    """
     return is_library_object(value) and _is_whole(value, is_state, set(), 0)
 
 

@@ -1,9 +1,9 @@
-"""Tables of pandas: the frames and series into which programs write what they measure. No attribute shows what they hold.
-So are its points in time and durations, and scipy's sparse matrices.
+"""Tables of pandas: the frames and series into which programs write what they measure. No attribute shows what they
+hold. So are its points in time and durations, and scipy's sparse matrices.
 
-One that is as it was when the loop was entered stays as the process has it; one that has changed is captured by its blocks of
-memory, so that sums go over the same numbers in the same order. What pandas before 3 or an unusual index does not let one make
-again is named.
+One that is as it was when the loop was entered stays as the process has it; one that has changed is captured by its
+blocks of memory, so that sums go over the same numbers in the same order. What pandas before 3 or an unusual index does
+not let one make again is named.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def moment_parts(value: Any) -> tuple[str, list[Any]] | None:
 
 
 def make_moment(kind: str, parts: list[Any]) -> Any:
-    """Return the point in time or the duration with these parts: how many units it is (from 1970, UTC), of what, its time zone."""
+    """Return the point in time or the duration with these parts: how many units it is (from 1970, UTC), of what, its
+    time zone.
+    """
     import pandas as pd
 
     if kind == "pandas.NaT":
@@ -133,8 +135,8 @@ def _make_sparse(name: str, attributes: dict[str, Any]) -> Any:
 
 
 def _describe(value: Any) -> list[Any] | None:
-    """Return [blocks of cells with their columns, index, columns or the name, attributes], without copies; of a sparse matrix
-    its attributes."""
+    """Return [blocks of cells with their columns, index, columns or the name, attributes], without copies; of a sparse
+    matrix its attributes."""
     if _is_sparse(value):
         return [dict(vars(value))]
     is_series = type(value).__name__ == "Series"

@@ -1,8 +1,9 @@
-"""Numbers that the program keeps, read where it keeps them, never computed: what `--keep-best` goes by, and its accuracy.
+"""Numbers that the program keeps, read where it keeps them, never computed: what `--keep-best` goes by, and its
+accuracy.
 
 A name is that of a local of the loop's function or of one that called it, or of a global of its module; `a.b` is the
-attribute of an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Where no such name is, the logs
-of a framework's own training loop are looked at.
+attribute of an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Where no such name is, the
+logs of a framework's own training loop are looked at.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def find_metric(name: str, frame: FrameType, to_array: ToArray) -> float | None:
 
 
 def is_accuracy(name: str) -> bool:
-    """Return whether a name is that of an accuracy: `acc` or `accuracy` ends it, or a part of it. `accumulated` is none.
+    """Return whether a name is that of an accuracy: `acc` or `accuracy` ends it, or a part of it. `accumulated` is
+    none.
 
     Nor is `best_accuracy`, which is that of another step.
     """
@@ -70,7 +72,10 @@ def accuracies(frame: FrameType, to_array: ToArray, *, is_after_epoch: bool = Fa
 
 
 def _within(value: object, parts: list[str]) -> object:
-    """Follow parts of a name. Only what an object stores is looked at: no property, so no code of the program is run."""
+    """Follow parts of a name.
+
+    Only what an object stores is looked at: no property, so no code of the program is run.
+    """
     for part in parts:
         if isinstance(value, dict):
             value = value.get(part)

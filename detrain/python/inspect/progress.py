@@ -41,7 +41,10 @@ _READERS: Final = tuple(module for each in KNOWN for module in each.readers)
 
 
 def position(value: Any) -> object:
-    """Return what tells where an object is, to be compared for equality, or None if it has no position. Reads nothing from it."""
+    """Return what tells where an object is, to be compared for equality, or None if it has no position.
+
+    Reads nothing from it.
+    """
     module = module_of(type(value))
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
@@ -62,7 +65,8 @@ def position(value: Any) -> object:
     if isinstance(value, logging.Filterer):
         # `buffer`: what a handler writes later.
         parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
-        own_level = value.level if isinstance(value, logging.Handler) else None  # that of a logger is a setting of the process
+        # That of a logger is a setting of the process.
+        own_level = value.level if isinstance(value, logging.Handler) else None
         return own_level, tuple(map(id, parts))
     if isinstance(value, logging.LoggerAdapter):
         return repr(value.extra)
@@ -93,7 +97,9 @@ def position(value: Any) -> object:
 
 
 def _is_cache_of_library(value: Any) -> bool:
-    """Return whether a function that keeps what it has returned is a library's own, not one that the program has made."""
+    """Return whether a function that keeps what it has returned is a library's own, not one
+    that the program has made.
+    """
     place: Any
     code = getattr(value.__wrapped__, "__code__", None)
     if code is None or is_user_file(code.co_filename):
@@ -125,15 +131,19 @@ def _place_of_generator(value: Any) -> str | None:
 
 
 def takes_in(value: object) -> bool:
-    """Return whether an object is a generator to which something can be sent: to load the same batches does not send it again."""
+    """Return whether an object is a generator to which something can be sent: to load the same batches does not send it
+    again.
+    """
     return isinstance(value, GeneratorType) and _uses_yields(value.gi_code)
 
 
 @functools.lru_cache(maxsize=512)
 def _uses_yields(code: CodeType) -> bool:
     names = [each.opname for each in dis.get_instructions(code)]
-    behind = [names[index + 2 : index + 3] for index, name in enumerate(names) if name == "YIELD_VALUE"]  # a RESUME between
-    return any(each not in (["POP_TOP"], ["JUMP_BACKWARD_NO_INTERRUPT"]) for each in behind)  # the second of a `yield from`
+    # A RESUME between.
+    behind = [names[index + 2 : index + 3] for index, name in enumerate(names) if name == "YIELD_VALUE"]
+    # The second of a `yield from`.
+    return any(each not in (["POP_TOP"], ["JUMP_BACKWARD_NO_INTERRUPT"]) for each in behind)
 
 
 def _place(file: Any) -> object:

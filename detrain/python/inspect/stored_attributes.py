@@ -1,7 +1,8 @@
-"""Objects of the program's classes that derive from a library's (a `keras.Model`, a callback): which attributes are its state.
+"""Objects of the program's classes that derive from a library's (a `keras.Model`, a callback): which attributes are its
+state.
 
-The library's own attributes stay as they are: most are built lazily, and none are data. Those that the program's methods
-store are state where they hold data.
+The library's own attributes stay as they are: most are built lazily, and none are data. Those that the program's
+methods store are state where they hold data.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ _BUILT_LAZILY: Final = [pair for each in KNOWN for pair in each.built_lazily]
 
 
 def stored_names(cls: type) -> frozenset[str]:
-    """Return the names of the attributes that the methods of a class store, as far as the class and its bases are the program's."""
+    """Return the names of the attributes that the methods of a class store, as far as the class and its bases are the
+    program's.
+    """
     return _stored_names(cls)
 
 
 def program_names(cls: type, outside: frozenset[str], present: Iterable[str]) -> frozenset[str]:
-    """Return the names of the attributes of an object that the program stores: in methods of its class, or `outside` of them.
+    """Return the names of the attributes of an object that the program stores: in methods of its class, or `outside` of
+    them.
 
     Where it makes names as it runs, they are all that are `present` but for the library's.
     """
@@ -93,7 +97,9 @@ def is_of_framework(cls: type) -> bool:
 
 @lru_cache(maxsize=_MOST_CLASSES)
 def _stored_names(cls: Hashable, *, is_own: bool = True) -> frozenset[str]:
-    """Return the names that the methods of a class store, as far as it and its bases are the program's, or the library's."""
+    """Return the names that the methods of a class store, as far as it and its bases are the program's, or the
+    library's.
+    """
     assert isinstance(cls, type)
     items = [item for base in cls.__mro__ if is_own_class(base) == is_own for item in vars(base).items()]
     codes = [code for _, item in items for function in _functions(item) for code in _codes(function.__code__)]

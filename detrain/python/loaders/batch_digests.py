@@ -54,7 +54,10 @@ class Batches:
         self._lasting.add(kind)
 
     def be_at(self, address: Address) -> None:
-        """The run is back where this batch is about to be loaded. Raises Diverged if nothing will tell that the way was right."""
+        """The run is back where this batch is about to be loaded.
+
+        Raises Diverged if nothing will tell that the way was right.
+        """
         self._next = address
         doubt, self._doubt = self._doubt, None
         if doubt is not None and address not in self._journal.batches:
@@ -99,14 +102,18 @@ class Batches:
             self.settle()
 
     def begin_fetch(self, address: Address, *, is_again: bool = False) -> None:
-        """The body of a batch begins that loads by itself. `is_again`: nothing but the load is done, on the way to a checkpoint."""
+        """The body of a batch begins that loads by itself.
+
+        `is_again`: nothing but the load is done, on the way to a checkpoint.
+        """
         self._fetching, self._is_again = address, is_again
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
         """Take what such a body has loaded, a part of its batch or the whole one. Returns whether one is running."""
         if self._fetching is not None:
             self._fetched.append(digest_value(parts, self._to_array))
-            # The body goes on to train, and may not live to its end. Another thread than its own must raise nothing here.
+            # The body goes on to train, and may not live to its end. Another thread than its own must raise nothing
+            # here.
             is_new = self.is_recording and not self._is_again and self._fetching not in self._journal.batches
             if is_whole and self._most == 1 and is_new:
                 self._journal.add_batch(self._fetching, raw_digest(self._fetched[0], self._to_array))
@@ -155,8 +162,8 @@ class Batches:
     def compare(self, address: Address, loaded: object, *, is_by_body: bool = False) -> None:
         """Raise Diverged if a batch that is loaded again is not the one that was loaded here before.
 
-        `is_by_body`: a statement of the body loads, by names that the rest of it may move on (`i += 1`). Then another batch is no
-        error as long as the one behind the cut, where these names are back, is on record and tells.
+        `is_by_body`: a statement of the body loads, by names that the rest of it may move on (`i += 1`). Then another
+        batch is no error as long as the one behind the cut, where these names are back, is on record and tells.
         """
         self._next = (address[0], address[1], address[2] + 1)
         if address not in self._journal.batches:

@@ -1,7 +1,8 @@
 """Generators of the program that live on from epoch to epoch, and Python in pipelines: what they draw is drawn again.
 
-A resumed process has such a generator at its start; it is pulled as often as the first run had pulled it, each time with the random
-streams that the first run had there. The values it then yields must have the digests of the first run's.
+A resumed process has such a generator at its start; it is pulled as often as the first run had pulled it, each time
+with the random streams that the first run had there. The values it then yields must have the digests of the first
+run's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""How a batch loop comes back to its cut: its loader is set to its position (seek), or the batches are loaded again (forward).
+"""How a batch loop comes back to its cut: its loader is set to its position (seek), or the batches are loaded again
+(forward).
 
-A loader's position is state like any other: tf.data iterators have theirs from the framework, iterators of built-in kinds and the
-program's own objects theirs from the codec, objects of libraries theirs if they offer one (`get_state` and `set_state`, or
-`state_dict` and `load_state_dict`). To seek is exact where all that loading moves on is such state. Where something else may have
-moved, batches are loaded again, which is always right. Either way the digest of the next batch is compared.
+A loader's position is state like any other: tf.data iterators have theirs from the framework, iterators of built-in
+kinds and the program's own objects theirs from the codec, objects of libraries theirs if they offer one (`get_state`
+and `set_state`, or `state_dict` and `load_state_dict`). To seek is exact where all that loading moves on is such state.
+Where something else may have moved, batches are loaded again, which is always right. Either way the digest of the next
+batch is compared.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.process import pool_jobs
 
 _PROTOCOLS: Final = (("get_state", "set_state"), ("state_dict", "load_state_dict"), ("tell", "seek"))
-"""How an object offers its position. The last is that of files that are only read: others are set back with their length."""
+"""How an object offers its position. The last is that of files that are only read: others are set back with their
+length."""
 _FILES: Final = (io.TextIOWrapper, io.BufferedReader)
 _CALLING: Final = frozenset({"map", "filter", "filterfalse", "starmap", "takewhile", "dropwhile", "accumulate"})
 """Iterators that call functions of the program."""
@@ -47,7 +50,8 @@ _BACKSTAGE: Final = frozenset(
 )
 """Modules of Python's by which something can go on behind what a program loads."""
 _KNOWN: Final = MODULES | {"numpy", "detrain", "absl", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
-"""Modules that keep no state of their own behind what a program loads, but for the random streams, which are captured."""
+"""Modules that keep no state of their own behind what a program loads, but for the random streams, which are
+captured."""
 _MOST_REASONS: Final = 3
 
 
@@ -75,9 +79,11 @@ class Entered:
         self._has_ended = True
         """Whether the last run of a `for` loop has gone on to its end."""
         self.is_new = False
-        """Whether a run behind the first has loaded nothing yet: it is where the one before it has ended, which is found first."""
+        """Whether a run behind the first has loaded nothing yet: it is where the one before it has ended, which is
+        found first."""
         self.written_between = ""
-        """A file that code between two runs has written. A run that resumes behind it would write what is not yet trained."""
+        """A file that code between two runs has written. A run that resumes behind it would write what is not yet
+        trained."""
         self.is_behind_break = False
         """Whether a run was left before its end. A run that resumes behind it passes over the body that has left it."""
 
@@ -88,7 +94,10 @@ class Entered:
         self.written_between, self.is_behind_break = "", False
 
     def note(self, loop: Loop, frame: FrameType, written: str = "") -> None:
-        """A loop is at the head of a turn. `written`: a file that was written since the run of a loop before it ended."""
+        """A loop is at the head of a turn.
+
+        `written`: a file that was written since the run of a loop before it ended.
+        """
         now = loop.turn_of if loop.turn_of is not None else (id(frame), frame.f_lasti)
         self.is_new = now != self._last and self._count > 0
         if self.is_new:
@@ -109,7 +118,8 @@ class Entered:
             return False
         if loop.turn_of is not None:
             return True
-        # Of a `while` loop the source must tell: it stands in the frame of the epoch loop, and no other loop is around it.
+        # Of a `while` loop the source must tell: it stands in the frame of the epoch loop, and no other loop is around
+        # it.
         around = _loops_around(frame.f_code.co_filename, frame.f_lineno)
         if self._epoch_frame:
             return id(frame) == self._epoch_frame and around - 1 == _loops_around(frame.f_code.co_filename, self._epoch_line)
@@ -184,7 +194,9 @@ def set_state(value: object, which: int, state: object) -> bool:
 
 
 def is_made_anew(loop: Loop) -> bool:
-    """Return whether what a loop goes over offers a position, for the next iterator that is made from it, and its iterator none."""
+    """Return whether what a loop goes over offers a position, for the next iterator that is made from it, and its
+    iterator none.
+    """
     return not _offers(loop.iterator) and _offers(loop.iterable)
 
 
@@ -240,7 +252,9 @@ def _parts_of(statement: ast.stmt) -> Iterator[ast.AST | None]:
 
 
 def _is_plain_code(node: ast.AST | None, space: Mapping[str, object]) -> bool:
-    """Return whether an expression computes with numbers, or takes what iterators give that run no code of the program."""
+    """Return whether an expression computes with numbers, or takes what iterators give that run
+    no code of the program.
+    """
     match node:
         case ast.Constant():
             return True
@@ -279,7 +293,9 @@ def _statements_of_loop(file: str, line: int) -> list[ast.stmt]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether drawing from an iterator runs only code of Python's, of a framework's, or of what offers its position."""
+    """Return whether drawing from an iterator runs only code of Python's, of a framework's, or of what offers its
+    position.
+    """
     described = parts(value)
     if described is None:
         return type(value) in _STORES or _is_brought_back(type(value)) or _offers(value)

@@ -1,15 +1,17 @@
-"""What a run changes in folders, written down at once: by it the process that comes after a kill knows what it will find.
+"""What a run changes in folders, written down at once: by it the process that comes after a kill knows what it will
+find.
 
-Files that the loop writes lie there when the run begins again, from a checkpoint or, killed before its first one, from its start.
-What is done a second time must then not fail: a folder that is made is there, a file that is cleared away is gone, one that is
-appended to holds the lines already. And what was there before the loop, and the loop has cleared away, is missing (a checkpoint
-of the program's own that it was told to go on from): such files are linked beside the checkpoints and put back.
+Files that the loop writes lie there when the run begins again, from a checkpoint or, killed before its first one, from
+its start. What is done a second time must then not fail: a folder that is made is there, a file that is cleared away is
+gone, one that is appended to holds the lines already. And what was there before the loop, and the loop has cleared
+away, is missing (a checkpoint of the program's own that it was told to go on from): such files are linked beside the
+checkpoints and put back.
 
-A log of one run over all its processes, a line of JSON for each change; a torn last line is passed over. Kinds: `begun` the first
-training loop is entered (what the program has asked before), `made` a folder, `cleared` and `appended` a file (how long it was),
-`kept` a file that is linked, by which name, `rewritten` a file that the program had opened for writing before the loop, `aside`
-such a file that a process on its way to a cut has put away, by which name, `filling` a cache in files of this prefix; `cut` a
-checkpoint was taken here.
+A log of one run over all its processes, a line of JSON for each change; a torn last line is passed over. Kinds: `begun`
+the first training loop is entered (what the program has asked before), `made` a folder, `cleared` and `appended` a file
+(how long it was), `kept` a file that is linked, by which name, `rewritten` a file that the program had opened for
+writing before the loop, `aside` such a file that a process on its way to a cut has put away, by which name, `filling` a
+cache in files of this prefix; `cut` a checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class Changes:
     """The changes of one run: those before this process, and those that it makes. Paths are absolute."""
 
     def __init__(self, path: Path, since: Cursor | None, *, is_fresh: bool = False) -> None:
-        """Read the log. `since` is the cut that the run goes on from, None if it begins; `is_fresh`: as if nothing had been."""
+        """Read the log.
+
+        `since` is the cut that the run goes on from, None if it begins; `is_fresh`: as if nothing had been.
+        """
         self._path, self._is_fresh = path, is_fresh
         self._kept_in = path.with_suffix(".kept")
         self._begun: dict[str, list[str]] | None = None
@@ -52,9 +57,11 @@ class Changes:
         self._is_gone: set[str] = set()
         """Files that are kept, and were cleared away before the cut that the run goes on from."""
         self._rewritten: set[str] = set()
-        """Files that the loop has written anew before that cut, after the program had opened them for writing before the loop."""
+        """Files that the loop has written anew before that cut, after the program had opened them for writing before
+        the loop."""
         self._aside: dict[str, str] = {}
-        """Such files that are put away now: code before the loop writes them again, the cut counts on what the loop wrote."""
+        """Such files that are put away now: code before the loop writes them again, the cut counts on what the loop
+        wrote."""
         self._names = 0
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
@@ -75,11 +82,15 @@ class Changes:
 
     @property
     def heard(self) -> dict[str, list[str]] | None:
-        """What the program had asked when it entered its first loop, if that run was killed before its first checkpoint."""
+        """What the program had asked when it entered its first loop, if that run was killed before its first
+        checkpoint.
+        """
         return None if self._has_begun else self._begun
 
     def put_back(self) -> None:
-        """Before the program starts: have the files there that it found then (or would find now, if the run is a fresh one)."""
+        """Before the program starts: have the files there that it found then (or would find now, if the run is a fresh
+        one).
+        """
         self.return_aside()
         for path, name in self._kept.items():
             if not os.path.lexists(path):
@@ -169,7 +180,10 @@ class Changes:
         self._add("appended", path, self.appended.pop(path, size))
 
     def fill(self, prefix: str) -> None:
-        """A cache in files is opened. The lock of an earlier process of this run, killed while it filled it, holds nobody off."""
+        """A cache in files is opened.
+
+        The lock of an earlier process of this run, killed while it filled it, holds nobody off.
+        """
         if prefix in self._filling:
             for lock in glob.glob(f"{glob.escape(prefix)}_*.lockfile"):
                 with contextlib.suppress(OSError):
@@ -178,7 +192,10 @@ class Changes:
         self._add("filling", prefix)
 
     def cut(self, cursor: Cursor) -> None:
-        """A checkpoint is taken here. What an earlier process did at a still later moment is written down again, behind it."""
+        """A checkpoint is taken here.
+
+        What an earlier process did at a still later moment is written down again, behind it.
+        """
         lines: list[tuple[Any, ...]] = [("cut", _name(cursor))]
         lines += [("made", path) for path in sorted(self._made)]
         lines += [("cleared", path) for path in sorted(self._cleared)]

@@ -1,9 +1,10 @@
-"""What the program takes from outside: clock and randomness of the system, recorded and replayed; the order of listings, fixed.
+"""What the program takes from outside: clock and randomness of the system, recorded and replayed; the order of
+listings, fixed.
 
-Clock and randomness are recorded where the program itself asks for them (or Python's and NumPy's libraries for it) outside of its
-training loops: that code runs again when a run resumes, and must find what it found. Randomness that a loop asks for, or a library
-(an environment that nobody has seeded), is drawn from one recorded number, the place in the run and who asks: killed and resumed,
-a run draws the same. What a loop asks of the clock is state, or shows.
+Clock and randomness are recorded where the program itself asks for them (or Python's and NumPy's libraries for it)
+outside of its training loops: that code runs again when a run resumes, and must find what it found. Randomness that a
+loop asks for, or a library (an environment that nobody has seeded), is drawn from one recorded number, the place in the
+run and who asks: killed and resumed, a run draws the same. What a loop asks of the clock is state, or shows.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
 """Kinds of readings that have nothing to do with files."""
 
 Readings = dict[str, list[str]]
-"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64), and what `fs_answers` asks; `entropy` is what
-other randomness is drawn from, `entered` when the first training loop was entered."""
+"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64), and what `fs_answers` asks; `entropy` is
+what other randomness is drawn from, `entered` when the first training loop was entered."""
 
 
 class Outside:
@@ -90,7 +91,9 @@ class Outside:
 
     @property
     def is_recording(self) -> bool:
-        """Whether a run that resumes asks again what is asked now: outside of training loops, in the program's thread."""
+        """Whether a run that resumes asks again what is asked now: outside of training loops,
+        in the program's thread.
+        """
         return self._place() is None and threading.get_ident() == self._thread
 
     @property
@@ -112,7 +115,8 @@ class Outside:
 
     def note(self, kind: str, value: str) -> bool:
         """Record something of a kind, behind what there is of it; return whether there was room."""
-        self._sizes[" " in kind] += len(kind) + len(value)  # once over, always: none may take the place of one that was left out
+        # Once over, always: none may take the place of one that was left out.
+        self._sizes[" " in kind] += len(kind) + len(value)
         has_room = self._sizes[" " in kind] <= _MOST_CHARACTERS
         if has_room:
             self.readings.setdefault(kind, []).append(value)
@@ -129,7 +133,9 @@ class Outside:
         return read
 
     def _settled(self, real: Callable[[int], bytes], replayed: Callable[[int], bytes]) -> Callable[[int], bytes]:
-        """Return randomness of the system for all who may ask: replayed for the program outside of its loops, drawn for others."""
+        """Return randomness of the system for all who may ask: replayed for the program outside of its loops, drawn for
+        others.
+        """
 
         def urandom(count: int) -> bytes:
             asker = _asker(sys._getframe(1)) if threading.get_ident() == self._thread else None
@@ -165,7 +171,8 @@ class Outside:
             place, turn = self._fork
             self._lineage += f"child {turn} of {place}, "
             self._drawn.clear()
-            random.seed(int.from_bytes(self._draw(32, _FORK, self._place()), "big"))  # Python has just seeded it from the system
+            # Python has just seeded it from the system.
+            random.seed(int.from_bytes(self._draw(32, _FORK, self._place()), "big"))
 
 
 def now() -> float:
@@ -174,7 +181,8 @@ def now() -> float:
 
 
 def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
-    """Return a function of `time` whose last argument, left out, is the moment (in a form) that `time.time` tells to its caller.
+    """Return a function of `time` whose last argument, left out, is the moment (in a form) that `time.time` tells to
+    its caller.
 
     `given` is how many arguments come before that one.
     """
@@ -189,7 +197,10 @@ def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
 
 
 def _watch_datetime() -> None:
-    """Have `datetime.now` and `utcnow` ask `time.time`, as `today` does. Their class is of C: its dictionary is reached by `gc`."""
+    """Have `datetime.now` and `utcnow` ask `time.time`, as `today` does.
+
+    Their class is of C: its dictionary is reached by `gc`.
+    """
     [methods] = gc.get_referents(vars(datetime.datetime))
     real_now, real_utcnow = methods["now"], methods["utcnow"]
 
@@ -206,7 +217,9 @@ def _watch_datetime() -> None:
 
 
 def _watch_seeds(urandom: Callable[[int], bytes]) -> None:
-    """Have generators of `random` without a seed take one where recorded randomness comes from: in C they ask the system."""
+    """Have generators of `random` without a seed take one where recorded randomness comes from: in C they ask the
+    system.
+    """
     real = random.Random.seed
 
     @functools.wraps(real)
@@ -273,7 +286,9 @@ def is_asked_by_program(frame: FrameType | None, through: Collection[str]) -> bo
 
 
 def _asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str | None:
-    """Return who asks, itself or through Python's own modules: the program, a library by its name, None for all others."""
+    """Return who asks, itself or through Python's own modules: the program, a library by its
+    name, None for all others.
+    """
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         top = name.partition(".")[0]

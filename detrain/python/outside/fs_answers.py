@@ -1,9 +1,10 @@
 """What the program asks of the file system outside of its loops, and clears away there.
 
-That code runs again when a run resumes, and then meets what the loop has written since: it would go on by itself from checkpoints
-of its own, number its folder of results anew, or clear away what the run has made. So the answers are recorded, and a resumed run
-hears what the first one heard; what that one has cleared away is not cleared away again. Data that it has prepared before its loop
-(a download, a cache), and has not touched since, are there: preparing them again would cost hours, or a network.
+That code runs again when a run resumes, and then meets what the loop has written since: it would go on by itself from
+checkpoints of its own, number its folder of results anew, or clear away what the run has made. So the answers are
+recorded, and a resumed run hears what the first one heard; what that one has cleared away is not cleared away again.
+Data that it has prepared before its loop (a download, a cache), and has not touched since, are there: preparing them
+again would cost hours, or a network.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Answers:
         return self._outside.read(_kind(question, path), real) if self._outside.is_recording else real()
 
     def among(self, question: str, path: Any, items: Iterable[Any], name_of: Callable[[Any], str]) -> list[Any]:
-        """Return what of a folder (or, with whole paths as names, of what fits a pattern) was there when this was asked first."""
+        """Return what of a folder (or, with whole paths as names, of what fits a pattern) was there when this was asked
+        first.
+        """
         now = list(items)
         if not self._outside.is_recording:
             return now
@@ -113,7 +116,9 @@ class Answers:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
     def clear_in_loop(self, path: Any, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
-        """Clear something away, if the program is in a loop as one that a later moment may have cleared away already."""
+        """Clear something away, if the program is in a loop as one that a later moment may have
+        cleared away already.
+        """
         if not self._outside.is_in_loop:
             real()
             return
@@ -188,7 +193,9 @@ class Answers:
 
 
 def _is_data(path: str, before: float) -> bool:
-    """Return whether there is a file, or a folder with files of some size, of which none was written from a moment on."""
+    """Return whether there is a file, or a folder with files of some size, of which none was
+    written from a moment on.
+    """
     total, count, waiting = 0, 0, [path]
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):

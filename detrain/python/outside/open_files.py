@@ -1,11 +1,11 @@
 """Files that the program writes: how long they are at a cut, and how they come back to that.
 
-A resumed process opens its files anew, before it comes to the cut. A file that was open when the loop was entered or at the cut,
-or that the program appends to, must then not be emptied, and at the cut it is set back to the length that it had there; what is
-cut off is kept beside the checkpoints. One that the loop has written anew is put aside while code before the loop writes it
-again. What was first appended to at a later moment, or by a run that was killed before its first checkpoint, is cut off as well,
-by what `change_log` has written down. Files opened through Python's `open` are followed (`pathlib`, `logging`, pandas
-and Keras's CSVLogger open theirs so).
+A resumed process opens its files anew, before it comes to the cut. A file that was open when the loop was entered or at
+the cut, or that the program appends to, must then not be emptied, and at the cut it is set back to the length that it
+had there; what is cut off is kept beside the checkpoints. One that the loop has written anew is put aside while code
+before the loop writes it again. What was first appended to at a later moment, or by a run that was killed before its
+first checkpoint, is cut off as well, by what `change_log` has written down. Files opened through Python's `open` are
+followed (`pathlib`, `logging`, pandas and Keras's CSVLogger open theirs so).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Files:
     ) -> None:
         """Follow all calls of `open` and `os.mkdir` from here on.
 
-        `kept` are the files of each checkpoint on the way, and `made` the folders of the last: making these again is no error. A
-        run that `is_new` first undoes what one that was killed had appended.
+        `kept` are the files of each checkpoint on the way, and `made` the folders of the last: making these again is no
+        error. A run that `is_new` first undoes what one that was killed had appended.
         """
         self._changes = changes
         self._own = re.compile(rf"{re.escape(str(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
@@ -110,14 +110,18 @@ class Files:
         return self._is_kept(os.path.abspath(os.fsdecode(path)))
 
     def is_own(self, path: str) -> bool:
-        """Return whether a file of this path would be one of detrain's own: in the folder of checkpoints, by its name."""
+        """Return whether a file of this path would be one of detrain's own: in the folder of
+        checkpoints, by its name.
+        """
         return self._own.match(path) is not None
 
     def _is_kept(self, path: str) -> bool:
         return any(path in files for files in self._kept)
 
     def reads(self, file: Any) -> None:
-        """Say so if a file is read that was written after the checkpoint, and not by this process: it holds what came later."""
+        """Say so if a file is read that was written after the checkpoint, and not by this process: it holds what came
+        later.
+        """
         try:
             path = os.path.abspath(os.fsdecode(file))
             written = os.stat(path).st_mtime
@@ -145,7 +149,10 @@ class Files:
             self._rewritable, self._before_loop = frozenset(self._before_loop), None
 
     def rewrites(self, path: str) -> bool:
-        """A file is about to be opened and emptied. Returns whether it must not be: a checkpoint counts on what is in it."""
+        """A file is about to be opened and emptied.
+
+        Returns whether it must not be: a checkpoint counts on what is in it.
+        """
         if self._is_kept(path) and os.path.isfile(path):
             return True
         if self._before_loop is not None:
@@ -157,7 +164,9 @@ class Files:
         return False
 
     def is_known(self, value: object) -> bool:
-        """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one there."""
+        """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one
+        there.
+        """
         return any(self._live(path) == [value] and _is_at(path, value) for path in list(self._open))
 
     def state(self) -> dict[str, FileState]:
@@ -185,7 +194,10 @@ class Files:
         self._resumed_from = checkpoint.stat().st_mtime
 
     def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
-        """Bring files to where they were. On the way to a later cut (`kept_in` is None) none is cut: more is still to come."""
+        """Bring files to where they were.
+
+        On the way to a later cut (`kept_in` is None) none is cut: more is still to come.
+        """
         for shown, state in files.items():
             path = self._path(shown)
             live = self._live(path)
@@ -208,7 +220,9 @@ class Files:
                         _set_back(path, size, kept_in, "at the checkpoint")
 
     def shown(self, path: str) -> str:
-        """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started in."""
+        """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started
+        in.
+        """
         relative = os.path.relpath(path, self._base)
         return path if relative.startswith(os.pardir) else relative
 
@@ -229,7 +243,10 @@ def _opener(name: Any, flags: int) -> int:
 
 
 class _Open:
-    """Stands in for `open`. An object, as the built-in is none that becomes a method where it is an attribute of a class."""
+    """Stands in for `open`.
+
+    An object, as the built-in is none that becomes a method where it is an attribute of a class.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -258,7 +275,9 @@ class _Open:
 
 
 def _is_at(path: str, file: Any) -> bool:
-    """Return whether a path leads to an open file: not if it was deleted, replaced, or never had a name (`TemporaryFile`)."""
+    """Return whether a path leads to an open file: not if it was deleted, replaced, or never had a name
+    (`TemporaryFile`).
+    """
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except (OSError, ValueError):
@@ -273,7 +292,9 @@ def _tell(file: Any) -> int | None:
 
 
 def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
-    """Write what is cut off a file beside the checkpoints, under a name that tells the file and that no other tail has."""
+    """Write what is cut off a file beside the checkpoints, under a name that tells the file and
+    that no other tail has.
+    """
     relative = os.path.relpath(path, kept_in.parent)
     shown = path if relative.startswith(os.pardir) else relative
     stem = shown.strip(os.sep).replace(os.sep, "-")

@@ -1,9 +1,10 @@
 """Files that the loop keeps its state in: what they hold at a cut does not come back, and so they are named.
 
 A log that is appended to is set back (`open_files`). A file that the loop changes in place (a memory map opened anew in
-each batch, a database), or writes and reads again in a later body (a table of results, best weights that are gone back to), would
-hold what a later moment has put there. Heard of are Python's `open` and `os.open`, SQLite, h5py, and what frameworks tell. An audit
-hook would hear of more, but each `id()` and `sys._getframe()` of the program is an event, too: they took fifteen times as long.
+each batch, a database), or writes and reads again in a later body (a table of results, best weights that are gone back
+to), would hold what a later moment has put there. Heard of are Python's `open` and `os.open`, SQLite, h5py, and what
+frameworks tell. An audit hook would hear of more, but each `id()` and `sys._getframe()` of the program is an event,
+too: they took fifteen times as long.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Contents:
         """Databases that the loop opens, and what they looked like when it first did."""
         self._kept: dict[str, str] = {}
         self.written_last = ""
-        """The file that the loop has last written, or taken away. Emptied by whoever asks what is written from then on."""
+        """The file that the loop has last written, or taken away. Emptied by whoever asks what is written from then
+        on."""
 
     def watch(self) -> None:
         """Hear of all files that are opened from here on."""
@@ -90,7 +92,9 @@ class Contents:
             self._written[path] = at
 
     def opens_to_write(self, path: str, mode: str, open_file: Callable[[str], Any]) -> Any:
-        """Return what `open_file` opens, by other means than Python's `open`, in a mode (of `w` and `a`) that loses nothing."""
+        """Return what `open_file` opens, by other means than Python's `open`, in a mode (of `w` and `a`) that loses
+        nothing.
+        """
         wanted = "a" if mode == "w" and self.counts_on(path) else mode
         if mode == "w":
             self.writes(path)
@@ -216,7 +220,9 @@ def _watch_h5py(contents: Contents) -> None:
 
 
 def _looks(path: str) -> bytes:
-    """Return what tells one state of a database from another, as the system sees it: of its file, and of the log beside it."""
+    """Return what tells one state of a database from another, as the system sees it: of its file, and of the log beside
+    it.
+    """
     found = []
     for name in (path, f"{path}-wal"):
         with contextlib.suppress(OSError):

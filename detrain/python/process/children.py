@@ -1,8 +1,9 @@
-"""Child processes, threads and tasks that are alive: what they hold (random streams, an environment they simulate) is out of sight.
+"""Child processes, threads and tasks that are alive: what they hold (random streams, an environment they simulate) is
+out of sight.
 
-Linux tells which processes there are; elsewhere they are not seen. A thread holds something if it is inside a function of the
-program's, one of a pool that waits for work does not. Of asyncio's tasks the one that trains is seen, like any function that runs;
-where others are, what they do and wait for is not.
+Linux tells which processes there are; elsewhere they are not seen. A thread holds something if it is inside a function
+of the program's, one of a pool that waits for work does not. Of asyncio's tasks the one that trains is seen, like any
+function that runs; where others are, what they do and wait for is not.
 """
 
 from __future__ import annotations

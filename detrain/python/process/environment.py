@@ -35,7 +35,10 @@ def base_environment(threads: int) -> dict[str, str]:
 
 
 def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the variables to start the program with; `recorded` is the environment of the checkpoint to resume from."""
+    """Return the variables to start the program with;
+
+    `recorded` is the environment of the checkpoint to resume from.
+    """
     chosen = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "")}
     if not chosen["PYTHONHASHSEED"].isdigit():
         chosen["PYTHONHASHSEED"] = _HASH_SEED

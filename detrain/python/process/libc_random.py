@@ -1,7 +1,8 @@
-"""The stream of C's `rand` and `random`, from which libraries of C draw (and programs, by `ctypes`): glibc's, which can be read.
+"""The stream of C's `rand` and `random`, from which libraries of C draw (and programs, by `ctypes`): glibc's, which can
+be read.
 
-`setstate` and `initstate` of the C library exchange the state that it draws from; the one that is put aside lies in memory of the
-library or of its user, with its kind and its place in its first word (stdlib/random_r.c).
+`setstate` and `initstate` of the C library exchange the state that it draws from; the one that is put aside lies in
+memory of the library or of its user, with its kind and its place in its first word (stdlib/random_r.c).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random numbers that libraries draw from generators of their own, out of Python's sight.
 
-Those of numba's compiled functions (one generator behind `random`, one behind `numpy.random`, in each thread) are read and set in
-the thread of the training loop: layout of `numba/_random.c`, compared with what numba itself reads. OpenCV's cannot be read: calls
-that draw from it are counted (`Streams.drawn`), and it is named where a loop has drawn.
+Those of numba's compiled functions (one generator behind `random`, one behind `numpy.random`, in each thread) are read
+and set in the thread of the training loop: layout of `numba/_random.c`, compared with what numba itself reads. OpenCV's
+cannot be read: calls that draw from it are counted (`Streams.drawn`), and it is named where a loop has drawn.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class LibraryStreams:
         self._seed, self._streams = seed, streams
 
     def on_import(self, name: str) -> None:
-        """Called when a module of `FOLLOWED` has been imported. Raises FrameworkUnsupported for a numba with another layout."""
+        """Called when a module of `FOLLOWED` has been imported.
+
+        Raises FrameworkUnsupported for a numba with another layout.
+        """
         module = sys.modules[name]
         if name == "numba":
             self._seed_numba()

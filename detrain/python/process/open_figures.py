@@ -1,4 +1,6 @@
-"""The figures that matplotlib's `pyplot` keeps open: what is drawn into one from epoch to epoch is not captured, and named."""
+"""The figures that matplotlib's `pyplot` keeps open: what is drawn into one from epoch to epoch is not captured, and
+named.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What the loop has asked the process to call later, and no checkpoint holds: named.
 
-At the process's end (`atexit`), when an object dies (`weakref.finalize`), when a timer of the system rings (`signal.alarm`).
+At the process's end (`atexit`), when an object dies (`weakref.finalize`), when a timer of the system rings
+(`signal.alarm`).
 """
 
 from __future__ import annotations

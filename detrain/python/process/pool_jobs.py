@@ -1,9 +1,10 @@
 """Jobs of pools: a cut waits for them, so that what they move and return is the same in each run.
 
-A program that prepares its next batch in a pool hands a job over, and asks for the result later. How far it is at a cut is chance;
-that it has ended is not. So before a state is taken or set, all jobs that the process knows are waited for, those that they hand
-over, and what is called when they are done; their results are data like any other (`stdlib_state`). A job that does not end, or
-that waits for the program itself (a server, a consumer of a queue), is waited for once.
+A program that prepares its next batch in a pool hands a job over, and asks for the result later. How far it is at a cut
+is chance; that it has ended is not. So before a state is taken or set, all jobs that the process knows are waited for,
+those that they hand over, and what is called when they are done; their results are data like any other
+(`stdlib_state`). A job that does not end, or that waits for the program itself (a server, a consumer of a queue), is
+waited for once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any, Final
 from detrain.python.inspect.frames import user_frames
 
 _LONGEST_S: Final = 10.0
-"""How long a cut waits for all jobs together, until one did not end. It decides about what is refused, never about bits."""
+"""How long a cut waits for all jobs together, until one did not end. It decides about what is refused, never about
+bits."""
 _BRIEFLY_S: Final = 1.0
 """And then."""
 _GLANCE_S: Final = 0.25

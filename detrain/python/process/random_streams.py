@@ -1,9 +1,10 @@
 """The global random streams of the process: read, set, compare, pack into words.
 
 Streams: `python` (the module `random`), `numpy` (the legacy global state of `numpy.random`), and those that a framework
-adds (`tensorflow` is the eager context's generator of op seeds). Generators that a program holds itself are objects like
-any other and go through the codec (detrain.python.codec); where a generator function of the program lives on from epoch to epoch,
-those that names lead to are streams, too: bodies that are skipped as it is pulled again may have drawn from what it draws from.
+adds (`tensorflow` is the eager context's generator of op seeds). Generators that a program holds itself are objects
+like any other and go through the codec (detrain.python.codec); where a generator function of the program lives on from
+epoch to epoch, those that names lead to are streams, too: bodies that are skipped as it is pulled again may have drawn
+from what it draws from.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _KINDS: Final = (_TWISTER, "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RngState:
-    """State of a Mersenne Twister: `words` [625] uint32 (624 of state, then the position), and a spare Gaussian or None.
+    """State of a Mersenne Twister: `words` [625] uint32 (624 of state, then the position), and a spare Gaussian or
+    None.
 
     Of another bit generator of NumPy's `words` is empty, and `other` its state with the Gaussian in it, as JSON.
     """
@@ -163,12 +165,17 @@ def _to_json(state: object) -> bytes:
 
 
 def held_generator(value: object) -> Held | None:
-    """Return a generator of random numbers as a stream; None for all other objects, and for those of derived classes."""
+    """Return a generator of random numbers as a stream;
+
+    None for all other objects, and for those of derived classes.
+    """
     return HeldGenerator(value) if type(value) in (random.Random, np.random.RandomState, np.random.Generator) else None  # type: ignore[arg-type]
 
 
 class Streams:
-    """All global streams of the process, by name, and generators that the program holds, as long as they count as streams."""
+    """All global streams of the process, by name, and generators that the program holds, as long as they count as
+    streams.
+    """
 
     def __init__(self) -> None:
         self._streams: dict[str, Stream] = {"python": PythonStream(), "numpy": NumpyStream()}

@@ -1,9 +1,9 @@
 """What is set for the whole process, and decides about numbers or what is printed: a loop may change it.
 
-NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's limits, variables
-of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of signals, the garbage
-collector, the folder that the process is in, its umask, where Python looks for modules, and the stream of C's `rand`. Code before
-the loop runs again in a resumed process; what the loop has changed since is state.
+NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's limits,
+variables of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of signals,
+the garbage collector, the folder that the process is in, its umask, where Python looks for modules, and the stream of
+C's `rand`. Code before the loop runs again in a resumed process; what the loop has changed since is state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""An experiment in the process that trains: arms the fault at its cursor, notes what each step says, and ends the run in time."""
+"""An experiment in the process that trains: arms the fault at its cursor, notes what each step says, and ends the run
+in time.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExperimentRun:
-    """The experiments of this process. `tensors` returns the values of all variables, `drain` waits for what is being written."""
+    """The experiments of this process.
+
+    `tensors` returns the values of all variables, `drain` waits for what is being written.
+    """
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._tensors = tensors
@@ -120,7 +125,10 @@ class ExperimentRun:
             self._is_armed = True
 
     def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
-        """The body of a batch, if there was one, is over; `is_last`: of an epoch. `kept`: accuracies that the program keeps."""
+        """The body of a batch, if there was one, is over;
+
+        `is_last`: of an epoch. `kept`: accuracies that the program keeps.
+        """
         body, self._body = self._body, None
         if body is None:
             return
@@ -137,7 +145,8 @@ class ExperimentRun:
         if self._is_armed:
             self._disarm(body)
         if is_last and not self._instruments.has_trained():
-            return  # no step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch
+            # No step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch.
+            return
         series = _with(self._instruments.series(), kept)
         step = Step(*body, _as_json(series), self._digest(body, is_last=is_last))
         self._write(Log(step=step))
@@ -149,7 +158,9 @@ class ExperimentRun:
             self.stop("until")
 
     def end_load(self) -> None:
-        """The loader has run out: the step that has ended was the last of its epoch, and is written again with a digest."""
+        """The loader has run out: the step that has ended was the last of its epoch, and is written again with a
+        digest.
+        """
         if self._bare is not None:
             self._write(Log(step=msgspec.structs.replace(self._bare, state=self._digest_now())))
         self._bare = None

@@ -19,7 +19,10 @@ from detrain.store.journal import Address
 
 
 class Observer:
-    """Hears of cuts, in this order: `at_cut`, `end_body`, the guard's look, `end_epoch`; it changes nothing of the program."""
+    """Hears of cuts, in this order:
+
+    `at_cut`, `end_body`, the guard's look, `end_epoch`; it changes nothing of the program.
+    """
 
     def at_cut(self, cut: Cut) -> None:
         """A cut is reached."""

@@ -1,8 +1,9 @@
-"""Several trials in one process: each starts from a moment in memory, and the process goes back to it when the trial is over.
+"""Several trials in one process: each starts from a moment in memory, and the process goes back to it when the trial is
+over.
 
-Trials come in the order of their cursors. Between them the run goes on without a fault, and what it says of those steps is written
-down, too: were anything left behind by a trial, it would not be what the golden run says. A process that cannot go back exactly
-says why and ends; the trials that it has not come to are for another.
+Trials come in the order of their cursors. Between them the run goes on without a fault, and what it says of those steps
+is written down, too: were anything left behind by a trial, it would not be what the golden run says. A process that
+cannot go back exactly says why and ends; the trials that it has not come to are for another.
 """
 
 from __future__ import annotations

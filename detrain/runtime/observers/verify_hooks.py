@@ -23,7 +23,8 @@ class Trial(msgspec.Struct, frozen=True):
     """One process of a run that is being verified."""
 
     states: str
-    """File for the digests of all variables at the ends of phases and of the program, and for where the output is at cuts."""
+    """File for the digests of all variables at the ends of phases and of the program, and for where the output is at
+    cuts."""
     outside: dict[str, list[str]] = {}
     """What an earlier run has read of clock and randomness."""
     kill_at: int | None = None
@@ -49,7 +50,9 @@ class Trial(msgspec.Struct, frozen=True):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def at_cut(self, what: str, cursor: str) -> None:
-        """A checkpoint has been taken, or the state of one set: note how much has been printed, if that goes to a file."""
+        """A checkpoint has been taken, or the state of one set: note how much has been printed,
+        if that goes to a file.
+        """
         messages.flush_output()
         self._note(f"{what} {cursor}", os.fstat(1).st_size)
 

@@ -23,7 +23,10 @@ from detrain.store.journal import Address
 
 
 class Recovery:
-    """The guard of a run and its ring. `baseline` returns what was there before the loop; `settle` writes all that waits."""
+    """The guard of a run and its ring.
+
+    `baseline` returns what was there before the loop; `settle` writes all that waits.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,10 @@ class Recovery:
         return self._ring is not None and self._ring.is_again
 
     def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
-        """Look. On an alarm go back and return the moment to go on from, or start the process again from a checkpoint."""
+        """Look.
+
+        On an alarm go back and return the moment to go on from, or start the process again from a checkpoint.
+        """
         self._cursor, self._batches_done = cursor, batches_done
         if not self.guard.must_go_back(cursor, batches_done):
             return None
@@ -116,7 +122,9 @@ class Recovery:
             messages.say(f"{name} may hold the fault: kept aside as {name}.suspect")
 
     def _restart(self, why: str) -> NoReturn:
-        """Replace the process by the same command, which resumes from the newest checkpoint before the suspected steps."""
+        """Replace the process by the same command, which resumes from the newest checkpoint
+        before the suspected steps.
+        """
         self._put_aside(self._batches_done - DEPTH)
         if not self._config.command or self._batches_done <= self.guard.restarted_until:
             raise FaultPersists(

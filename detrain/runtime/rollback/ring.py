@@ -1,8 +1,8 @@
 """The last states of a loop in memory, and the way back to the oldest of them: the steps since then run again, exactly.
 
-A moment is held at a cut before a load: the variables of frameworks (by reference, copied on write), random streams, the Python
-state, how long files are; then what the load returned. Going back puts the state back into the very objects that were there, and
-the loop's wrapper hands the kept batches out again before it loads on.
+A moment is held at a cut before a load: the variables of frameworks (by reference, copied on write), random streams,
+the Python state, how long files are; then what the load returned. Going back puts the state back into the very objects
+that were there, and the loop's wrapper hands the kept batches out again before it loads on.
 
 Whatever cannot be put back exactly is said, and nothing is gone back to: then a checkpoint is the way.
 """

@@ -12,12 +12,18 @@ from detrain.store.journal import Address
 
 
 class Window(Ring):
-    """One moment that is held, and the batches since then. Only loads that run no Python of the program can be taken back."""
+    """One moment that is held, and the batches since then.
+
+    Only loads that run no Python of the program can be taken back.
+    """
 
     def start(
         self, address: Address, batches_done: int, source: object, frame: FrameType, baseline: Baseline, extra: object
     ) -> None:
-        """Hold this moment, the cut before a load, from now on. Batches behind it that have been loaded already stay."""
+        """Hold this moment, the cut before a load, from now on.
+
+        Batches behind it that have been loaded already stay.
+        """
         ahead = self._moments[self._next + 1 :] if self.is_again else []
         load = self._moments[self._next].load if self.is_again else None
         if not ahead and load is None:

@@ -35,7 +35,8 @@ class BatchRecorder:
         self.holds = False
         """Whether generators of the program's own count as streams."""
         self._lacks: Cursor | None = None
-        """Where a batch loop has ended: too early, if the first run had a batch there, unless another loop goes on there."""
+        """Where a batch loop has ended: too early, if the first run had a batch there, unless another loop goes on
+        there."""
 
     @property
     def is_quiet(self) -> bool:
@@ -68,7 +69,9 @@ class BatchRecorder:
             self.batches.compare(address, loaded, is_by_body=is_by_body)
 
     def load_again(self, address: Address, load: Callable[[], None]) -> None:
-        """Have a batch loaded by the random streams that were at its head, if they are on record; compare its digest."""
+        """Have a batch loaded by the random streams that were at its head, if they are on
+        record; compare its digest.
+        """
         self.pulls.be_at(address)
         self.batches.begin_fetch(address, is_again=True)
         load()
@@ -85,7 +88,10 @@ class BatchRecorder:
         self.pulls.note(frame, value)
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
-        """Take the digest of what the body of the batch has loaded. Returns whether a body is running, for the first time."""
+        """Take the digest of what the body of the batch has loaded.
+
+        Returns whether a body is running, for the first time.
+        """
         return self.batches.note_fetched(parts, is_whole=is_whole)
 
     def _note_element(self, element: object) -> None:
@@ -104,7 +110,8 @@ class BatchRecorder:
         self._lacks = Cursor(self._position.phase, self._position.epoch, self._position.batch)
 
     def require_whole(self, *, is_over: bool) -> None:
-        """The last loop of an epoch must not have ended where the first run had a batch: of a later loop one is compared.
+        """The last loop of an epoch must not have ended where the first run had a batch: of a later loop one is
+        compared.
 
         `is_over`: the epoch has ended as it should, however its last loop was left.
         """
@@ -125,7 +132,9 @@ class BatchRecorder:
         self._streams.hold(generators() if self.holds else {})
 
     def note_all_streams(self) -> None:
-        """Record the random streams at all batches of the phase that is about to begin, whatever the checkpoints' distance."""
+        """Record the random streams at all batches of the phase that is about to begin, whatever the checkpoints'
+        distance.
+        """
         self.notes_all = True
         self._at_batch = {}  # the first batch's are recorded whole: what is repeated begins with them
 
@@ -152,7 +161,9 @@ class BatchRecorder:
             self._at_batch = {}  # the next batch's are recorded whole: the journal was cut before them
 
     def begin_fetch(self) -> None:
-        """Record the streams as Python that fetches a batch finds them, where they are not what they were at its head."""
+        """Record the streams as Python that fetches a batch finds them, where they are not what
+        they were at its head.
+        """
         self.note_streams(self._position.address(), is_again=True)
 
     def end_fetch(self) -> None:

@@ -99,7 +99,9 @@ class Checkpointer:
         return self._saves.is_due_by_time(time.monotonic())
 
     def _is_beyond_return(self) -> bool:
-        """Return whether the batch loops of this epoch up to here cannot be gone through again, and say so when it first is so."""
+        """Return whether the batch loops of this epoch up to here cannot be gone through again, and say so when it
+        first is so.
+        """
         path = self.entered.written_between
         if not path and not self.entered.is_behind_break:
             return False
@@ -171,7 +173,9 @@ class Checkpointer:
         batches.settle_next()
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: Loop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
-        """Return why batches are loaded again by a run that resumes here, and the positions of the frameworks' loaders."""
+        """Return why batches are loaded again by a run that resumes here, and the positions of
+        the frameworks' loaders.
+        """
         mode = self._config.loader
         is_inside = cut in ("load", "batch")
         files = [module.__file__ or "" for module in user_modules().values()]

@@ -1,4 +1,6 @@
-"""What there is to do at a cut, in its order: observers hear of it, the guard looks, a station is met, a checkpoint is taken."""
+"""What there is to do at a cut, in its order: observers hear of it, the guard looks, a station is met, a checkpoint is
+taken.
+"""
 
 from __future__ import annotations
 

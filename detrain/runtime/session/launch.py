@@ -132,7 +132,9 @@ def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
 
 
 def _watch_sources(config: Config) -> None:
-    """Have the user's modules, and those with probes, compiled from sources that are noted, whoever finds and loads them."""
+    """Have the user's modules, and those with probes, compiled from sources that are noted, whoever finds and loads
+    them.
+    """
     owner: Any = next(cls for cls in importlib.machinery.SourceFileLoader.__mro__ if "get_code" in vars(cls))
     original = owner.get_code
 
@@ -154,7 +156,9 @@ def _watch_sources(config: Config) -> None:
 
 
 def hook_tracebacks() -> None:
-    """Cut the frames of detrain and of runpy from the tracebacks that end the program; say it where the way back was its end."""
+    """Cut the frames of detrain and of runpy from the tracebacks that end the program; say it where the way back was
+    its end.
+    """
     shown = sys.excepthook
     hidden = (str(PACKAGE) + os.sep, runpy.__file__, "<frozen runpy>")
 

@@ -48,7 +48,10 @@ class Baselines:
 
 
 class Parts:
-    """All that a session consists of. What watches files comes last: what detrain does with its own is not the program's."""
+    """All that a session consists of.
+
+    What watches files comes last: what detrain does with its own is not the program's.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -101,7 +104,10 @@ class Parts:
         self.restorer = Restorer(config, catalogue, *state, lambda: self.guard)
 
     def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
-        """Look for hardware faults from here on. `goes_on`: also where an alarm comes again in the steps that are run again."""
+        """Look for hardware faults from here on.
+
+        `goes_on`: also where an alarm comes again in the steps that are run again.
+        """
         self.guards_gradients = gradients
         if gradients:
             self.adapters.watch_gradients()

@@ -8,11 +8,13 @@
                 continue
             ...
 
-Without a session (plain `python`, a forked child) they do nothing: loops run as they stand and `record_batch` returns True.
+Without a session (plain `python`, a forked child) they do nothing: loops run as they stand and `record_batch` returns
+True.
 
-`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers add what they cannot do: `epoch_loop` skips whole
-epochs when a run resumes (without it their code outside of batch bodies runs again), and `batch_loop` sees the end of a body
-before the next load, so that a loader which draws from the same random stream as the body comes back exactly.
+`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers add what they cannot do: `epoch_loop`
+skips whole epochs when a run resumes (without it their code outside of batch bodies runs again), and `batch_loop` sees
+the end of a body before the next load, so that a loader which draws from the same random stream as the body comes back
+exactly.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class _Loops:
         self.loaded: object = None
         self.names: tuple[str, ...] = ()
         self.while_phase = -1
-        """The phase that a `while` loop over batches is by itself. Nobody sees such a loop end: the next one to begin ends it."""
+        """The phase that a `while` loop over batches is by itself. Nobody sees such a loop end: the next one to begin
+        ends it."""
 
 
 _loops = _Loops()
@@ -106,14 +109,20 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
 
 
 def fail(error: DetrainError) -> NoReturn:
-    """Print an error and end the process at once; `finally` blocks of the program do not run on a state that is wrong."""
+    """Print an error and end the process at once;
+
+    `finally` blocks of the program do not run on a state that is wrong.
+    """
     messages.flush_output()
     messages.put(f"detrain: error: {error}")
     os._exit(error.exit_code)
 
 
 class epoch_loop(Generic[T]):
-    """Wrap the iterable of an epoch loop. A resumed run passes over the epochs before its checkpoint without entering them."""
+    """Wrap the iterable of an epoch loop.
+
+    A resumed run passes over the epochs before its checkpoint without entering them.
+    """
 
     def __init__(self, iterable: Iterable[T]) -> None:
         self._iterable = iterable
@@ -218,7 +227,10 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
 
 
 class batch_loop(Generic[T]):
-    """Wrap the iterable of a batch loop. `names` are those that a load statement in the body binds before `record_batch`."""
+    """Wrap the iterable of a batch loop.
+
+    `names` are those that a load statement in the body binds before `record_batch`.
+    """
 
     is_fetched_in_body = False
 
@@ -272,7 +284,9 @@ class batch_loop(Generic[T]):
         return item
 
     def __del__(self) -> None:
-        """A loop that is a phase by itself and left by `break` or `return` ends it, or the next loop would go on in it."""
+        """A loop that is a phase by itself and left by `break` or `return` ends it, or the next
+        loop would go on in it.
+        """
         session = _session
         if session is not None and session.position.is_in_phase and self._phase == session.position.phase:
             _guarded(session.end_phase)
@@ -295,10 +309,11 @@ class _WhileLoop:
 
 
 def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool = False, ring: str = "device") -> None:
-    """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before the loops.
+    """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before
+    the loops.
 
-    `gradients` has the norms of gradients looked at, too (`--guard-gradients`): in functions that are traced from then on.
-    `ring` says where the last states are held (`--guard-ring`): "device" or "host".
+    `gradients` has the norms of gradients looked at, too (`--guard-gradients`): in functions that are traced from then
+    on. `ring` says where the last states are held (`--guard-ring`): "device" or "host".
 
     Options of the command count instead, if they were given; without a session this does nothing. Raises UsageError.
     """
@@ -333,7 +348,9 @@ def is_in_phase() -> bool:
 
 
 def note_all_streams() -> None:
-    """Have the random streams at all batches of the phase that begins recorded: its loader can only be replayed from its start."""
+    """Have the random streams at all batches of the phase that begins recorded: its loader can only be replayed from
+    its start.
+    """
     if _session is not None:
         _guarded(_session.note_all_streams)
 
@@ -361,7 +378,9 @@ def epoch() -> int:
 
 
 def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
-    """Have a batch of this phase loaded by the random streams that it was loaded by, if these are on record; compare its digest."""
+    """Have a batch of this phase loaded by the random streams that it was loaded by, if these are on record; compare
+    its digest.
+    """
     if _session is not None:
         _session.recorder.load_again((_session.position.phase, epoch, batch), load)
 

@@ -54,7 +54,9 @@ class Restorer:
         return self._claims_from is None
 
     def check(self, meta: Meta) -> None:
-        """Raise Diverged or EnvironmentChanged if this is not the program, the environment or the epoch of a checkpoint."""
+        """Raise Diverged or EnvironmentChanged if this is not the program, the environment or the epoch of a
+        checkpoint.
+        """
         self._identity.check(meta)
         item = self._position.item
         if meta.item not in ("", item):
@@ -67,7 +69,10 @@ class Restorer:
     def restore(
         self, snapshot: Snapshot, frame: FrameType, baseline: Baseline, loop: Loop | None, *, is_sought: bool, is_last: bool
     ) -> None:
-        """Set the state. `is_sought`: the loader of `loop` is set to its position, too; `is_last`: of the newest checkpoint."""
+        """Set the state.
+
+        `is_sought`: the loader of `loop` is set to its position, too; `is_last`: of the newest checkpoint.
+        """
         pool_jobs.wait()
         positions = {key: snapshot.arrays[f"loader{number:05d}"] for number, key in enumerate(snapshot.meta.loaders)}
         self._adapters.set_state(snapshot.meta.frameworks, positions, self._config.loader)
@@ -106,7 +111,9 @@ class Restorer:
             )
 
     def check_claims(self) -> None:
-        """After the first body of a resumed run: see that what it has made took the values that were restored for it."""
+        """After the first body of a resumed run: see that what it has made took the values that
+        were restored for it.
+        """
         if self._claims_from is None or self._position.batches_done == self._claims_from:
             return
         self._claims_from = None
@@ -137,7 +144,9 @@ def _refuse(missing: Sequence[str], named: Sequence[str]) -> None:
 
 
 def _same_place(one: str, other: str) -> bool:
-    """Return whether two paths (`games in main()[0].env`) are equal but for the function that their first name is of."""
+    """Return whether two paths (`games in main()[0].env`) are equal but for the function that
+    their first name is of.
+    """
 
     def parts(path: str) -> tuple[str, str]:
         name, _, rest = path.partition(" in ")

@@ -50,7 +50,10 @@ class Cost:
 
 
 class Saves:
-    """Writes the checkpoints of one run, at once or in the background. `journal_bytes`: its journal where it resumes, else None."""
+    """Writes the checkpoints of one run, at once or in the background.
+
+    `journal_bytes`: its journal where it resumes, else None.
+    """
 
     def __init__(self, config: Config, catalogue: Catalogue, journal_bytes: int | None) -> None:
         self._config, self._catalogue = config, catalogue

@@ -1,8 +1,8 @@
 """The run of one program: hears the probes, moves the position on, and has done what there is to do at each cut.
 
 The probes (detrain.runtime.session.probes) tell the session where the program is. Cuts, in the order in which an epoch
-passes them: `epoch` (record_epoch), then for each batch `load` (before it is loaded), and `end` where the epoch loop has
-run out. To resume, the session passes *stations* (`resume_plan`): checkpoints on the way to the newest one.
+passes them: `epoch` (record_epoch), then for each batch `load` (before it is loaded), and `end` where the epoch loop
+has run out. To resume, the session passes *stations* (`resume_plan`): checkpoints on the way to the newest one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Session:
         self._cuts = Cuts(parts)
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
-        """The loop (its `turn_of`) at whose next turns there is nothing to do but to count them, None if there is none."""
+        """The loop (its `turn_of`) at whose next turns there is nothing to do but to count them, None if there is
+        none."""
         self._is_by_epoch = config.every.unit == "epochs"
         self._may_be_quiet = self._is_by_epoch and not parts.observers
         self._is_confirmed = False
@@ -88,7 +89,8 @@ class Session:
         parts.world.enter()
         position.enter(frame)
         if position.phase == 0:
-            parts.identity.sources()  # of modules that came in by ways of their own: what they hold now, not at the first save
+            # Of modules that came in by ways of their own: what they hold now, not at the first save.
+            parts.identity.sources()
         self.plan.require_same_loop(frame)
         position.begin_loop()
         self.plan.begin_epoch()
@@ -196,15 +198,17 @@ class Session:
         return position.next_batch()
 
     def _has_nothing_to_do(self) -> bool:
-        """Return whether the next turns of the loop that is running are only to be counted, until something else happens."""
+        """Return whether the next turns of the loop that is running are only to be counted, until something else
+        happens.
+        """
         is_on_its_way = self.plan.is_resuming or not self._parts.restorer.is_settled
         return not is_on_its_way and self._parts.recovery is None and self.recorder.is_quiet
 
     def turn(self, loop: Loop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
 
-        No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is. Behind a training step
-        the processor's caches hold none of this code: what is not called does not slow the next step.
+        No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is. Behind a
+        training step the processor's caches hold none of this code: what is not called does not slow the next step.
         """
         if self._quiet is not loop.turn_of or self._parts.termination.is_requested or self._parts.saves.writer.has_failed:
             return -1
@@ -234,7 +238,10 @@ class Session:
         return self.position.next_batch()
 
     def at_batch(self, batch: int, loaded: object, frame: FrameType, *, is_first_cut: bool) -> bool:
-        """A batch is loaded: record its digest, or skip its body. `is_first_cut`: a hand probe without the loop wrapper."""
+        """A batch is loaded: record its digest, or skip its body.
+
+        `is_first_cut`: a hand probe without the loop wrapper.
+        """
         position = self.position
         position.check_thread()
         address = (position.phase, position.epoch, batch)

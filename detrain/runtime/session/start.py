@@ -1,4 +1,6 @@
-"""The first file of the training process; a file, because `-m` would let modules in the current folder hide detrain's own."""
+"""The first file of the training process; a file, because `-m` would let modules in the current folder hide detrain's
+own.
+"""
 
 import sys
 

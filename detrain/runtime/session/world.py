@@ -33,7 +33,10 @@ class World:
         *,
         is_restart: bool,
     ) -> None:
-        """`known` is what a run heard that this one shall hear again; `is_restart`: the process has only been replaced."""
+        """`known` is what a run heard that this one shall hear again;
+
+        `is_restart`: the process has only been replaced.
+        """
         last = metas[-1] if metas else None
         log = catalogue.folder / f"{config.program}-r{config.run}.changes"
         at = cursor_of(last) if last is not None else None

@@ -1,7 +1,7 @@
 """The Python state of the user's program at a cut: what is captured, and how it comes back.
 
-Roots are the names of the user's frames from the probe to the entry that can still be read, and the globals of the user's
-modules. Framework tensors are captured by the adapters, not here.
+Roots are the names of the user's frames from the probe to the entry that can still be read, and the globals of the
+user's modules. Framework tensors are captured by the adapters, not here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Capture:
         return self.baseline(frame)
 
     def held_generators(self, frame: FrameType) -> dict[str, Held]:
-        """Return the generators of random numbers that names lead to, through objects and collections of the program, by where."""
+        """Return the generators of random numbers that names lead to, through objects and collections of the program,
+        by where.
+        """
         found: dict[str, Held] = {}
         seen: set[int] = set()
         waiting = deque((_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items())
@@ -80,7 +82,8 @@ class Capture:
         return found
 
     def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
-        """Return what names are still bound to at an epoch's start that the epochs before it bound, and that are read no more.
+        """Return what names are still bound to at an epoch's start that the epochs before it bound, and that are read
+        no more.
 
         A run that resumes there binds none of them.
         """
@@ -142,7 +145,10 @@ class Capture:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Put back what the code inside changes of the program's Python state, but for what it builds. Raises Diverged."""
+        """Put back what the code inside changes of the program's Python state, but for what it builds.
+
+        Raises Diverged.
+        """
         frame = next(iter(user_frames(sys._getframe())))
         live = self.encode_live(frame, Baseline())
         yield
@@ -252,7 +258,9 @@ class Capture:
 
 
 def _inside(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what an object or collection of the program, or a function's closure, holds, with the step that leads there."""
+    """Yield what an object or collection of the program, or a function's closure, holds, with the step that leads
+    there.
+    """
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # it is empty
@@ -293,7 +301,9 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
 
 
 def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (root, names) of what the user's modules store on modules, classes and functions of libraries (`np.step = 3`)."""
+    """Yield (root, names) of what the user's modules store on modules, classes and functions of libraries (`np.step =
+    3`).
+    """
     own = {id(module) for module in modules.values()}
     for name, module in modules.items():
         for dotted, attribute in sorted(stores(getattr(module, "__file__", None) or "").on_names):
@@ -306,7 +316,10 @@ def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, 
 
 
 def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType | None:
-    """Return the module, class or function that a dotted name leads to in a module; None if it leads to something else."""
+    """Return the module, class or function that a dotted name leads to in a module;
+
+    None if it leads to something else.
+    """
     target: object = module
     for name in dotted.split("."):
         with contextlib.suppress(Exception):  # one that is loaded when it is first asked for, by code of the library's
@@ -332,7 +345,9 @@ def _modules(frame: FrameType) -> dict[str, ModuleType]:
 
 
 def _import_late(names: Iterable[str]) -> None:
-    """Import modules that the loop had imported before the checkpoint: those alone that the program's own source says to import."""
+    """Import modules that the loop had imported before the checkpoint: those alone that the program's own source says
+    to import.
+    """
     missing = [name for name in names if name not in sys.modules and not name.startswith("__")]
     entry = getattr(sys.modules["__main__"], "__file__", None)
     if missing and entry:
@@ -379,7 +394,10 @@ def _frame_root(depth: int, frame: FrameType) -> str:
 
 
 def _cells(frame: FrameType) -> dict[str, CellType] | None:
-    """Return the variables of the calls that go on which functions share, by where they are; None if they cannot be read."""
+    """Return the variables of the calls that go on which functions share, by where they are;
+
+    None if they cannot be read.
+    """
     found: dict[str, CellType] = {}
     for depth, each in enumerate(user_frames(frame)):
         cells = cells_of(each)
@@ -390,7 +408,9 @@ def _cells(frame: FrameType) -> dict[str, CellType] | None:
 
 
 def _place(root: str, name: str) -> str:
-    """Return the key of a name wherever its frame is in the stack: a function that the epoch loop calls lies above it."""
+    """Return the key of a name wherever its frame is in the stack: a function that the epoch
+    loop calls lies above it.
+    """
     return f"{root.partition(' ')[2] or root}|{name}"
 
 

@@ -1,4 +1,6 @@
-"""What the codec asks while it goes through a program's objects: the adapters, what follows files, what repeats generators."""
+"""What the codec asks while it goes through a program's objects: the adapters, what follows files, what repeats
+generators.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What tells the program and the environment of a checkpoint from others: digests of source files, versions and settings."""
+"""What tells the program and the environment of a checkpoint from others: digests of source files, versions and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,18 @@ class Identity:
     """Program and environment of this process."""
 
     def __init__(self, environment: Mapping[str, str], adapters: Adapters, probed: Iterable[str] = (), *, may_differ: bool) -> None:
-        """`probed` are the files with probes, a library's too; `may_differ`: of the environment, which is then no error."""
+        """`probed` are the files with probes, a library's too;
+
+        `may_differ`: of the environment, which is then no error.
+        """
         self._environment, self._adapters, self._may_differ = environment, adapters, may_differ
         self._probed = tuple(probed)
         self._digests: dict[str, tuple[bytes, str]] = {}
 
     def sources(self) -> dict[str, str]:
-        """Return the digest of each file of the program, as it was executed, by its path relative to the entry's folder."""
+        """Return the digest of each file of the program, as it was executed, by its path relative to the entry's
+        folder.
+        """
         files = [module.__file__ or "" for module in user_modules().values()]
         main = getattr(sys.modules["__main__"], "__file__", None)
         base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
@@ -54,7 +61,9 @@ class Identity:
         return {**self._environment, **self._adapters.environment()}
 
     def check(self, meta: Meta) -> None:
-        """Raise EnvironmentChanged or Diverged if a checkpoint is of another environment, or of a source that has changed."""
+        """Raise EnvironmentChanged or Diverged if a checkpoint is of another environment, or of a source that has
+        changed.
+        """
         now = self.environment()
         changed = [
             f"{name} was {value!r}, is {now.get(name, 'not there')!r}"

@@ -17,7 +17,8 @@ class Position:
 
     def __init__(self) -> None:
         self.phase, self.epoch, self.batch = -1, 0, 0
-        """All from 0; the phase is -1 before the first. While a batch is loaded or run, `batch` is the number behind it."""
+        """All from 0; the phase is -1 before the first. While a batch is loaded or run, `batch` is the number behind
+        it."""
         self.batches_done = 0
         """Bodies begun since the start of the run, over all phases and epochs."""
         self.is_in_phase = False
@@ -35,7 +36,9 @@ class Position:
         """The one that began the phase."""
 
     def moment(self) -> tuple[int, int, int]:
-        """Return the turns that the program is in: of its training loops, of one's epochs, and of an epoch's batches."""
+        """Return the turns that the program is in: of its training loops, of one's epochs, and
+        of an epoch's batches.
+        """
         return self.phase, self.epoch, self.batch
 
     def address(self) -> Address:

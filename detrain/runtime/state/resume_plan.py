@@ -62,7 +62,9 @@ class ResumePlan:
         return cursor.epoch, cursor.cut
 
     def require_same_loop(self, frame: FrameType) -> None:
-        """Raise Diverged if the phase that begins here is another loop than the one in which the checkpoint was taken."""
+        """Raise Diverged if the phase that begins here is another loop than the one in which
+        the checkpoint was taken.
+        """
         phase, here = self._position.phase, self._position.loop_at
         was = self._loops_were.get(phase, here)
         if was != here:

@@ -1,4 +1,7 @@
-"""What is lost: of the state that the loop makes, what no checkpoint holds. It is named when it is first seen, or refused."""
+"""What is lost: of the state that the loop makes, what no checkpoint holds.
+
+It is named when it is first seen, or refused.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class Losses:
         self._figures, self._drawn, self._later = open_figures.drawn(), dict(self._streams.drawn), pending_callbacks.asked()
 
     def look(self, frame: FrameType, not_captured: Iterable[str], *, has_updates: bool) -> None:
-        """Name what is lost at a cut; `not_captured` is what the codec has met. Raises NotCapturable, if that is asked for."""
+        """Name what is lost at a cut;
+
+        `not_captured` is what the codec has met. Raises NotCapturable, if that is asked for.
+        """
         found = [
             *not_captured,
             *unsupported.check_training(has_updates=has_updates),
@@ -71,7 +77,9 @@ class Losses:
 
 
 def is_refused(loss: str) -> bool:
-    """Return whether a run does not resume from a checkpoint without what was lost: it would go on, and do other things."""
+    """Return whether a run does not resume from a checkpoint without what was lost: it would go on, and do other
+    things.
+    """
     return loss.startswith(COUNTED) or loss.endswith(f"{AND_READ})")
 
 

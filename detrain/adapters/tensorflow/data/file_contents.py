@@ -1,4 +1,5 @@
-"""Files that the program reads and writes through TensorFlow: `tf.io.gfile`, eager ops, and checkpoints of TensorFlow's own.
+"""Files that the program reads and writes through TensorFlow: `tf.io.gfile`, eager ops, and checkpoints of TensorFlow's
+own.
 
 What it appends to is set back like any other log; what it writes and reads again is named.
 """
@@ -48,7 +49,8 @@ def _watch_gfile(contents: Contents) -> None:
     def init(self: Any, name: Any, mode: str, *arguments: Any, **keywords: Any) -> None:
         real_init(self, name, mode, *arguments, **keywords)
         if mode in ("w", "wb") and contents.counts_on(name):
-            self._prewrite_check()  # it opens the file at its first write, which is only behind the cut: that would empty it
+            # It opens the file at its first write, which is only behind the cut: that would empty it.
+            self._prewrite_check()
 
     def open_writable(path: Any, mode: Any, *arguments: Any) -> Any:
         name, letters = os.path.abspath(os.fsdecode(path)), tf.compat.as_str(mode).replace("b", "")

@@ -1,6 +1,7 @@
 """What the program asks through TensorFlow about files outside of its loops, answered as the first run was.
 
-`tf.io.gfile`, and the note beside TensorFlow's own checkpoints of which is the newest. Caches of tf.data in files are noted.
+`tf.io.gfile`, and the note beside TensorFlow's own checkpoints of which is the newest. Caches of tf.data in files are
+noted.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def _listing(answers: Answers, question: str, real: Any) -> Any:
 
 
 def _watch_caches(answers: Answers) -> None:
-    """Note which files a `cache()` of tf.data fills: its lock keeps every other iterator away, after a kill for ever."""
+    """Note which files a `cache()` of tf.data fills: its lock keeps every other iterator away,
+    after a kill for ever.
+    """
     real = cache_op.CacheDataset.__init__
 
     @functools.wraps(real)

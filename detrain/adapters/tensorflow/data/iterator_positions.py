@@ -1,8 +1,9 @@
 """Positions of tf.data iterators as data.
 
-A position is what TensorFlow's own checkpoint of an iterator holds in explicit mode: counts, the seeds of shuffling, and by value
-what waits in buffers. It is exact where nothing in the pipeline has a state of its own, else TensorFlow refuses, and so do we; such
-an iterator is brought back by drawing from it as often again. The symbolic mode restores maps that draw random numbers wrongly.
+A position is what TensorFlow's own checkpoint of an iterator holds in explicit mode: counts, the seeds of shuffling,
+and by value what waits in buffers. It is exact where nothing in the pipeline has a state of its own, else TensorFlow
+refuses, and so do we; such an iterator is brought back by drawing from it as often again. The symbolic mode restores
+maps that draw random numbers wrongly.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _MOST_BYTES: Final = 64 << 20
 _MOST_PLACES: Final = 1 << 16
 """A place of a shuffle's buffer takes time to write, an empty one too: a million over 22 rows took 13 to 80 s."""
 _GRAPH_INSIDE: Final = b".is_dataset"
-"""Marks, in a position, an element that is a dataset: a graph, which TensorFlow would run. Nothing from a file is run here."""
+"""Marks, in a position, an element that is a dataset: a graph, which TensorFlow would run. Nothing from a file is run
+here."""
 _HARMLESS: Final = frozenset(
     {
         *("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSizeV2"),
@@ -44,8 +46,8 @@ class NoPosition(Exception):
 def read_position(iterator: Any, dataset: Any, *, is_forced: bool = False, is_judged: bool = False) -> Array:
     """Return the position of an iterator: uint8 [n], TensorFlow's own form. Raises NoPosition.
 
-    `dataset` is what the iterator draws from, or the part of it to be judged. `is_judged`: it was found free of state, do not have
-    TensorFlow look again (it would find the stage of ours that takes digests).
+    `dataset` is what the iterator draws from, or the part of it to be judged. `is_judged`: it was found free of state,
+    do not have TensorFlow look again (it would find the stage of ours that takes digests).
     """
     reason = refusal(dataset, is_forced=is_forced)
     if reason is not None:
@@ -91,7 +93,8 @@ def refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
             is_stateful = definition is None or (definition.is_stateful and "Dataset" not in operation)
             if is_stateful and operation not in _HARMLESS | _allowed(stage):
                 return f"{name} in its tf.data pipeline {_what(operation)} ({operation})"
-        if name == "DirectedInterleaveDataset":  # set to a position behind the end of one of its inputs, TensorFlow's never goes on
+        # Set to a position behind the end of one of its inputs, TensorFlow's never goes on.
+        if name == "DirectedInterleaveDataset":
             return "a set mixed from several in its tf.data pipeline has a position from which TensorFlow may not go on"
         if name == "CacheDataset" and not is_forced:
             return "cache() in its tf.data pipeline would be stored whole"
@@ -104,8 +107,8 @@ def refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
 
 
 def can_be_drawn_again(dataset: Any) -> bool:
-    """Return whether a new iterator over a dataset gives what another has given, after the same seeds: it runs no Python, reads no
-    variable, keeps nothing.
+    """Return whether a new iterator over a dataset gives what another has given, after the same seeds: it runs no
+    Python, reads no variable, keeps nothing.
     """
     found = [(stage, each) for stage in stages(dataset) for each in _operations(stage) if each not in _HARMLESS | _allowed(stage)]
     definitions = [(each, op_def_registry.get(each)) for _stage, each in found]
@@ -141,7 +144,9 @@ def _operations(stage: Any) -> set[str]:
 
 
 def allow(stage: Any, operation: str) -> None:
-    """Note that a stage is done with an operation before the first element is out, so that its state does not matter."""
+    """Note that a stage is done with an operation before the first element is out, so that its
+    state does not matter.
+    """
     stage.detrain_allowed = _allowed(stage) | {operation}
 
 

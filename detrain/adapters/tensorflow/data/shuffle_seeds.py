@@ -1,8 +1,10 @@
-"""The generators from which iterators over shuffled tf.data sets take their seeds: how much each has given, read and set.
+"""The generators from which iterators over shuffled tf.data sets take their seeds: how much each has given, read and
+set.
 
-TensorFlow draws seeds whenever something goes over a shuffled set anew: `iter`, each turn of a `repeat`, each path of a `zip`, each
-turn of a function that a stage calls. Nobody can count that from outside. So each set gets a generator of its own that it shares
-with a probe, an iterator over an empty set, whose position (TensorFlow's own form) says what the generator has given.
+TensorFlow draws seeds whenever something goes over a shuffled set anew: `iter`, each turn of a `repeat`, each path of a
+`zip`, each turn of a function that a stage calls. Nobody can count that from outside. So each set gets a generator of
+its own that it shares with a probe, an iterator over an empty set, whose position (TensorFlow's own form) says what the
+generator has given.
 """
 
 from __future__ import annotations
@@ -97,12 +99,15 @@ def drawn(dataset: Any) -> Drawn:
 
 
 def on_dataset(dataset: Any) -> Seeds | None:
-    """Note what a dataset that has been made draws from, as long as anything holds it; return the generator that is its own."""
+    """Note what a dataset that has been made draws from, as long as anything holds it; return the generator that is its
+    own.
+    """
     variant = dataset._variant_tensor
     own = getattr(variant, _SEEDS, None)
     sources = [drawn(source) for source in dataset._inputs()]
     captured = [tensor for function in dataset._functions() for tensor in function.function.captured_inputs]
-    called = [getattr(tensor, _DRAWN, Drawn()) for tensor in captured]  # a set that a function goes over for each element
+    # A set that a function goes over for each element.
+    called = [getattr(tensor, _DRAWN, Drawn()) for tensor in captured]
     at_start = frozenset([own] if own is not None else []).union(*(source.at_start for source in sources))
     later = frozenset[Seeds]().union(*(source.later for source in sources), *(each.at_start | each.later for each in called))
     if isinstance(dataset, repeat_op._RepeatDataset | concatenate_op._ConcatenateDataset):
@@ -116,7 +121,8 @@ def on_dataset(dataset: Any) -> Seeds | None:
 class Cache:
     """What a `cache()` over shuffled sets was filled from: the order that it keeps is that of one pass over them.
 
-    One in files is not asked: it is filled once for all, and an iterator that only looks would take half filled files along.
+    One in files is not asked: it is filled once for all, and an iterator that only looks would take half filled files
+    along.
     """
 
     def __init__(self) -> None:
@@ -172,8 +178,9 @@ def read_with(dataset: Any, read: Callable[[], Any]) -> tuple[Any, dict[str, int
 def set_with(dataset: Any, was_given: Mapping[str, int], set_position: Callable[[], None]) -> None:
     """Set an iterator over a dataset to a position, and the sets to what they had given.
 
-    It is in the position, and comes back as that is set, but not of a set that has run out while what stands behind it has not (a
-    last batch that waits): that would go on with what it has given to iterators that TensorFlow makes on the way.
+    It is in the position, and comes back as that is set, but not of a set that has run out while what stands behind it
+    has not (a last batch that waits): that would go on with what it has given to iterators that TensorFlow makes on the
+    way.
     """
     seeds = [each for each in drawn(dataset).at_start | drawn(dataset).later if each.key in was_given]
     for each in seeds:

@@ -1,8 +1,9 @@
 """Sites in eager code: the ops that a step runs one by one, without a compiled function around them.
 
-Every eager op passes one function of TensorFlow's (`TFE_Py_FastPathExecute`), which is replaced in experiments only. A site is the
-k-th op of its type that a layer runs in a stage of the step, under the name of a function `eager`. The op that is hit is run with
-no tape, and what is recorded for it then has the faulty output: the backward pass sees what was put in, as in compiled functions.
+Every eager op passes one function of TensorFlow's (`TFE_Py_FastPathExecute`), which is replaced in experiments only. A
+site is the k-th op of its type that a layer runs in a stage of the step, under the name of a function `eager`. The op
+that is hit is run with no tape, and what is recorded for it then has the faulty output: the backward pass sees what was
+put in, as in compiled functions.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class EagerInjector:
         return not self._countdown
 
     def hit(self, op: EagerOp, again: Callable[[Sequence[Any]], Any]) -> list[Any]:
-        """Return the outputs of an op that has run, with the fault in them, or as they are if the operand has another shape.
+        """Return the outputs of an op that has run, with the fault in them, or as they are if the operand has another
+        shape.
 
         `again` runs it once more, on other inputs.
         """
@@ -149,7 +151,10 @@ def located(op: Any, injection: Injection, operands: Mapping[str, tuple[int, Any
 
 
 class EagerSites:
-    """Watches the eager ops of steps. `where` tells what the thread is doing; `injector` returns what is to be put in."""
+    """Watches the eager ops of steps.
+
+    `where` tells what the thread is doing; `injector` returns what is to be put in.
+    """
 
     def __init__(self, where: Any) -> None:
         self._where = where
@@ -178,7 +183,9 @@ class EagerSites:
         self._is_on = False
 
     def sites(self) -> list[Site]:
-        """Return the sites of the step, if weights are trained in it by eager ops; else what it runs so is not the training."""
+        """Return the sites of the step, if weights are trained in it by eager ops; else what it runs so is not the
+        training.
+        """
         self.end()
         if all(op.stage == "forward" for op in self._ops):
             return []
@@ -276,7 +283,10 @@ class EagerSites:
         run: Callable[[Sequence[Any]], Any],
         recorded: Callable[[Sequence[Any]], tuple[Any, ...]] | None,
     ) -> Any:
-        """Run an op. `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that."""
+        """Run an op.
+
+        `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that.
+        """
         if op_type in NO_ARITHMETIC:
             result = run(inputs)
             self._hand_on(op_type, _flat(inputs), result)

@@ -1,8 +1,9 @@
 """Puts a fault into a compiled step: traced once, armed by variables, with no Python in the graph.
 
-At the site stands `If(gate)`; all sites share one gate. Closed, the value is handed through, and the graph's other ops are as ever.
-Open, the countdown goes down by one each time the op runs; when it reaches 0 the value is corrupted. A fault of an operand runs the
-op once more on the corrupted operand: that op alone sees it, neither the variable behind it nor the gradient.
+At the site stands `If(gate)`; all sites share one gate. Closed, the value is handed through, and the graph's other ops
+are as ever. Open, the countdown goes down by one each time the op runs; when it reaches 0 the value is corrupted. A
+fault of an operand runs the op once more on the corrupted operand: that op alone sees it, neither the variable behind
+it nor the gradient.
 
 A branch costs what it is given, whether it runs or not (3 us for each variable): all that a fault takes is in one.
 """
@@ -68,7 +69,8 @@ class Injector:
         self._plan = np.zeros(ends[-1], np.int64)
         self._fill()
         self._variable: Any = None
-        """The plan in the graph, int64: counts, arrays, and the values that the fault has met and made; bits as integers."""
+        """The plan in the graph, int64: counts, arrays, and the values that the fault has met and made; bits as
+        integers."""
 
     @property
     def is_placed(self) -> bool:
@@ -110,7 +112,10 @@ class Injector:
         self._assign()
 
     def _fill(self) -> None:
-        """Put the injection into the plan. Arrays get the lengths that all injections fit into: the first element is repeated."""
+        """Put the injection into the plan.
+
+        Arrays get the lengths that all injections fit into: the first element is repeated.
+        """
         for name in _ARRAYS:
             array = self._injection.array(name)
             self._plan[self._places[name]] = np.concatenate([array, np.repeat(array[:1], self._sizes[name] - array.size)])
@@ -138,7 +143,8 @@ class Injector:
         def armed() -> Any:
             plan = dict(zip(self._sizes, tf.split(variable.read_value(), list(self._sizes.values())), strict=True))
             has_shape = tf.equal(tf.size(tensor, out_type=tf.int64), self._injection.elements)
-            if self._injection.limited:  # the operand (a weight) may be as it was, and the outputs of a smaller batch fewer
+            # The operand (a weight) may be as it was, and the outputs of a smaller batch fewer.
+            if self._injection.limited:
                 size = tf.size(golden, out_type=tf.int64)
                 has_outputs = tf.equal(size, self._injection.outputs) | (self._injection.outputs == 0)
                 has_shape &= has_outputs & (tf.reduce_max(plan["limited"]) < size)
@@ -168,7 +174,8 @@ class Injector:
         value = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_and(tf.gather(bits, plan["sources"]), keep), flip)
         met = tf.gather(bits, plan["positions"])
         bits = tf.tensor_scatter_nd_update(bits, plan["positions"][:, tf.newaxis], value)
-        made = tf.gather(bits, plan["positions"])  # not `value`: XLA on a CPU compiles a plan with that into code that crashes
+        # Not `value`: XLA on a CPU compiles a plan with that into code that crashes.
+        made = tf.gather(bits, plan["positions"])
         faulty = tf.reshape(bits if tensor.dtype.is_integer else tf.bitcast(bits, tensor.dtype), tf.shape(tensor))
         if self._injection.operand != "output":
             faulty = _again(op, index, faulty)
@@ -182,7 +189,8 @@ class Injector:
 
 
 def _leave_whole(result: Any) -> None:
-    """Have a branch run as one op, not as the ops of both sides, each of which the executor has to pass by: half the time.
+    """Have a branch run as one op, not as the ops of both sides, each of which the executor has to pass by: half the
+    time.
 
     Only where there is one device: as one op it would have to find all its variables on its own.
     """
@@ -191,7 +199,9 @@ def _leave_whole(result: Any) -> None:
 
 
 def _again(op: Any, index: int, faulty: Any) -> Any:
-    """Return the first output of an op run once more, with one input exchanged: the same tensor may be another one, too."""
+    """Return the first output of an op run once more, with one input exchanged: the same tensor may be another one,
+    too.
+    """
     inputs = [faulty if place == index else each for place, each in enumerate(op.inputs)]
     attributes = {name: value for name, value in op.node_def.attr.items() if name not in _INTERNAL}
     graph = ops.get_default_graph()

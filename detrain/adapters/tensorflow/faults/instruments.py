@@ -1,4 +1,6 @@
-"""TensorFlow's side of an experiment: sites, the injector and the series, made together before the program uses TensorFlow."""
+"""TensorFlow's side of an experiment: sites, the injector and the series, made together before the program uses
+TensorFlow.
+"""
 
 from __future__ import annotations
 

@@ -12,10 +12,11 @@ _FUNCTIONS: Final = ("f", "then_branch", "else_branch", "cond", "body", "branche
 
 
 def live_outputs(graph: Any, own_scope: str) -> set[tuple[int, str, int]]:
-    """Return (id of the graph, op, output) of the live outputs of a function's ops and of those of functions that it calls.
+    """Return (id of the graph, op, output) of the live outputs of a function's ops and of those of functions that it
+    calls.
 
-    An output is live if an output of the function, or an op that stores or prints something, can be reached from it. Of a called
-    function only the outputs that are used count. Ops in `own_scope` are detrain's and keep nothing alive.
+    An output is live if an output of the function, or an op that stores or prints something, can be reached from it. Of
+    a called function only the outputs that are used count. Ops in `own_scope` are detrain's and keep nothing alive.
     """
     walk = _Walk(own_scope)
     walk.function(graph, range(len(graph.outputs)))

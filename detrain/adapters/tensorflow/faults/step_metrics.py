@@ -1,7 +1,8 @@
-"""What a training step says of itself: the value whose gradient it takes (its loss), and Keras's metrics. No program is changed.
+"""What a training step says of itself: the value whose gradient it takes (its loss), and Keras's metrics. No program is
+changed.
 
-In a compiled step the loss goes into a hidden variable, in eager code it is read. Metrics are read from their totals, so that each
-step has a value of its own, not the mean since the epoch began.
+In a compiled step the loss goes into a hidden variable, in eager code it is read. Metrics are read from their totals,
+so that each step has a value of its own, not the mean since the epoch began.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Series:
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._losses: dict[tuple[str, int], Any] = {}
-        """Hidden variables by (function and turn in it, replica): [how often it was noted, the sum], since they were read."""
+        """Hidden variables by (function and turn in it, replica): [how often it was noted, the sum], since they were
+        read."""
         self._nothing: Any = None
         """What is in them before anything is noted, a tensor once TensorFlow is in use."""
         self._eager: dict[str, float] = {}
@@ -47,7 +49,8 @@ class Series:
 
         @functools.wraps(original)
         def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            if not sites.where.is_inner(tape):  # a penalty's, or that of a block computed again (`recompute_grad`), is of no loss
+            # A penalty's, or that of a block computed again (`recompute_grad`), is of no loss.
+            if not sites.where.is_inner(tape):
                 self._note(target)
             return original(tape, target, *args, **kwargs)
 
@@ -131,7 +134,8 @@ class Series:
                 losses.append(loss)
                 if self._nothing is None:
                     self._nothing = tf.constant(_NOTHING)
-                gen_resource_variable_ops.assign_variable_op(variable.handle, self._nothing)  # a fifth of the time of `assign`
+                # A fifth of the time of `assign`.
+                gen_resource_variable_ops.assign_variable_op(variable.handle, self._nothing)
         return losses
 
     def state(self) -> object:
@@ -146,10 +150,12 @@ class Series:
         self._take_losses()
 
     def _read_metrics(self) -> dict[str, float]:
-        """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left out.
+        """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left
+        out.
 
-        So are those whose total was so large before, by a fault, that nothing can be told of what has come to it.
-        Of several with one name the second in the order of their making has `_1` behind it, and so on, as Keras names layers.
+        So are those whose total was so large before, by a fault, that nothing can be told of what has come to it. Of
+        several with one name the second in the order of their making has `_1` behind it, and so on, as Keras names
+        layers.
         """
         values: dict[str, float] = {}
         for metric, resets in sorted(self._metrics.items(), key=lambda pair: str(pair[0].name)):

@@ -1,9 +1,9 @@
 """Where in a step a thread is: which layer runs, and whether it goes forward, backward, or updates.
 
-Tapes that record and gradients that are being taken lie in each other: the innermost of them says the stage. What is made while a
-gradient is taken belongs to the backward pass, gradients of the program's own and sums of several gradients included; under a tape
-that is opened in there (`recompute_grad`) ops go forward again. Behind all of them an op belongs to the update if what it takes in
-comes from the backward pass.
+Tapes that record and gradients that are being taken lie in each other: the innermost of them says the stage. What is
+made while a gradient is taken belongs to the backward pass, gradients of the program's own and sums of several
+gradients included; under a tape that is opened in there (`recompute_grad`) ops go forward again. Behind all of them an
+op belongs to the update if what it takes in comes from the backward pass.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class Where(threading.local):
             del self.marks[depth:]
 
     def is_inner(self, tape: Any) -> bool:
-        """Return whether a tape's gradient is a part of another: of one that is being taken, or of a tape that records."""
+        """Return whether a tape's gradient is a part of another: of one that is being taken, or
+        of a tape that records.
+        """
         return any(mark is not tape for mark in self.marks)
 
     def stage(self, scope: str, is_late: Callable[[], bool]) -> tuple[Stage, str]:
@@ -121,7 +123,10 @@ class Where(threading.local):
 
 
 class Late:
-    """Which tensors of graphs come from the backward pass. `stage_of` returns the stage of an op, None where it is not known."""
+    """Which tensors of graphs come from the backward pass.
+
+    `stage_of` returns the stage of an op, None where it is not known.
+    """
 
     def __init__(self, stage_of: Callable[[Any], Stage | None]) -> None:
         self._stage_of = stage_of

@@ -32,7 +32,8 @@ from detrain.python.inspect.object_graph import ABSENT
 _EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
 """For functions of many small operations: handing each to another thread takes longer than doing it."""
 _LOOKED_AT_AGAIN: Final = (5, 7, 11)
-"""Looks at which it is told anew what is watched: by then slots made by hand have values, sums of gradients some below zero."""
+"""Looks at which it is told anew what is watched: by then slots made by hand have values, sums of gradients some below
+zero."""
 _PYTHON_OPS: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _numbers: Final = itertools.count()
 
@@ -73,7 +74,9 @@ def _compiled(device: str, variables: list[Any], make: Callable[[list[Any]], lis
 
 
 def sums_of_squares(variables: list[Any]) -> list[Any]:
-    """Return one tensor, half the sum of the squares of each variable: what is not a number in it makes its sum none."""
+    """Return one tensor, half the sum of the squares of each variable: what is not a number in
+    it makes its sum none.
+    """
     return [tf.stack([half_of_squares(variable) for variable in variables])]
 
 
@@ -136,7 +139,8 @@ class Pulls:
         self.is_loading = False
         """Inside the load of a batch loop, whose batches the loop's wrapper keeps."""
         self.by_python: set[str] = set()
-        """Iterators that bodies have advanced and whose pipelines run Python: it may draw, count, or change what bodies read."""
+        """Iterators that bodies have advanced and whose pipelines run Python: it may draw, count, or change what bodies
+        read."""
 
     def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         """Return the next element of an iterator: one that was taken back, or a new one."""
@@ -180,7 +184,9 @@ class ShuffledSets(Protocol):
         """Return how many iterators there have been over each, by the sets' names."""
 
     def given(self) -> dict[str, int]:
-        """Return how many seeds each has given, of which those to iterators that are gone by the next cut are known only here."""
+        """Return how many seeds each has given, of which those to iterators that are gone by the next cut are known
+        only here.
+        """
 
     def set_given(self, given: Mapping[str, int]) -> None:
         """Have the sets go on behind what they had given."""
@@ -227,7 +233,9 @@ class Moments:
         self._generation += 1
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched, and the norms [variable]: from where steps have ended, or by one call of a function a device."""
+        """Return what is watched, and the norms [variable]: from where steps have ended, or by one call of a function a
+        device.
+        """
         self._looks += 1
         if self._watched is None or self._watched[0] != self._generation or self._looks in _LOOKED_AT_AGAIN:
             alive = {key: variable for key, variable in self._alive().items() if has_value(variable)}
@@ -337,11 +345,15 @@ class Moments:
         """Keep nothing while a batch loop loads."""
         self.pulls.is_loading = True
         held = self.pulls.latest
-        given = held.given if held is not None and held.loaded is None else self._sets.given()  # reading takes a third of a ms
+        # Reading takes a third of a ms.
+        given = held.given if held is not None and held.loaded is None else self._sets.given()
         self._before_load = self._births.top_counts(), dict(self._sets.made()), given, self._generation
 
     def end_load(self) -> Loaded:
-        """Keep what iterators hand out again. Returns what the load made, which is there when its batch is handed out again."""
+        """Keep what iterators hand out again.
+
+        Returns what the load made, which is there when its batch is handed out again.
+        """
         self.pulls.is_loading = False
         births, made, given, generation = self._before_load
         loaded = Loaded(

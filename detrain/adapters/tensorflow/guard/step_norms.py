@@ -1,13 +1,14 @@
-"""Sums of squares that are taken where a compiled step ends, so that a look at what it has written needs no call of its own.
+"""Sums of squares that are taken where a compiled step ends, so that a look at what it has written needs no call of its
+own.
 
-In the place of a function of the program one of detrain's is called, which calls the program's, and reads behind it the variables
-that are looked at. The program's function is the one that it was: it is not inlined and is optimized by itself, with the shapes of
-variables known as in a call of its own (where they are not, sums are put in another order), so that its bits are what they are
-without a guard. Behind a step the processor's caches hold nothing of the code that a call needs: a look from outside takes 0.9 ms
-behind a step of 110 ms, of which the sums themselves are 0.04 ms.
+In the place of a function of the program one of detrain's is called, which calls the program's, and reads behind it the
+variables that are looked at. The program's function is the one that it was: it is not inlined and is optimized by
+itself, with the shapes of variables known as in a call of its own (where they are not, sums are put in another order),
+so that its bits are what they are without a guard. Behind a step the processor's caches hold nothing of the code that a
+call needs: a look from outside takes 0.9 ms behind a step of 110 ms, of which the sums themselves are 0.04 ms.
 
-Functions that write variables are called so once they have been called twice. What else may have written one is heard of, and then
-the look is one from outside.
+Functions that write variables are called so once they have been called twice. What else may have written one is heard
+of, and then the look is one from outside.
 """
 
 from __future__ import annotations
@@ -71,13 +72,17 @@ class _Step:
     copy: str = ""
     """The name of the copy of the program's function that detrain's calls."""
     options: Any = None
-    """With which detrain's function is called: nothing of it is optimized, or the program's would be optimized as a part of it."""
+    """With which detrain's function is called: nothing of it is optimized, or the program's would be optimized as a
+    part of it."""
     sums: Any = None
     """What the last call has found [variable]; None since it was taken."""
 
 
 class Inside:
-    """The functions of a program that are called so. `make` gets a variable and returns what is looked at, one number."""
+    """The functions of a program that are called so.
+
+    `make` gets a variable and returns what is looked at, one number.
+    """
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = make
@@ -201,7 +206,9 @@ class Inside:
         return step
 
     def _around(self, name: str, step: _Step) -> tuple[Any, str]:
-        """Return a function that calls the one with this name, with one output more, and the name of the copy that it calls."""
+        """Return a function that calls the one with this name, with one output more, and the name of the copy that it
+        calls.
+        """
         runtime = context.context()
         definition = runtime.get_function_def(name)
         is_compiled = _XLA in definition.attr and definition.attr[_XLA].b
@@ -212,7 +219,8 @@ class Inside:
             called = copy.signature.name = f"{_OWN}step_{next(_numbers)}"
             copy.attr["_noinline"].b = True
             for place, _handle, known in step.resources:
-                if known is not None and known.is_set:  # what an eager call tells the optimizer, a call in a graph does not
+                # What an eager call tells the optimizer, a call in a graph does not.
+                if known is not None and known.is_set:
                     told = copy.arg_attr[place].attr
                     told["_handle_dtypes"].list.type.extend(each.dtype for each in known.shape_and_type)
                     told["_handle_shapes"].list.shape.extend(each.shape for each in known.shape_and_type)
@@ -256,7 +264,9 @@ def _options(runtime: Any, options: Any) -> Iterator[None]:
 
 
 def _without_optimizer(options: Any) -> Any:
-    """Return such options with which a graph runs as it was traced; calls in it say for themselves how they are optimized."""
+    """Return such options with which a graph runs as it was traced; calls in it say for themselves how they are
+    optimized.
+    """
     config = config_pb2.ConfigProto.FromString(options.config_proto_serialized)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return context.FunctionCallOptions(options.executor_type, config)

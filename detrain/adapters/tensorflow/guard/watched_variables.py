@@ -1,7 +1,9 @@
-"""Which variables of TensorFlow and Keras hold the history of a training, and what theory says of their size (docs/guard.md).
+"""Which variables of TensorFlow and Keras hold the history of a training, and what theory says of their size
+(docs/guard.md).
 
-Watched are weights, the slots of optimizers, and the moving statistics of layers. They are told by who holds them, so that no
-names need to be known but those of the moving statistics; slots that a program makes by hand are told by their shapes.
+Watched are weights, the slots of optimizers, and the moving statistics of layers. They are told by who holds them, so
+that no names need to be known but those of the moving statistics; slots that a program makes by hand are told by their
+shapes.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def find_watched(
 ) -> list[Watched]:
     """Return what is to be watched among the variables alive, by their keys.
 
-    `is_mask` tells of a weight, or of what may be a slot, whether it is infinite by intent, `has_sign` whether one has had values
-    below zero, so that it holds no squares.
+    `is_mask` tells of a weight, or of what may be a slot, whether it is infinite by intent, `has_sign` whether one has
+    had values below zero, so that it holds no squares.
     """
     keys = {id(variable.handle): key for key, variable in variables.items()}
     found: dict[str, Watched] = {}
@@ -104,7 +106,9 @@ def _power(optimizer: Any, attribute: str) -> int:
 
 
 def _is_of_keras(optimizer: Any, *names: str) -> bool:
-    """Return whether an optimizer is one of these of Keras's: a class of the program may have the name, and other moments."""
+    """Return whether an optimizer is one of these of Keras's: a class of the program may have the name, and other
+    moments.
+    """
     keras: Any = sys.modules["keras"]
     return type(optimizer) in [getattr(keras.optimizers, name) for name in names]
 

@@ -1,8 +1,9 @@
 """What losses, schedules, regularizers and constraints of Keras's own classes hold.
 
-They have no variables, and anything that a loop sets on them is state, however it is set: `setattr(loss, name, value)`, or
-`loss._fn_kwargs["delta"] = 0.5`, which no look at the program's source shows. Numbers, texts and functions are captured as on
-layers; lists, dicts and arrays by what they hold. In objects of the program's classes the walk over Python's state finds these.
+They have no variables, and anything that a loop sets on them is state, however it is set: `setattr(loss, name, value)`,
+or `loss._fn_kwargs["delta"] = 0.5`, which no look at the program's source shows. Numbers, texts and functions are
+captured as on layers; lists, dicts and arrays by what they hold. In objects of the program's classes the walk over
+Python's state finds these.
 """
 
 from __future__ import annotations

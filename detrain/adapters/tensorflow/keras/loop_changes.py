@@ -91,7 +91,9 @@ class SetInLoop:
 
 
 class Functions:
-    """Functions of the program in attributes of Keras's objects, and vocabularies: what the loop has put there is named."""
+    """Functions of the program in attributes of Keras's objects, and vocabularies: what the loop has put there is
+    named.
+    """
 
     def __init__(self) -> None:
         self._at_phase: dict[str, dict[str, int]] = {}

@@ -1,7 +1,8 @@
-"""Metrics of Keras that a loop makes, a new one for each epoch: they are made again, by their settings, under their names.
+"""Metrics of Keras that a loop makes, a new one for each epoch: they are made again, by their settings, under their
+names.
 
-Their values are variables, and come back as those of any others. Only classes that Keras itself offers are made, and of settings
-that are numbers, texts and truths: a checkpoint names neither a class of the program's nor code.
+Their values are variables, and come back as those of any others. Only classes that Keras itself offers are made, and of
+settings that are numbers, texts and truths: a checkpoint names neither a class of the program's nor code.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _PLAIN: Final = (bool, int, float, str, type(None))
 
 
 def metric_parts(births: Births, value: Any) -> list[object] | None:
-    """Return the library, the class, the key and the settings of a metric that the loop has made, or None for anything else."""
+    """Return the library, the class, the key and the settings of a metric that the loop has made, or None for anything
+    else.
+    """
     if not births.is_of_loop(value):
         return None
     library = next(
@@ -36,7 +39,10 @@ def metric_parts(births: Births, value: Any) -> list[object] | None:
 
 
 def remake_metric(births: Births, library: str, name: str, key: str, settings: str) -> object | None:
-    """Return the metric with a key, made again if there is none; None if Keras has no such class, or not with such settings."""
+    """Return the metric with a key, made again if there is none;
+
+    None if Keras has no such class, or not with such settings.
+    """
     found = births.find(key)
     cls = _class_of(library, name) if library in _LIBRARIES else None
     given = json.loads(settings)

@@ -1,7 +1,7 @@
 """The masks of dropout that recurrent cells keep from call to call, where a program calls the cells itself.
 
-Drawn at the first call, they stay until the cell is told to drop them. They are captured; those that building ahead has left are no
-tensors that anything could use.
+Drawn at the first call, they stay until the cell is told to drop them. They are captured; those that building ahead has
+left are no tensors that anything could use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _CACHES: Final = ("_dropout_mask_cache", "_recurrent_dropout_mask_cache")
 
 
 def masks(value: Any) -> dict[str, Any]:
-    """Return the masks that a cell keeps: type, shape and bytes of each, lists of them where it keeps one for each gate."""
+    """Return the masks that a cell keeps: type, shape and bytes of each, lists of them where it keeps one for each
+    gate.
+    """
     own = vars(value)
     held = {name: own.get(name) for name in MASKS}
     for name in own.keys() & set(_CACHES):

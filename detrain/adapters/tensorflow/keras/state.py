@@ -1,10 +1,11 @@
 """State of Keras's own objects besides their variables: what a loop sets on them, and Keras's settings.
 
-A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].trainable`), lets dropout grow (`layer.rate += 0.1`)
-or changes `keras.config` in its loop has state in attributes that are the library's. Numbers, texts and truths among the attributes
-of layers, optimizers and metrics are captured whole, and functions (`layer.activation = tf.nn.tanh`) by their names; those of a
-resumed process that differ are set. A function that no name leads to is named where the loop has set it. Which layers and which
-optimizer a model has cannot be set: where the loop has changed that, the run that resumes stops.
+A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].trainable`), lets dropout grow
+(`layer.rate += 0.1`) or changes `keras.config` in its loop has state in attributes that are the library's. Numbers,
+texts and truths among the attributes of layers, optimizers and metrics are captured whole, and functions
+(`layer.activation = tf.nn.tanh`) by their names; those of a resumed process that differ are set. A function that no
+name leads to is named where the loop has set it. Which layers and which optimizer a model has cannot be set: where the
+loop has changed that, the run that resumes stops.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ class KerasState:
                     )
 
     def _global_seeds(self) -> tuple[int | None, str | None]:
-        """Return the seed that the program has set last, and the key of the generator behind draws without one of their own."""
+        """Return the seed that the program has set last, and the key of the generator behind draws without one of their
+        own.
+        """
         return _global(_SEED), self._births.key(_global(_GENERATOR))
 
     def _set_global_seeds(self, seed: int | None, key: str | None) -> None:
@@ -128,7 +131,9 @@ class KerasState:
             _set_global(name, value)
 
     def set_in_loop(self) -> dict[str, Any]:
-        """Return what the loop has set on objects that were there before it: a function that is traced now may read it."""
+        """Return what the loop has set on objects that were there before it: a function that is
+        traced now may read it.
+        """
         frozen = {key: not variable.trainable for key, variable in self._variables()}
         now = {key: is_frozen for key, is_frozen in frozen.items() if self._frozen.get(key, False) != is_frozen}
         return self._set.now(self._objects()) | ({"frozen": now} if now else {})
@@ -245,7 +250,9 @@ class Keras2State:
         self._functions.begin(self._objects())
 
     def set_in_loop(self) -> dict[str, Any]:
-        """Return what the loop has set on objects that were there before it: a function that is traced now may read it."""
+        """Return what the loop has set on objects that were there before it: a function that is
+        traced now may read it.
+        """
         return self._set.now(self._objects())
 
     def as_set(self, state: dict[str, Any]) -> AbstractContextManager[None]:

@@ -1,8 +1,10 @@
-"""Where the weights file that Keras would write of a model has which variable, so that a checkpoint can be exported without Keras.
+"""Where the weights file that Keras would write of a model has which variable, so that a checkpoint can be exported
+without Keras.
 
-Keras names the places on a walk from the model through attributes and containers, at each object of which the object says what it
-stores (`keras/src/saving/saving_lib.py` of 3.15, `_save_state`). The walk here is Keras's, but runs no code of the program, which
-could move on the program's state: where Keras would run any, the model is refused, with its name.
+Keras names the places on a walk from the model through attributes and containers, at each object of which the object
+says what it stores (`keras/src/saving/saving_lib.py` of 3.15, `_save_state`). The walk here is Keras's, but runs no
+code of the program, which could move on the program's state: where Keras would run any, the model is refused, with its
+name.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from detrain.adapters.stable_names import Births
 from detrain.store.weights_file import WeightsFile, WeightsGroup
 
 _KINDS: Final = ("Operation", "Layer", "Functional", "Sequential", "Metric", "Loss")
-"""What Keras calls the kinds of objects whose attributes it walks; those of optimizers are listed here without making one."""
+"""What Keras calls the kinds of objects whose attributes it walks; those of optimizers are listed here without making
+one."""
 _CONTAINERS: Final = (list, dict, tuple)
 _METHODS: Final = (types.FunctionType, classmethod, staticmethod)
 _LIBRARIES: Final = ("keras", "tensorflow", "builtins")
@@ -32,7 +35,8 @@ _CONTENT: Final = "content"
 
 
 class KerasWeights:
-    """Answers from memory until a model or variable is made, or an object has another attribute or content of a container.
+    """Answers from memory until a model or variable is made, or an object has another attribute or content of a
+    container.
 
     To be made before Keras's classes are watched: Keras makes an object of each kind to learn its attributes.
     """
@@ -128,7 +132,10 @@ class _Types:
 
 
 class _Counted(dict[type, str]):
-    """What counts for the shape of a value of a type: nothing, itself, or its content as well. Faster than `isinstance`."""
+    """What counts for the shape of a value of a type: nothing, itself, or its content as well.
+
+    Faster than `isinstance`.
+    """
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         super().__init__()
@@ -140,7 +147,10 @@ class _Counted(dict[type, str]):
 
 
 class _Walked:
-    """An object that the walk came to. Which attributes count is looked up only where names, or types of values, are others."""
+    """An object that the walk came to.
+
+    Which attributes count is looked up only where names, or types of values, are others.
+    """
 
     __slots__ = ("_attributes", "_counts", "_names", "_passed", "_types", "reference")
 
@@ -236,7 +246,10 @@ class _Walk:
 
 
 def _attribute(saveable: Any, name: str) -> Any:
-    """Return an attribute as `getattr` does, None for a method or what cannot be had. Raises _Refused for a program's property."""
+    """Return an attribute as `getattr` does, None for a method or what cannot be had.
+
+    Raises _Refused for a program's property.
+    """
     cls, found = _static(saveable, name)
     kind = type(found)
     own = vars(saveable)
@@ -284,7 +297,10 @@ def _shown(saveable: Any) -> str:
 
 
 def _skipped() -> dict[str, frozenset[str]]:
-    """Return the attributes that Keras passes over, by kind. What making objects for it has set in Keras is taken back."""
+    """Return the attributes that Keras passes over, by kind.
+
+    What making objects for it has set in Keras is taken back.
+    """
     from keras.src.backend.common import global_state
     from keras.src.saving.saving_lib import get_attr_skipset
 

@@ -1,4 +1,6 @@
-"""What a function or layer has been called with, as JSON can have it: tensors by type and shape, what has a name by that."""
+"""What a function or layer has been called with, as JSON can have it: tensors by type and shape, what has a name by
+that.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from detrain.adapters.tensorflow.values.json_values import Description, Descript
 
 
 class Calls(Descriptions):
-    """Describes calls. `variable_key` and `keras_variable` are those of `Builder`: Keras's variables are around TensorFlow's."""
+    """Describes calls.
+
+    `variable_key` and `keras_variable` are those of `Builder`: Keras's variables are around TensorFlow's.
+    """
 
     def __init__(self, births: Births, variable_key: Callable[[Any], str | None], keras_variable: Callable[[str], Any]) -> None:
         super().__init__(births)
@@ -33,7 +38,8 @@ class Calls(Descriptions):
         self._containers = (*self._containers, TrackedList)
 
     def describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: str | None = None) -> str | None:
-        """Return a call as JSON, with the strategy around it; `scope` is Keras's path of names around a layer that is called.
+        """Return a call as JSON, with the strategy around it; `scope` is Keras's path of names around a layer that is
+        called.
 
         None if an argument is no data.
         """

@@ -1,11 +1,12 @@
 """What a compiled function reads of Python as it is traced: it is a constant in the trace.
 
-A function that reads what the loop sets (`min(1.0, epoch / 10)`, `self.beta`) is traced in the first batch of the run, with the
-values of that moment. A resumed run traces it ahead of the cut; so that it becomes the same function, these values are put in place
-for as long as it is traced. They are found by a walk from the function over what its code can reach by names: variables of
-closures, globals, attributes and contents of objects. Values are data, and what has a name: variables, models and optimizers,
-functions and classes of the program, members of enumerations. What the loop has set on objects of Keras's is put in place, too
-(`keras_state`). What all of this misses shows in the digest of the trace (`Unit.forms`), and is refused.
+A function that reads what the loop sets (`min(1.0, epoch / 10)`, `self.beta`) is traced in the first batch of the run,
+with the values of that moment. A resumed run traces it ahead of the cut; so that it becomes the same function, these
+values are put in place for as long as it is traced. They are found by a walk from the function over what its code can
+reach by names: variables of closures, globals, attributes and contents of objects. Values are data, and what has a
+name: variables, models and optimizers, functions and classes of the program, members of enumerations. What the loop has
+set on objects of Keras's is put in place, too (`keras_state`). What all of this misses shows in the digest of the trace
+(`Unit.forms`), and is refused.
 """
 
 from __future__ import annotations
@@ -65,9 +66,13 @@ class Reads:
         self._descriptions = Descriptions(births)
 
     def reads(self, function: Any, owner: object) -> list[Read]:
-        """Return the values that a function may read as it is traced; `owner` is the object of Keras's that made it, or None."""
+        """Return the values that a function may read as it is traced;
+
+        `owner` is the object of Keras's that made it, or None.
+        """
         walk = _Walk(self._describe)
-        with contextlib.suppress(Exception):  # an edge: it looks at objects of all kinds; what it misses shows in the trace
+        # An edge: it looks at objects of all kinds; what it misses shows in the trace.
+        with contextlib.suppress(Exception):
             walk.visit([], function)
             if owner is not None:
                 walk.visit([("owner", None)], owner)
@@ -124,7 +129,9 @@ class Reads:
 
 
 class _Walk:
-    """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are read there."""
+    """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are
+    read there.
+    """
 
     def __init__(self, describe: Callable[[Any], Description | None]) -> None:
         files = [getattr(module, "__file__", None) or "" for module in user_modules().values()]

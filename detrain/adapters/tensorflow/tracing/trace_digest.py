@@ -23,14 +23,18 @@ _MOST_OPERATIONS: Final = 1 << 12
 
 
 class Form(NamedTuple):
-    """The form of a graph: its digest, what it takes to tell where another one differs, its operations with their digests."""
+    """The form of a graph: its digest, what it takes to tell where another one differs, its operations with their
+    digests.
+    """
 
     digest: str
     outline: str
     operations: list[tuple[Any, bytes]]
 
     def difference(self, outline: str) -> str:
-        """Return, in words, the first operation that a graph with another outline did not have; empty if that is not known."""
+        """Return, in words, the first operation that a graph with another outline did not have; empty if that is not
+        known.
+        """
         known = base64.b64decode(outline)
         before = {known[start : start + _WIDTH] for start in range(0, len(known), _WIDTH)}
         new = [operation for operation, digest in self.operations if _brief(digest) not in before]
@@ -42,8 +46,9 @@ class Form(NamedTuple):
 def form(graph: Any, keys: Mapping[int, str]) -> Form:
     """Return the form of a graph: kinds of operations, their numbers and types, constants, and what is wired to what.
 
-    It is what tracing takes from Python. `keys`: those of variables, by the identity of their handles; which one is read counts.
-    Names and texts are left out (the handle of an iterator is of one process), and in which order what is independent was made.
+    It is what tracing takes from Python. `keys`: those of variables, by the identity of their handles; which one is
+    read counts. Names and texts are left out (the handle of an iterator is of one process), and in which order what is
+    independent was made.
     """
     found: dict[int, bytes] = {}
     captured = {id(inner.op): outer for outer, inner in graph.captures}
@@ -88,7 +93,9 @@ def _value(tensor: Any) -> str | None:
 
 
 def _numbers(operation: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield the attributes of an operation that decide what it computes, as bytes: no names of functions, no texts, no shapes."""
+    """Yield the attributes of an operation that decide what it computes, as bytes: no names of functions, no texts, no
+    shapes.
+    """
     for name, value in sorted(operation.node_def.attr.items()):
         kind = value.WhichOneof("value")
         is_text = kind == "tensor" and value.tensor.dtype == tf.string.as_datatype_enum

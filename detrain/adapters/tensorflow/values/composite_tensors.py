@@ -1,8 +1,8 @@
 """Tensors of several parts: what they are made of, and how they are made again of that.
 
-Sparse and ragged tensors and indexed slices cannot be changed: one that is still of its parts stays the object that it is. A
-`TensorArray` of eager mode holds a Python list that its methods change; what they return is a wrapper around the same array. A
-`ref()` stands for a variable or tensor as a key.
+Sparse and ragged tensors and indexed slices cannot be changed: one that is still of its parts stays the object that it
+is. A `TensorArray` of eager mode holds a Python list that its methods change; what they return is a wrapper around the
+same array. A `ref()` stands for a variable or tensor as a key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Variables and ops that detrain puts into a program's graphs, unseen by the program, its checkpoints and its gradients."""
+"""Variables and ops that detrain puts into a program's graphs, unseen by the program, its checkpoints and its
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,19 @@ _GRADIENT: Final = "DetrainLinked"
 
 
 def hidden_variable(value: Any, dtype: Any, shape: Any = None) -> Any:
-    """Return a new variable of detrain's own; `shape` may leave dimensions open. May be called while a function is traced."""
-    # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again refuses.
+    """Return a new variable of detrain's own;
+
+    `shape` may leave dimensions open. May be called while a function is traced.
+    """
+    # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again
+    # refuses.
     with tf.init_scope():
         return ResourceVariable(value, dtype=dtype, trainable=False, name=HIDDEN, shape=shape)
 
 
 def linked(original: Any, replacement: Any) -> Any:
-    """Return a tensor with the replacement's value, through which gradients flow to the original as if it were that one.
+    """Return a tensor with the replacement's value, through which gradients flow to the original as if it were that
+    one.
 
     For gradients that are taken by walking through a graph (those of nested functions): tapes do not look at these ops.
     """

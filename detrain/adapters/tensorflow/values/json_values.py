@@ -1,7 +1,7 @@
 """Values as JSON can have them: plain data, and by its name what has one in the run.
 
-Names have: variables, models, optimizers and whatever else is registered (`Births`); functions and classes of modules; members of
-enumerations. A description is a dict of one entry: its kind, and what it takes to make an equal value.
+Names have: variables, models, optimizers and whatever else is registered (`Births`); functions and classes of modules;
+members of enumerations. A description is a dict of one entry: its kind, and what it takes to make an equal value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Lookup tables that change: captured by what they export, put back by removing and inserting.
 
-Tables that are filled once and never change (`StaticHashTable`, most of Keras's vocabularies) are no state. Entries are kept in the
-order of their keys, beside the order in which the table exports them, on which sums over an export depend. TensorFlow's hash table
-puts a new entry in front of all others (`std::unordered_map`, as long as it does not grow): so entries are inserted in the reverse
-order, into a table that has grown. Where that is not the order after all, it is said.
+Tables that are filled once and never change (`StaticHashTable`, most of Keras's vocabularies) are no state. Entries are
+kept in the order of their keys, beside the order in which the table exports them, on which sums over an export depend.
+TensorFlow's hash table puts a new entry in front of all others (`std::unordered_map`, as long as it does not grow): so
+entries are inserted in the reverse order, into a table that has grown. Where that is not the order after all, it is
+said.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ class Tables:
 
 
 def _exported(table: Any) -> tuple[Array, Array]:
-    """Return the keys and values of a table. A dense one also exports its empty places, under keys that no entry may have."""
+    """Return the keys and values of a table.
+
+    A dense one also exports its empty places, under keys that no entry may have.
+    """
     with tf.init_scope():
         keys, values = (np.asarray(part.numpy()) for part in table.export())
         for name in ("_empty_key", "_deleted_key"):

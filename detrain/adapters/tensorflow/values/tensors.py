@@ -1,11 +1,13 @@
-"""The memory of variables: read without a copy; and filled from a checkpoint, in memory of tensors that a variable takes over.
+"""The memory of variables: read without a copy; and filled from a checkpoint, in memory of tensors that a variable
+takes over.
 
-Reading a variable copies nothing: the tensor shares its buffer. A later update of the variable sees that the buffer is shared and
-writes into a new one (`PrepareToUpdateVariable`, and XLA, which takes a buffer over only where nobody else has it). So holding what
-was read is copy on write, on the device, of just what changes. Where sparse updates write in place, reading copies.
+Reading a variable copies nothing: the tensor shares its buffer. A later update of the variable sees that the buffer is
+shared and writes into a new one (`PrepareToUpdateVariable`, and XLA, which takes a buffer over only where nobody else
+has it). So holding what was read is copy on write, on the device, of just what changes. Where sparse updates write in
+place, reading copies.
 
-TensorFlow uses memory again that it has had. A large array of NumPy's is new from the kernel each time, which takes longer than to
-read it from a file in memory: 1 GB in 0.2 to 1 s, against 0.2 s.
+TensorFlow uses memory again that it has had. A large array of NumPy's is new from the kernel each time, which takes
+longer than to read it from a file in memory: 1 GB in 0.2 to 1 s, against 0.2 s.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
 
 
 class Reader:
-    """Reads variables by one op a device. Raises tf.errors.FailedPreconditionError where one of them has no value yet."""
+    """Reads variables by one op a device.
+
+    Raises tf.errors.FailedPreconditionError where one of them has no value yet.
+    """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         by_device: dict[str, tuple[list[str], list[Any], list[int]]] = {}
@@ -53,7 +58,9 @@ class Reader:
 
 
 def read_each(variables: Mapping[str, Any]) -> dict[str, Array]:
-    """Return variables' values as arrays that share their buffers, without those that have none yet, or are not of numbers."""
+    """Return variables' values as arrays that share their buffers, without those that have none yet, or are not of
+    numbers.
+    """
     numbers = {key: variable for key, variable in variables.items() if variable.dtype not in NO_NUMBERS}
     with tf.init_scope():
         try:
@@ -81,7 +88,8 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return np.zeros(shape, dtype)
     with tf.device("CPU:0"):
         tensor = tf.raw_ops.Empty(shape=shape, dtype=tf.as_dtype(dtype), init=False)
-    memory: Any = (ctypes.c_char * size).from_address(address_of(np.asarray(memoryview(tensor))))  # its own buffer, never a copy
+    # Its own buffer, never a copy.
+    memory: Any = (ctypes.c_char * size).from_address(address_of(np.asarray(memoryview(tensor))))
     memory.tensor = tensor  # lives as long as the array
     return np.ndarray(shape, dtype, memory)
 
