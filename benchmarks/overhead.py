@@ -107,7 +107,7 @@ if "INSIDE" in os.environ:
         (session, "epoch", ("at_epoch", "at_end")),
         (session._parts.saves, "epoch", ("_write",)),
         (session.recorder, "journal", ("note_streams",)),
-        (session.recorder.batches, "journal", ("settle", "note_fetched")),
+        (session.recorder.batches, "journal", ("record_waiting", "note_fetched")),
     ):
         for name in names:
             timed(owner, name, kind)

@@ -20,7 +20,7 @@ from detrain.faults.sites import Site
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents
-from detrain.python.process.random_streams import Held, Stream
+from detrain.python.process.random_streams import HeldStream, Stream
 from detrain.store.weights_file import WeightsFile
 
 
@@ -160,7 +160,7 @@ class RandomStreams(Protocol):
     def streams(self) -> dict[str, Stream]:
         """Return the framework's global random streams, by name."""
 
-    def held_generator(self, value: object) -> Held | None:
+    def held_generator(self, value: object) -> HeldStream | None:
         """Return a generator of the framework's that the program holds as a stream, None for any other object."""
 
 

@@ -23,7 +23,7 @@ from detrain.adapters.api import (
 )
 from detrain.base.config import Mode
 from detrain.base.digest import Array
-from detrain.python.process.random_streams import Held, Stream
+from detrain.python.process.random_streams import HeldStream, Stream
 from detrain.store import Snapshot, opened
 from detrain.store.weights_file import WeightsFile
 
@@ -159,7 +159,7 @@ class Adapters:
         """Return the frameworks' global random streams, by name."""
         return {name: stream for each in self.random for name, stream in each.streams().items()}
 
-    def held_generators(self, value: object) -> list[Held]:
+    def held_generators(self, value: object) -> list[HeldStream]:
         """Return a generator that the program holds as a stream."""
         return [held for each in self.random if (held := each.held_generator(value)) is not None]
 

@@ -120,7 +120,7 @@ class Building:
         """Return whether this process has built a unit."""
         return unit.key in self._built
 
-    def settle(self, owner: str) -> None:
+    def take_as_built(self, owner: str) -> None:
         """Note that this process has made by itself what had been built by an owner."""
         for key in [key for key in self._earlier if key[0] == owner]:
             self._built[key] = self._earlier.pop(key)

@@ -178,7 +178,7 @@ class Births:
         """Return whether the loop has made an object, and that not as it built something."""
         return id(value) in self._made_in_loop and self.key(value) is not None
 
-    def going_on(self) -> dict[str, dict[str, int]]:
+    def recreated_counts(self) -> dict[str, dict[str, int]]:
         """Return, by owner and label, how many there have been of what the loop makes again and again."""
         once = {group: self._counts[group[0]][group[1]] for group in self._once.keys() - self._going_on}
         if any(count != self._found_alive.get(group) for group, count in once.items()):
@@ -193,7 +193,7 @@ class Births:
             found.setdefault(owner, {})[label] = self._counts[owner][label]
         return found
 
-    def set_going_on(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+    def set_recreated_counts(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Count on from there."""
         for owner, labels in counts.items():
             self._counts.setdefault(owner, {}).update(labels)

@@ -9,6 +9,9 @@ Cut = Literal["epoch", "load", "batch", "end"]
 """Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a
 hand probe without the loop wrapper), `end` where the epoch loop has run out."""
 
+Address = tuple[int, int, int]
+"""(phase, epoch, batch) alone."""
+
 _ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_log import Done, read_log
+from detrain.campaign.trial_log import TrialResult, read_log
 from detrain.faults.experiment import Experiment
 
 _MOST_TRIALS: Final = 256
@@ -26,7 +26,7 @@ _ENDED: Final = "program"
 """How a trial ends that makes its program end: where a loss that is no number does, say. Its process does not go on."""
 
 
-def run_together(subject: Subject, plans: Mapping[int, Experiment], golden: Done) -> Iterator[tuple[int, Done]]:
+def run_together(subject: Subject, plans: Mapping[int, Experiment], golden: TrialResult) -> Iterator[tuple[int, TrialResult]]:
     """Run trials, several in a process; yields (number, what came of it) as they are known to be sound.
 
     What is not yielded is to be run in a process of its own: trials that go beyond their epoch (it cannot be entered
@@ -46,7 +46,7 @@ def run_together(subject: Subject, plans: Mapping[int, Experiment], golden: Done
             return
 
 
-def _fits(plan: Experiment, golden: Done) -> bool:
+def _fits(plan: Experiment, golden: TrialResult) -> bool:
     """Return whether a trial begins behind the first batch of an epoch, and ends in it."""
     phase, epoch, batch = plan.at
     batches = sum(key[:2] == (phase, epoch) and key[2] >= 0 for key in golden.by_cursor())
@@ -80,7 +80,7 @@ class _Process:
 
     subject: Subject
     plans: Mapping[int, Experiment]
-    golden: Done
+    golden: TrialResult
     home: Path
     sound: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
@@ -88,7 +88,7 @@ class _Process:
     obstacle: str = ""
     """Why no trials of this program can be done in one process."""
 
-    def run(self) -> Iterator[tuple[int, Done]]:
+    def run(self) -> Iterator[tuple[int, TrialResult]]:
         """Run it; yields what is sound."""
         self.subject.link_golden((next(iter(self.plans.values())).at[0], next(iter(self.plans.values())).at[1], 0), self.home)
         last = list(self.plans.values())[-1]
@@ -98,7 +98,7 @@ class _Process:
             msgspec.structs.replace(plan, log=str(log)) for plan, log in zip((*self.plans.values(), closing), logs, strict=True)
         ]
         numbers = [*self.plans, None]
-        pending: dict[int, Done] = {}
+        pending: dict[int, TrialResult] = {}
         index, changed = 0, time.monotonic()
         with self.subject.process(experiments, self.home) as process:
             while index < len(logs):
@@ -132,7 +132,7 @@ class _Process:
             process.kill()
             process.wait()
 
-    def _is_golden(self, done: Done, plan: Experiment) -> bool:
+    def _is_golden(self, done: TrialResult, plan: Experiment) -> bool:
         """Return whether the steps without a fault are the golden run's, and the state where it begins is, too."""
         known = self.golden.by_cursor()
         before = known.get((*plan.at[:2], plan.at[2] - 1))

@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
-from detrain.faults.experiment import Cursor, Experiment, Injection
+from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.model_shares import draw_model
 from detrain.faults.models import FaultModel
 from detrain.faults.plan import trial_rng
@@ -31,13 +32,13 @@ class Drawing:
     sites: Mapping[int, Sequence[Site]]
     """By phase."""
     models: Sequence[FaultModel]
-    steps: Sequence[Cursor]
+    steps: Sequence[Address]
     shares: dict[str, float] | None
     least: int = 0
     """Steps that a trial runs on at least, though its loss is not finite."""
 
     def trial(
-        self, number: int, after: int | None, there: tuple[Cursor, Sequence[Site]] | None = None
+        self, number: int, after: int | None, there: tuple[Address, Sequence[Site]] | None = None
     ) -> tuple[FaultModel, Experiment]:
         """Return the model and the experiment of a trial: step, site, replica, positions and values.
 

@@ -10,12 +10,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
-from detrain.campaign.trial_log import HANG, Done
-from detrain.faults.experiment import Cursor
+from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
 from detrain.python.inspect.program_metrics import is_accuracy
-from detrain.runtime.observers.experiment_run import Step
+from detrain.runtime.observers.experiment_run import StepLine
 
 UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
@@ -56,7 +56,7 @@ def read_thresholds(texts: Iterable[str]) -> Thresholds:
     return Thresholds(**values)
 
 
-def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = USUAL) -> str:
+def outcome_of(golden: TrialResult, trial: TrialResult, at: Address, thresholds: Thresholds = USUAL) -> str:
     """Return the outcome of a trial whose fault was done at a cursor.
 
     Raises FaultInvalid where the runs cannot be compared. Steps are compared with those of the golden run at the same
@@ -94,7 +94,7 @@ def outcome_of(golden: Done, trial: Done, at: Cursor, thresholds: Thresholds = U
     return found.value if is_followed else NO_STEP
 
 
-def _leaves_early(known: Mapping[Cursor, Step], trial: Done, at: Cursor) -> bool:
+def _leaves_early(known: Mapping[Address, StepLine], trial: TrialResult, at: Address) -> bool:
     """Return whether a trial left an epoch, or ended, earlier than the golden run does, behind the fault."""
     steps = sorted(cursor for cursor in trial.by_cursor() if cursor[2] >= 0)
     ends = [one for one, following in itertools.pairwise(steps) if one >= at and following[:2] != one[:2]]
@@ -107,7 +107,7 @@ def loss_of(step: HasSeries) -> float:
     return float(step.series.get("loss", math.nan))
 
 
-def _loss(step: Step) -> float:
+def _loss(step: StepLine) -> float:
     """Return a step's loss; 0 where it has taken no gradient, though others do: it is as it should be."""
     return float(step.series.get("loss", 0.0))
 
@@ -118,13 +118,13 @@ def accuracy_of(step: HasSeries, name: str = "") -> float:
     return float(step.series[name if name in names else names[0]]) if names else math.nan
 
 
-def accuracies(golden: Done) -> list[str]:
+def accuracies(golden: TrialResult) -> list[str]:
     """Return the names of the accuracies that each step has; one that is none if each has another."""
     names = [set(filter(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0]
     return sorted(set.intersection(*names)) or [""]
 
 
-def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int, accuracy: str | None) -> Series:
+def _series(done: TrialResult, golden: TrialResult, cursors: Sequence[Address], fault_step: int, accuracy: str | None) -> Series:
     """Return the series of a run at cursors, by one of its accuracies; None: it counts as 1, so only losses matter.
 
     A run without a step has begun with the faulty one, and ended in it. A step without an accuracy, which was left or
@@ -133,7 +133,7 @@ def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int
     known, usual = done.by_cursor(), golden.by_cursor()
     of_steps, of_validations = (_scale(golden, accuracy or "", is_of_steps=each) or 1.0 for each in (True, False))
 
-    def accuracy_at(cursor: Cursor) -> float:
+    def accuracy_at(cursor: Address) -> float:
         if accuracy is None:
             return 1.0
         step = known[cursor] if _has(known[cursor], accuracy) else usual[cursor]
@@ -154,12 +154,12 @@ def _series(done: Done, golden: Done, cursors: Sequence[Cursor], fault_step: int
     )
 
 
-def _has(step: Step, accuracy: str) -> bool:
+def _has(step: StepLine, accuracy: str) -> bool:
     """Return whether a step has an accuracy; by no name, whether it has any."""
     return accuracy in step.series if accuracy else any(map(is_accuracy, step.series))
 
 
-def _scale(golden: Done, accuracy: str, *, is_of_steps: bool) -> float:
+def _scale(golden: TrialResult, accuracy: str, *, is_of_steps: bool) -> float:
     """Return what the golden run's accuracies, those of steps or of validations, are parts of: 1, or 100 for percent.
 
     0 for numbers that are no accuracies.

@@ -15,7 +15,7 @@ from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import USUAL
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, run_trial
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import check_same, record_of
 from detrain.faults.experiment import Experiment
 from detrain.faults.models import FaultModel
@@ -30,7 +30,7 @@ class RandomCampaign:
 
     subject: Subject
     drawing: Drawing
-    golden: Done
+    golden: TrialResult
     after: int | None
     among: tuple[str, str | None]
     """Pattern and stage of the sites."""

@@ -8,7 +8,7 @@ from detrain.base.errors import ReplayDiffers
 from detrain.campaign.outcomes import outcome_of
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import raise_unfired
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import check_same, digest_of, elements_of, steps_of
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord, is_as_written
@@ -33,7 +33,7 @@ def replay(known: FaultRecord, subject: Subject, file: Path, *, allows_environme
         raise ReplayDiffers(what, "take the record as `detrain inject` has written it")
 
 
-def compare(known: FaultRecord, golden: Done, done: Done) -> None:
+def compare(known: FaultRecord, golden: TrialResult, done: TrialResult) -> None:
     """Raise ReplayDiffers at the first difference between a record and what the fault has done now.
 
     `golden` is the run without the fault.

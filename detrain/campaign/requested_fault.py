@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from detrain.base import messages
+from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, SiteUnknown, UsageError
 from detrain.faults.drawing import artifact_injection, draw_injection
-from detrain.faults.experiment import Cursor, Experiment, Injection
+from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.isca2023_csv import ArtifactFault, read_fault
 from detrain.faults.models import FaultModel, model_named
 from detrain.faults.plan import trial_rng
@@ -153,7 +154,7 @@ def read_wanted(path: Path, pattern: str | None, *, takes_nearest: bool) -> Reco
 
 
 def drawn_fault(
-    model: str, pattern: str | None, stage: str | None, worker: int, seed: int, at: Cursor | None, occurrence: int
+    model: str, pattern: str | None, stage: str | None, worker: int, seed: int, at: Address | None, occurrence: int
 ) -> DrawnFault:
     """Return a fault that is to be drawn. Raises UsageError, or FaultInvalid for a model that is none."""
     if pattern is None or at is None:

@@ -22,9 +22,10 @@ import xxhash
 
 from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
+from detrain.base.cursor import Address
 from detrain.base.errors import DetrainError, FaultInvalid
-from detrain.campaign.trial_log import HANG, Done, failed, read_log
-from detrain.faults.experiment import BITS, VARIABLE, Cursor, Experiment, written
+from detrain.campaign.trial_log import HANG, TrialResult, failed, read_log
+from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
 from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner
@@ -126,7 +127,7 @@ class Subject:
         listed = (site for file in files for site in msgspec.json.decode(file.read_bytes(), type=list[Site]))
         return next((site.label for site in listed if site.name == name), name)
 
-    def golden(self, plan: Experiment, *, has_step: bool = True) -> Done:
+    def golden(self, plan: Experiment, *, has_step: bool = True) -> TrialResult:
         """Return the golden run, which goes at least as far as a trial does, with checkpoints at its epochs.
 
         What has been run before is not run again. Raises FaultInvalid where it does not have the trial's step, unless
@@ -162,13 +163,13 @@ class Subject:
         if not self.is_quiet:
             messages.say(f"{text}:")
 
-    def trial(self, experiment: Experiment, folder: Path | None = None) -> Done:
+    def trial(self, experiment: Experiment, folder: Path | None = None) -> TrialResult:
         """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
         with self.scratch(folder) as home:
             self.link_golden((experiment.at[0], experiment.at[1], 0), home)
             return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
 
-    def unarmed(self, experiment: Experiment) -> Done:
+    def unarmed(self, experiment: Experiment) -> TrialResult:
         """Run a trial with its fault in place, but never armed."""
         self.say("the run with the site in place, and no fault")
         done = self.trial(msgspec.structs.replace(experiment, is_armed=False))
@@ -176,17 +177,19 @@ class Subject:
             raise failed("failed with the site in place and no fault", done)
         return done
 
-    def link_golden(self, before: Cursor, home: Path) -> None:
+    def link_golden(self, before: Address, home: Path) -> None:
         """Put the checkpoints of the golden run up to a cursor into another home."""
         link([entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")], before, home)
 
-    def start_of(self, at: Cursor) -> Path | None:
+    def start_of(self, at: Address) -> Path | None:
         """Return the checkpoint from which a trial at a cursor starts; None: it starts anew."""
         golden = [entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")]
         before = _before(golden, (at[0], at[1], 0))
         return before[-1].path if before else None
 
-    def run(self, experiment: Experiment, home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None) -> Done:
+    def run(
+        self, experiment: Experiment, home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None
+    ) -> TrialResult:
         """Run the program with an experiment in a checkpoint home."""
         with self.process([experiment], home, every=every, settings=settings) as process:
             try:
@@ -258,7 +261,7 @@ class Subject:
         return mine
 
 
-def link(entries: Sequence[Entry], before: Cursor, home: Path) -> None:
+def link(entries: Sequence[Entry], before: Address, home: Path) -> None:
     """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
     chosen = _before(entries, before)
     if not chosen:
@@ -273,7 +276,7 @@ def link(entries: Sequence[Entry], before: Cursor, home: Path) -> None:
     shutil.copyfile(journal, home / journal.name)
 
 
-def _before(entries: Sequence[Entry], cursor: Cursor) -> list[Entry]:
+def _before(entries: Sequence[Entry], cursor: Address) -> list[Entry]:
     """Return the checkpoints of earlier phases, and those at or before a cursor."""
     return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]
 
@@ -283,7 +286,7 @@ def errors_of(home: Path) -> str:
     return "\n".join((home / _ERRORS).read_text(errors="replace").splitlines()[-12:])
 
 
-def _covers(done: Done, plan: Experiment) -> bool:
+def _covers(done: TrialResult, plan: Experiment) -> bool:
     """Return whether a golden run goes as far as a trial."""
     if not done.steps or done.end == "program":
         return bool(done.steps)

@@ -12,7 +12,7 @@ from detrain.base import messages
 from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown
 from detrain.campaign.requested_fault import Wanted
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_log import Done, same_before, same_from
+from detrain.campaign.trial_log import TrialResult, same_before, same_from
 from detrain.faults.experiment import Experiment, Injection, written
 
 LEAST_WITH_GUARD: Final = 3
@@ -26,8 +26,8 @@ class Trial:
     model: str
     seed: int | None
     experiment: Experiment
-    golden: Done
-    done: Done
+    golden: TrialResult
+    done: TrialResult
     is_unarmed_equal: bool
     """Whether the run with the site in place, before the fault, was bit for bit the run without it."""
 
@@ -81,7 +81,7 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
     return Trial(model, seed, experiment, golden, done, is_equal)
 
 
-def _require_steps(golden: Done, experiment: Experiment) -> None:
+def _require_steps(golden: TrialResult, experiment: Experiment) -> None:
     """Raise FaultInvalid unless a run goes on for as long as its fault shall."""
     phase, until = experiment.at[0], experiment.until
     steps = [at for at in golden.by_cursor() if at[2] >= 0 and at[0] == phase and at >= experiment.at]
@@ -93,7 +93,7 @@ def _require_steps(golden: Done, experiment: Experiment) -> None:
         )
 
 
-def raise_unfired(done: Done) -> NoReturn:
+def raise_unfired(done: TrialResult) -> NoReturn:
     """Say why a trial's fault was not done: an error, never an outcome."""
     what, found, todo = done.error.rpartition("detrain: error: ")[2].partition("\n  ")
     if found and "detrain: error: " in done.error:

@@ -8,28 +8,29 @@ from typing import Final
 
 import msgspec
 
+from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Alarm, Cursor, Firing
+from detrain.faults.experiment import Alarm, Firing
 from detrain.faults.sites import Site
-from detrain.runtime.observers.experiment_run import Log, Step
+from detrain.runtime.observers.experiment_run import Log, StepLine
 
 HANG: Final = 124
 """The status of a process that took longer than its time limit."""
 
 
 @dataclass(frozen=True)
-class Done:
+class TrialResult:
     """What a process that ran an experiment left."""
 
     status: int
     """Exit status of the process; -9 if it was killed, `HANG` if it took too long."""
-    steps: tuple[Step, ...]
+    steps: tuple[StepLine, ...]
     end: str
     """Why it ended; empty if it did not come to say."""
     is_armed: bool = False
     """Whether the faulty step was begun."""
     fired: Firing | None = None
-    missed: tuple[Cursor, ...] = ()
+    missed: tuple[Address, ...] = ()
     """Steps of a permanent fault in which it was not done."""
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
@@ -47,16 +48,16 @@ class Done:
         """Whether the run came to its end."""
         return self.status == 0 and self.end != "" and not self.end.startswith("crash")
 
-    def by_cursor(self) -> dict[Cursor, Step]:
+    def by_cursor(self) -> dict[Address, StepLine]:
         """Return the steps by (phase, epoch, batch)."""
         return {(step.phase, step.epoch, step.batch): step for step in self.steps}
 
 
-def read_log(path: Path) -> Done:
+def read_log(path: Path) -> TrialResult:
     """Return what a log says; of a step that was run again, the last."""
-    steps: dict[Cursor, Step] = {}
+    steps: dict[Address, StepLine] = {}
     end, start, obstacle, fired, alarm, is_armed = "", "", "", None, None, False
-    missed: list[Cursor] = []
+    missed: list[Address] = []
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     if path.is_file():
@@ -77,17 +78,17 @@ def read_log(path: Path) -> Done:
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
-    return Done(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle)
+    return TrialResult(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle)
 
 
-def same_before(golden: Done, trial: Done, at: Cursor) -> bool | None:
+def same_before(golden: TrialResult, trial: TrialResult, at: Address) -> bool | None:
     """Return whether both runs have the same bits in the steps before a cursor; None if they have none in common."""
     known = golden.by_cursor()
     common = [cursor for cursor in trial.by_cursor() if cursor[2] >= 0 and cursor < at and cursor in known]
     return all(_agree(known[cursor], trial.by_cursor()[cursor]) for cursor in common) if common else None
 
 
-def same_from(golden: Done, other: Done, at: Cursor) -> bool:
+def same_from(golden: TrialResult, other: TrialResult, at: Address) -> bool:
     """Return whether a run says of each step from a cursor on what the golden run says, digests of variables included.
 
     The golden run has one of each step, the other one perhaps of some.
@@ -100,7 +101,7 @@ def same_from(golden: Done, other: Done, at: Cursor) -> bool:
     )
 
 
-def _agree(golden: Step, other: Step) -> bool:
+def _agree(golden: StepLine, other: StepLine) -> bool:
     """Return whether two runs have the same numbers at a step, as far as both have them.
 
     A run that starts from a checkpoint has no accuracy before the program sets it: the golden one has that of an
@@ -109,7 +110,7 @@ def _agree(golden: Step, other: Step) -> bool:
     return all(golden.series.get(name, value) == value for name, value in other.series.items())
 
 
-def failed(what: str, done: Done) -> FaultInvalid:
+def failed(what: str, done: TrialResult) -> FaultInvalid:
     """Return the error that says that a run of the program did not do what it should, and why."""
     if done.status == HANG:
         return FaultInvalid(f"the program {what}, and took longer than the time limit", "give it more with --time-limit")

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import xxhash
 
+from detrain.base.cursor import Address
 from detrain.base.errors import AnotherProgram, EnvironmentChanged
 from detrain.campaign.outcomes import outcome_of
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import Trial
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.faults.bits import dtype_named
-from detrain.faults.experiment import Cursor, Firing, Injection, written
+from detrain.faults.experiment import Firing, Injection, written
 from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import Element, FaultRecord, Step
 
@@ -52,7 +53,7 @@ def digest_of(firing: Firing | None) -> str:
     return "" if firing is None else xxhash.xxh3_128_hexdigest(firing.golden + firing.injected)
 
 
-def steps_of(done: Done, at: Cursor) -> tuple[Step, ...]:
+def steps_of(done: TrialResult, at: Address) -> tuple[Step, ...]:
     """Return the steps of a run from a cursor on."""
     return tuple(Step(cursor, step.state, step.series) for cursor, step in sorted(done.by_cursor().items()) if cursor >= at)
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from detrain.base import messages
+from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
 from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
@@ -17,7 +18,7 @@ from detrain.campaign.trial_record import check_same, file_name, record_of
 from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments, threshold_option
 from detrain.cli.shared.printing import console
 from detrain.faults.bits import dtype_named
-from detrain.faults.experiment import Cursor, Experiment, parse_cursor, written
+from detrain.faults.experiment import Experiment, parse_cursor, written
 from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import FaultRecord, write_record
 from detrain.faults.sites import STAGES
@@ -142,7 +143,7 @@ def command(
     return 0
 
 
-def _end(text: str | None) -> tuple[int | None, Cursor | None]:
+def _end(text: str | None) -> tuple[int | None, Address | None]:
     if text is None:
         return None, None
     if text.startswith("+") and text[1:].isdigit() and int(text[1:]) > 0:

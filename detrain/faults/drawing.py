@@ -12,7 +12,7 @@ from detrain.faults.bits import Positions, dtype_named
 from detrain.faults.experiment import Injection
 from detrain.faults.isca2023_csv import ArtifactFault
 from detrain.faults.isca2023_layout import plan_of
-from detrain.faults.limits import Convolution, LinearOp, MatMul, Stage, limited_outputs
+from detrain.faults.limits import Convolution, ConvPass, LinearOp, MatMul, limited_outputs
 from detrain.faults.models import FaultModel
 from detrain.faults.plan import Kind, Operand, Plan
 from detrain.faults.sites import Site
@@ -129,12 +129,12 @@ def _factor(site: Site, operand: Operand) -> Operand:
 
 
 _CONVOLUTIONS: Final = {
-    "Conv2D": (Stage.FORWARD, ("input", "weight", "output")),
-    "Conv2DBackpropInput": (Stage.GRAD_IN, ("output", "weight", "input")),
-    "Conv2DBackpropFilter": (Stage.GRAD_WT, ("input", "output", "weight")),
-    "Conv3D": (Stage.FORWARD, ("input", "weight", "output")),
-    "Conv3DBackpropInputV2": (Stage.GRAD_IN, ("output", "weight", "input")),
-    "Conv3DBackpropFilterV2": (Stage.GRAD_WT, ("input", "output", "weight")),
+    "Conv2D": (ConvPass.FORWARD, ("input", "weight", "output")),
+    "Conv2DBackpropInput": (ConvPass.GRAD_IN, ("output", "weight", "input")),
+    "Conv2DBackpropFilter": (ConvPass.GRAD_WT, ("input", "output", "weight")),
+    "Conv3D": (ConvPass.FORWARD, ("input", "weight", "output")),
+    "Conv3DBackpropInputV2": (ConvPass.GRAD_IN, ("output", "weight", "input")),
+    "Conv3DBackpropFilterV2": (ConvPass.GRAD_WT, ("input", "output", "weight")),
 }
 """The stage of each op, and which of its operands are X, the kernel and Y."""
 

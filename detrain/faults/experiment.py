@@ -19,10 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
-
-Cursor = tuple[int, int, int]
-"""(phase, epoch, batch)."""
 
 VARIABLE: Final = "DETRAIN_EXPERIMENT"
 
@@ -136,16 +134,16 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute path of the file that takes what is measured, a JSON object a line."""
     is_profile: bool = False
     """List the sites of the first step from `at` on, then end."""
-    digests_at: Cursor | None = None
+    digests_at: Address | None = None
     """Note a digest of what each op of this step gives, then end."""
     injection: Injection | None = None
-    at: Cursor = (0, 0, 0)
+    at: Address = (0, 0, 0)
     """The first step that is hit."""
     steps: int = 1
     """How many steps in a row are hit; 0: all from there on."""
     occurrence: int = 0
     """Which execution of the site in the step is hit."""
-    until: Cursor | None = None
+    until: Address | None = None
     """The last step; None: as `count` says."""
     count: int | None = None
     """How many steps are run from `at` on; None: to the program's end."""
@@ -174,12 +172,12 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         if (self.until is not None and self.until < self.at) or (self.count is not None and self.count < 1):
             raise FaultInvalid(f"a run that ends before its fault, which is at {written(self.at)}", "the record was altered")
 
-    def may_hit(self, address: Cursor) -> bool:
+    def may_hit(self, address: Address) -> bool:
         """Return whether a step is one of those from the fault on, and of its phase."""
         return self.injection is not None and self.is_armed and address[0] == self.at[0] and address >= self.at
 
 
-def parse_cursor(text: str) -> Cursor:
+def parse_cursor(text: str) -> Address:
     """Return `3:17`, or `1/3:17` where there are several phases, as (phase, epoch, batch). Raises FaultInvalid."""
     match = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text)
     if match is None:
@@ -187,7 +185,7 @@ def parse_cursor(text: str) -> Cursor:
     return int(match[1] or 0), int(match[2]), int(match[3])
 
 
-def written(cursor: Cursor) -> str:
+def written(cursor: Address) -> str:
     """Return a cursor as `parse_cursor` reads it."""
     return (f"{cursor[0]}/" if cursor[0] else "") + f"{cursor[1]}:{cursor[2]}"
 

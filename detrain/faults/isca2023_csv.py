@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.limits import Shape, Stage
+from detrain.faults.limits import ConvPass, Shape
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import Operand
 
@@ -68,7 +68,7 @@ class ArtifactFault:
 
     workload: str
     fmodel: str
-    stage: Stage
+    stage: ConvPass
     worker: int
     layer: str
     epoch: int
@@ -87,7 +87,7 @@ class ArtifactFault:
     @property
     def target(self) -> str:
         """The layer as the file names it."""
-        return self.layer if self.stage is Stage.FORWARD else f"{self.layer}_{self.stage.value}"
+        return self.layer if self.stage is ConvPass.FORWARD else f"{self.layer}_{self.stage.value}"
 
 
 def read_fault(path: Path) -> ArtifactFault:
@@ -124,7 +124,7 @@ def parse_fault(lines: Sequence[Sequence[str]], where: str) -> ArtifactFault:
     return ArtifactFault(
         workload=WORKLOADS[model],
         fmodel=_one(rows, "fmodel", where, _one_of(PUBLISHED)),
-        stage=Stage(suffix[1:]) if suffix else Stage.FORWARD,
+        stage=ConvPass(suffix[1:]) if suffix else ConvPass.FORWARD,
         worker=_one(rows, "target_worker", where, _index),
         layer=layer,
         epoch=_one(rows, "target_epoch", where, _index),

@@ -12,7 +12,7 @@ import numpy as np
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DType
 from detrain.faults.isca2023_csv import ArtifactFault, joined
-from detrain.faults.limits import Convolution, Shape, Stage
+from detrain.faults.limits import Convolution, ConvPass, Shape
 from detrain.faults.plan import Kind, Operand, Plan
 
 
@@ -46,10 +46,10 @@ def _element(fault: ArtifactFault, op: Convolution, position: Shape, *, takes_ne
 
 def layout(op: Convolution, operand: Operand) -> Shape:
     """Return the shape in which the artifact has an operand: that of the tensor, but for two of `grad_in`."""
-    if op.stage is Stage.GRAD_IN and operand is Operand.INPUT:
+    if op.stage is ConvPass.GRAD_IN and operand is Operand.INPUT:
         around = [(window - 1) * dilation for window, dilation in zip(op.kernel[:-2], op.dilations, strict=True)]
         return (op.y[0], *(size + added for size, added in zip(op.x[1:-1], around, strict=True)), op.y[-1])
-    if op.stage is Stage.GRAD_IN and operand is Operand.WEIGHT:
+    if op.stage is ConvPass.GRAD_IN and operand is Operand.WEIGHT:
         return (*op.kernel[:-2], op.kernel[-1], op.kernel[-2])
     return op.shape_of(operand)
 
@@ -58,7 +58,7 @@ def mapped_back(op: Convolution, operand: Operand, position: Shape) -> tuple[Sha
     """Return the element at a position of the artifact's layout, None where that is padding;
     and the nearest element.
     """
-    if op.stage is not Stage.GRAD_IN or operand is Operand.OUTPUT:
+    if op.stage is not ConvPass.GRAD_IN or operand is Operand.OUTPUT:
         return position, position
     if operand is Operand.WEIGHT:
         *taps, out, into = position

@@ -29,7 +29,7 @@ OUTPUTS: Final = 16
 Shape = tuple[int, ...]
 
 
-class Stage(enum.StrEnum):
+class ConvPass(enum.StrEnum):
     """Which of the three computations of a layer an op is."""
 
     FORWARD = "forward"  # Y of X and W
@@ -92,7 +92,7 @@ class Convolution:
     convolutions).
     """
 
-    stage: Stage
+    stage: ConvPass
     x: Shape
     kernel: Shape
     y: Shape
@@ -103,7 +103,7 @@ class Convolution:
     @classmethod
     def of(
         cls,
-        stage: Stage,
+        stage: ConvPass,
         *,
         x: Shape,
         kernel: Shape,
@@ -141,9 +141,9 @@ class Convolution:
     def shape_of(self, operand: Operand) -> Shape:
         """Return the shape of its input, its weight or its output."""
         return {
-            Stage.FORWARD: {Operand.INPUT: self.x, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.y},
-            Stage.GRAD_IN: {Operand.INPUT: self.y, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.x},
-            Stage.GRAD_WT: {Operand.INPUT: self.x, Operand.WEIGHT: self.y, Operand.OUTPUT: self.kernel},
+            ConvPass.FORWARD: {Operand.INPUT: self.x, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.y},
+            ConvPass.GRAD_IN: {Operand.INPUT: self.y, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.x},
+            ConvPass.GRAD_WT: {Operand.INPUT: self.x, Operand.WEIGHT: self.y, Operand.OUTPUT: self.kernel},
         }[self.stage][operand]
 
     @property
@@ -156,10 +156,10 @@ class Convolution:
         *leading, _ = self.output
         found = []
         batch, *spaces, channel = np.unravel_index(elements, self.shape_of(Operand.INPUT))
-        places = np.stack([batch, *spaces, channel if self.stage is Stage.GRAD_WT else batch], axis=1)
+        places = np.stack([batch, *spaces, channel if self.stage is ConvPass.GRAD_WT else batch], axis=1)
         for image, *place, last in np.unique(places, axis=0).tolist():
             met = [self._met(axis, index) for axis, index in enumerate(place)]
-            axes = [*met, np.array([last])] if self.stage is Stage.GRAD_WT else [np.array([image]), *met]
+            axes = [*met, np.array([last])] if self.stage is ConvPass.GRAD_WT else [np.array([image]), *met]
             found.append(np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), leading).ravel())
         return np.unique(np.concatenate(found)).astype(np.int64)
 
@@ -167,15 +167,15 @@ class Convolution:
         """Return what an index of the input's spatial axis meets: of X, places of Y or taps; of dY, places of X."""
         outs, taps = np.arange(self.y[axis + 1])[:, None], np.arange(self.kernel[axis])[None, :]
         inside = outs * self.strides[axis] - self.before[axis] + taps * self.dilations[axis]
-        if self.stage is Stage.GRAD_IN:
+        if self.stage is ConvPass.GRAD_IN:
             met = inside[index][(inside[index] >= 0) & (inside[index] < self.x[axis + 1])]
         else:
-            met = np.nonzero(inside == index)[0 if self.stage is Stage.FORWARD else 1]
+            met = np.nonzero(inside == index)[0 if self.stage is ConvPass.FORWARD else 1]
         return np.unique(met).astype(np.int64)
 
     def columns(self, elements: Positions) -> list[Column]:
         """Return the channels of the last axis of W or dY; for dX the input channels of W, which are those of dX."""
-        channels = np.unravel_index(elements, self.shape_of(Operand.WEIGHT))[-2 if self.stage is Stage.GRAD_IN else -1]
+        channels = np.unravel_index(elements, self.shape_of(Operand.WEIGHT))[-2 if self.stage is ConvPass.GRAD_IN else -1]
         return [Column(channel, 0, prod(self.output[:-1])) for channel in np.unique(channels).tolist()]
 
 

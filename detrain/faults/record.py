@@ -11,8 +11,9 @@ from typing import Final
 import msgspec
 import xxhash
 
+from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Alarm, Cursor, Experiment
+from detrain.faults.experiment import Alarm, Experiment
 from detrain.faults.outcome_classes import Thresholds
 
 FORMAT: Final = 1
@@ -23,7 +24,7 @@ _SHOWN: Final = 4096
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of the faulty run, from the fault on."""
 
-    at: Cursor
+    at: Address
     state: str
     """Digest (xxh3-128, hex) of all variables after it."""
     series: dict[str, float | str]
@@ -57,7 +58,7 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the bit patterns of all elements, golden and injected."""
     fired: int
     """In how many steps it was put in."""
-    missed: tuple[Cursor, ...] = ()
+    missed: tuple[Address, ...] = ()
     """Steps of a permanent fault in which its site did not run, or had another shape."""
     steps: tuple[Step, ...]
     end: str

@@ -67,7 +67,7 @@ class Bounds:
 
     def state(self) -> dict[str, tuple[int, float]]:
         """Return the number of steps and the largest norm seen, by group."""
-        self._settle()
+        self._count_waiting()
         return dict(sorted(self._seen.items()))
 
     def set_state(self, state: Seen) -> None:
@@ -86,7 +86,7 @@ class Bounds:
 
     def begin(self, watched: Sequence[Watched], norms: Floats) -> None:
         """Take the norms [variable] that are there before the first step for sound."""
-        self._settle()
+        self._count_waiting()
         self._begin(watched)
         for group, members in self._members.items():
             self._note(group, float(norms[members].max()), 0)
@@ -97,9 +97,9 @@ class Bounds:
         if watched is self._watched and self._is_steady and self._is_usual(norms):
             self._waiting.append(norms)
             if len(self._waiting) == _MOST_WAITING:
-                self._settle()
+                self._count_waiting()
             return []
-        self._settle()
+        self._count_waiting()
         if watched is not self._watched:
             self._begin(watched)
         limits = self._limits.copy()
@@ -166,7 +166,7 @@ class Bounds:
         self._keys = keys | (self._keys or set())
         self._refresh()
 
-    def _settle(self) -> None:
+    def _count_waiting(self) -> None:
         """Let what waits count as seen."""
         waiting, self._waiting = self._waiting, []
         if waiting:

@@ -33,7 +33,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A parsed source file."""
 
     file: str
@@ -56,10 +56,10 @@ class Source:
 
 
 @lru_cache(maxsize=256)
-def read_source(file: str) -> Source | None:
+def read_source(file: str) -> SourceFile | None:
     """Return a source file, or None if it cannot be parsed."""
     try:
-        return Source(file, parse(source_of(file)))
+        return SourceFile(file, parse(source_of(file)))
     except (OSError, SyntaxError, ValueError):
         return None
 

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from detrain.base.cursor import Address
 from detrain.campaign.outcomes import HasSeries, accuracies, accuracy_of, loss_of
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.wilson import wilson
-from detrain.faults.experiment import Cursor, written
+from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
 from detrain.reports.pictures import GREY, label_epochs, mark_not_finite, scale_losses, write_picture
 
@@ -22,7 +23,7 @@ _GOLDEN: Final = "#000000"
 _MOST_CURVES: Final = 200
 
 
-def plot_campaign(path: Path, records: Sequence[FaultRecord], golden: Done) -> None:
+def plot_campaign(path: Path, records: Sequence[FaultRecord], golden: TrialResult) -> None:
     """Write the picture of a campaign, beside the golden run of its program."""
     from matplotlib.figure import Figure
 
@@ -86,8 +87,8 @@ def _draw_models(axis: Any, records: Sequence[FaultRecord], models: list[str], c
 
 def _draw_series(
     axis: Any,
-    cursors: Sequence[Cursor],
-    golden: Done,
+    cursors: Sequence[Address],
+    golden: TrialResult,
     records: Sequence[FaultRecord],
     colors: dict[str, str],
     value: Callable[[HasSeries], float],

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
-from detrain.faults.experiment import Cursor
 
 SUFFIXES: Final = (".png", ".svg", ".html")
 BLUE, RED, GREY = "#4477aa", "#ee6677", "#888888"
@@ -65,7 +65,7 @@ def scale_losses(axis: Any) -> None:
         axis.set_ylim(low / 2 if low > 0 else 2 * low, 10 * high)
 
 
-def label_epochs(axis: Any, cursors: Sequence[Cursor], marks: str) -> None:
+def label_epochs(axis: Any, cursors: Sequence[Address], marks: str) -> None:
     """Name the epochs on an axis of steps, and say what the marks in the picture stand for."""
     starts = [index for index, cursor in enumerate(cursors) if cursor[2] == 0]
     step = max(len(starts) // 12, 1)

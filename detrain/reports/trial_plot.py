@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.campaign.outcomes import HasSeries, accuracies, accuracy_of, loss_of
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
 from detrain.reports.pictures import BLUE, GREY, RED, drawn_values, label_epochs, mark_not_finite, scale_losses, write_picture
@@ -19,7 +19,7 @@ _MOST_ELEMENTS: Final = 64
 _FAR: Final = 20
 
 
-def plot_trial(path: Path, record: FaultRecord, golden: Done, faulty: Done) -> None:
+def plot_trial(path: Path, record: FaultRecord, golden: TrialResult, faulty: TrialResult) -> None:
     """Write the picture of a trial."""
     from matplotlib.figure import Figure
 

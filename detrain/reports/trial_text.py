@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from detrain.base.cursor import Address
 from detrain.campaign.outcomes import accuracy_of, loss_of
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import Trial
 from detrain.faults.bits import dtype_named
-from detrain.faults.experiment import Cursor
 from detrain.faults.isca2023_text import TextLog
-from detrain.runtime.observers.experiment_run import Step
+from detrain.runtime.observers.experiment_run import StepLine
 
 
 def write_text(path: Path, subject: Subject, trial: Trial) -> None:
@@ -25,7 +25,7 @@ def write_text(path: Path, subject: Subject, trial: Trial) -> None:
         log = TextLog(stream, epochs=epochs, steps=steps)
         log.starts(epoch=at[1], step=at[2], weights=str(subject.start_of(at) or "none: the run starts anew"))
         known = done.by_cursor()
-        of_epoch: list[Step] = []
+        of_epoch: list[StepLine] = []
         for cursor in sorted((key for key in known if key[0] == at[0]), key=_after_its_batches):
             if cursor[2] < 0:
                 goes_on = _end_epoch(log, cursor, of_epoch, known[cursor])
@@ -59,7 +59,7 @@ def _hit(log: TextLog, trial: Trial, label: str) -> None:
     )
 
 
-def _end_epoch(log: TextLog, cursor: Cursor, steps: list[Step], after: Step) -> bool:
+def _end_epoch(log: TextLog, cursor: Address, steps: list[StepLine], after: StepLine) -> bool:
     losses = [loss_of(step) for step in steps]
     accuracies = [accuracy_of(step) for step in steps]
     return log.ends_epoch(
@@ -71,6 +71,6 @@ def _end_epoch(log: TextLog, cursor: Cursor, steps: list[Step], after: Step) -> 
     )
 
 
-def _after_its_batches(cursor: Cursor) -> tuple[int, int, float]:
+def _after_its_batches(cursor: Address) -> tuple[int, int, float]:
     """Sort key that puts what follows an epoch's batches behind them."""
     return (cursor[0], cursor[1], math.inf if cursor[2] < 0 else cursor[2])

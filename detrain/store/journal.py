@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
+from detrain.base.cursor import Address
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store.atomic_file import open_regular, read_regular, sync_folder, way_out
 
@@ -44,9 +45,6 @@ _RECORDS: Final[dict[str, Any]] = {
     "p": tuple[str, str, int, dict[str, bytes], list[str]],
 }
 """What records are made of, by their kind."""
-
-Address = tuple[int, int, int]
-"""(phase, epoch, batch)."""
 
 
 class Ends(set[int]):

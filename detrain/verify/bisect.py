@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 
 from detrain.base import messages
+from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.subject import Subject, link
-from detrain.campaign.trial_log import Done
-from detrain.faults.experiment import Cursor, Experiment, written
+from detrain.campaign.trial_log import TrialResult
+from detrain.faults.experiment import Experiment, written
 from detrain.python.process.environment import variables
 from detrain.store import Entry, read_meta
 from detrain.store.catalogue import parse_name
@@ -22,7 +23,7 @@ class Bisection(msgspec.Struct, frozen=True):
     """Where two runs part."""
 
     start: str
-    """Cursor of the last checkpoint at which both are equal; empty where both started anew."""
+    """Address of the last checkpoint at which both are equal; empty where both started anew."""
     step: str | None
     """The first step after which their variables or losses differ; None: there is none, when they are run again."""
     op: str | None
@@ -61,7 +62,7 @@ def described(found: Bisection) -> list[str]:
     return [f"bisect      {since}; they part in step {found.step}, at {found.op}{replica}: all that it depends on is equal"]
 
 
-def _between(one: Run, found: Comparison) -> tuple[Entry | None, Cursor | None]:
+def _between(one: Run, found: Comparison) -> tuple[Entry | None, Address | None]:
     """Return the last checkpoint at an epoch's start before the first difference, and where the first differs."""
     start: Entry | None = None
     for key, differences in found.checkpoints.items():
@@ -75,7 +76,7 @@ def _between(one: Run, found: Comparison) -> tuple[Entry | None, Cursor | None]:
     return start, None
 
 
-def _again(run: Run, start: Cursor | None, plan: Experiment, subject: Subject) -> Done:
+def _again(run: Run, start: Address | None, plan: Experiment, subject: Subject) -> TrialResult:
     """Run the program from a checkpoint of a run (which sets its environment), or from its start."""
     entries: Sequence[Entry] = [entry for path in run.checkpoints.values() if (entry := parse_name(Path(path))) is not None]
     with subject.scratch() as home:
@@ -92,7 +93,7 @@ def _again(run: Run, start: Cursor | None, plan: Experiment, subject: Subject) -
     return done
 
 
-def _first_step(one: Done, other: Done) -> Cursor | None:
+def _first_step(one: TrialResult, other: TrialResult) -> Address | None:
     theirs = other.by_cursor()
     for cursor, step in sorted(one.by_cursor().items()):
         match = theirs.get(cursor)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from detrain.base.cursor import Cursor
+from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import StoreError
 from detrain.store import Catalogue, Entry, read
 from detrain.store.catalogue import parse_name
-from detrain.store.journal import Address, read_batches
+from detrain.store.journal import read_batches
 from detrain.verify.state_diff import Difference, compare
 
 

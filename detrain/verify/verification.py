@@ -20,7 +20,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError
 from detrain.launcher.program import Program
 from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
-from detrain.runtime.observers.verify_hooks import Trial
+from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Catalogue, read_meta
 from detrain.verify.run_comparison import Run
 from detrain.verify.runs import written
@@ -135,7 +135,7 @@ def run_through_kills(
     while True:
         output, errors = (place.folder / f"{name}.{len(left)}.{kind}" for kind in ("output", "errors"))
         with messages.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
-            hooks = Trial(str(states), outside, left[0] if left else None)
+            hooks = VerifyPlan(str(states), outside, left[0] if left else None)
             environment = {**os.environ, **hooks.hand_over(place.folder / f"{name}.trial")}
             whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
             # Into files: the program's own workers may outlive it when it is killed, and would hold a pipe open.

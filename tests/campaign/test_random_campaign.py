@@ -13,7 +13,7 @@ from detrain.campaign.outcomes import USUAL, read_thresholds
 from detrain.campaign.random_campaign import RandomCampaign, plan_campaign
 from detrain.campaign.subject import Subject
 from detrain.campaign.tally import tally
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import check_same, file_name
 from detrain.campaign.wilson import wilson
 from detrain.faults.experiment import Alarm
@@ -33,7 +33,7 @@ def subject(tmp_path: Path) -> Subject:
 @pytest.fixture
 def campaign(subject: Subject, tmp_path: Path) -> RandomCampaign:
     drawing = Drawing(1, {0: SITES[:1]}, [model_named("RD")], [(0, 0, batch) for batch in range(9)], None)
-    return RandomCampaign(subject, drawing, Done(0, (), "program"), 5, ("*", None), USUAL, tmp_path / "records")
+    return RandomCampaign(subject, drawing, TrialResult(0, (), "program"), 5, ("*", None), USUAL, tmp_path / "records")
 
 
 def of_trial(campaign: RandomCampaign, number: int) -> FaultRecord:

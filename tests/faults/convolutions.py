@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from detrain.faults.limits import Convolution, Stage
+from detrain.faults.limits import Convolution, ConvPass
 
 Array = NDArray[np.float64]
 Compute = Callable[[Array, Array], Array]
@@ -34,9 +34,9 @@ def computed(op: Convolution) -> Compute:
     def compute(a: Array, b: Array) -> Array:
         out = np.zeros(op.output)
         for y, tap, x in taps(op):
-            if op.stage is Stage.FORWARD:
+            if op.stage is ConvPass.FORWARD:
                 out[:, *y] += a[:, *x] @ b[tap]
-            elif op.stage is Stage.GRAD_IN:
+            elif op.stage is ConvPass.GRAD_IN:
                 out[:, *x] += a[:, *y] @ b[tap].T
             else:
                 out[tap] += a[:, *x].T @ b[:, *y]
@@ -65,7 +65,7 @@ def convolutions(draw: st.DrawFn, ranks: tuple[int, ...] = (1, 2, 3)) -> Convolu
     if draw(st.booleans()):
         into, out = out, into
     return Convolution.of(
-        draw(st.sampled_from(Stage)),
+        draw(st.sampled_from(ConvPass)),
         x=(batch, *size, into),
         kernel=(*window, into, out),
         y=(batch, *space, out),

@@ -15,7 +15,7 @@ from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES
 from detrain.faults.isca2023_csv import ArtifactFault, parse_fault, read_fault
 from detrain.faults.isca2023_layout import layout, mapped_back, plan_of
-from detrain.faults.limits import Convolution, Stage
+from detrain.faults.limits import Convolution, ConvPass
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import Kind, Operand
 from tests.faults.convolutions import computed, convolutions
@@ -44,7 +44,7 @@ def fault(**changes: str | None) -> ArtifactFault:
     return parse_fault(lines(**changes), "f.csv")
 
 
-def convolution(stage: Stage, x: tuple[int, ...], kernel: tuple[int, ...], stride: int) -> Convolution:
+def convolution(stage: ConvPass, x: tuple[int, ...], kernel: tuple[int, ...], stride: int) -> Convolution:
     y = (x[0], *(-(-size // stride) for size in x[1:3]), kernel[3])
     return Convolution.of(stage, x=x, kernel=kernel, y=y, strides=(stride, stride), dilations=(1, 1), padding="SAME")
 
@@ -60,7 +60,7 @@ def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert read == ArtifactFault(
         workload="resnet18",
         fmodel="RD",
-        stage=Stage.FORWARD,
+        stage=ConvPass.FORWARD,
         worker=1,
         layer="basicblock_2_basic_0_conv2",
         epoch=19,
@@ -112,7 +112,7 @@ def test_the_artifacts_layout_computes_the_same_gradient_and_holds_dy_where_it_i
     """Builds the padded dY and the turned kernel, convolves them with stride 1, and compares with the gradient by
     definition.
     """
-    op = Convolution(Stage.GRAD_IN, op.x, op.kernel, op.y, op.strides, op.dilations, op.before)
+    op = Convolution(ConvPass.GRAD_IN, op.x, op.kernel, op.y, op.strides, op.dilations, op.before)
     rng = np.random.Generator(np.random.PCG64(1))
     dy, kernel = rng.uniform(1, 2, op.y), rng.uniform(1, 2, op.kernel)
     padded = np.zeros(layout(op, Operand.INPUT))
@@ -137,7 +137,7 @@ def test_the_artifacts_layout_computes_the_same_gradient_and_holds_dy_where_it_i
 @given(op=convolutions())
 def test_all_other_operands_are_where_they_are(op: Convolution) -> None:
     for operand in Operand:
-        if op.stage is Stage.GRAD_IN and operand is not Operand.OUTPUT:
+        if op.stage is ConvPass.GRAD_IN and operand is not Operand.OUTPUT:
             continue
         last = tuple(size - 1 for size in op.shape_of(operand))
         assert layout(op, operand) == op.shape_of(operand)
@@ -146,7 +146,7 @@ def test_all_other_operands_are_where_they_are(op: Convolution) -> None:
 
 def test_the_values_go_with_their_positions_in_ascending_order() -> None:
     read = fault(inj_pos="1/0/0/3,0/1/0/0,0/0/0/9", inj_values="1,2,nan")
-    op = convolution(Stage.FORWARD, (2, 2, 2, 4), (3, 3, 4, 16), 1)
+    op = convolution(ConvPass.FORWARD, (2, 2, 2, 4), (3, 3, 4, 16), 1)
 
     plan = plan_of(read, op, FLOAT32)
 
@@ -156,7 +156,7 @@ def test_the_values_go_with_their_positions_in_ascending_order() -> None:
 
 @pytest.mark.parametrize("position", ["128/0/0/0", "0/8/0/0", "0/0/0/128", "0/0/0", "0/0/0/0/0"])
 def test_a_position_outside_of_the_tensor_is_refused(position: str) -> None:
-    op = convolution(Stage.FORWARD, (128, 8, 8, 128), (3, 3, 128, 128), 1)
+    op = convolution(ConvPass.FORWARD, (128, 8, 8, 128), (3, 3, 128, 128), 1)
 
     with pytest.raises(
         FaultInvalid, match=f"{position} is outside of the output of basicblock_2_basic_0_conv2, which is 128/8/8/128"

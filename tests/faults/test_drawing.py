@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 from detrain.base.errors import FaultInvalid, SiteUnknown
 from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
-from detrain.campaign.trial_log import HANG, Done, same_before, same_from
+from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
 from detrain.campaign.wilson import wilson
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
@@ -24,7 +24,7 @@ from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, apply, trial_rng
 from detrain.faults.sites import OperandShape, Site, Stage, select
 from detrain.python.inspect.program_metrics import is_accuracy
-from detrain.runtime.observers.experiment_run import Step
+from detrain.runtime.observers.experiment_run import StepLine
 
 OWN = ("FLIP:2", "BIT:3,7", "STUCK0:1", "STUCK1:5", "SET:3", "FLIP@weight", "SET:2@input")
 
@@ -160,9 +160,11 @@ def test_intervals_are_those_of_scipy(total: int, data: st.DataObject) -> None:
     assert wilson(count, total) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-def steps(losses: dict[tuple[int, int], float], state: str = "") -> Done:
+def steps(losses: dict[tuple[int, int], float], state: str = "") -> TrialResult:
     """A run that has said this of its steps."""
-    return Done(0, tuple(Step(0, epoch, batch, {"loss": loss}, state) for (epoch, batch), loss in losses.items()), "program")
+    return TrialResult(
+        0, tuple(StepLine(0, epoch, batch, {"loss": loss}, state) for (epoch, batch), loss in losses.items()), "program"
+    )
 
 
 def test_a_trial_is_compared_with_the_golden_run_before_its_fault_or_not_at_all() -> None:
@@ -172,7 +174,7 @@ def test_a_trial_is_compared_with_the_golden_run_before_its_fault_or_not_at_all(
     assert same_before(golden, steps({(0, 0): 1.5, (0, 1): 0.5}), (0, 0, 1)) is False
     assert same_before(golden, steps({(1, 0): 7.0}), (0, 1, 0)) is None
     # The golden run still has an accuracy of an earlier step, which a run that begins behind it does not have.
-    carried = Done(0, (Step(0, 1, 0, {"loss": 0.25, "accuracy": 0.5}),), "program")
+    carried = TrialResult(0, (StepLine(0, 1, 0, {"loss": 0.25, "accuracy": 0.5}),), "program")
     assert same_before(carried, steps({(1, 0): 0.25}), (0, 1, 1)) is True
     assert same_before(carried, steps({(1, 0): 0.5}), (0, 1, 1)) is False
 
@@ -204,9 +206,9 @@ def test_without_an_accuracy_masked_is_what_ends_with_the_golden_variables(
 
 
 def test_of_several_accuracies_the_one_that_suffers_most_tells_the_outcome() -> None:
-    def run(*second: float) -> Done:
+    def run(*second: float) -> TrialResult:
         series = [{"loss": 1.0, "accuracy": 0.9, "accuracy_1": accuracy} for accuracy in second]
-        return Done(0, tuple(Step(0, 0, batch, each) for batch, each in enumerate(series)), "program")
+        return TrialResult(0, tuple(StepLine(0, 0, batch, each) for batch, each in enumerate(series)), "program")
 
     golden = run(0.9, 0.9, 0.9, 0.9)
 
@@ -214,10 +216,12 @@ def test_of_several_accuracies_the_one_that_suffers_most_tells_the_outcome() -> 
     assert outcome_of(golden, run(0.9, 0.9, 0.9, 0.9), (0, 0, 1)) == "masked"
 
 
-def with_accuracy(values: dict[tuple[int, int], float | None], *, end: str = "program", state: str = "a", status: int = 0) -> Done:
+def with_accuracy(
+    values: dict[tuple[int, int], float | None], *, end: str = "program", state: str = "a", status: int = 0
+) -> TrialResult:
     """A run whose losses are finite, and its accuracy at each step; None: the step was left before it was taken."""
     series = {at: {"loss": 1.0} | ({} if value is None else {"accuracy": value}) for at, value in values.items()}
-    return Done(status, tuple(Step(0, *at, each, state) for at, each in series.items()), end)
+    return TrialResult(status, tuple(StepLine(0, *at, each, state) for at, each in series.items()), end)
 
 
 LEARNT = {(epoch, batch): 0.9 for epoch in range(3) for batch in range(20)}
@@ -252,9 +256,9 @@ def test_accuracies_in_percent_are_classified_as_fractions_are(scale: int) -> No
 
 
 def test_validations_in_percent_do_not_make_fractions_small() -> None:
-    def run(accuracy: float) -> Done:
-        steps = [Step(0, 0, batch, {"loss": 1.0, "accuracy": 0.5 if batch < 3 else accuracy}, "b") for batch in range(60)]
-        return Done(0, (*steps, Step(0, 0, -1, {"test_accuracy": 60.0}, "b")), "program")
+    def run(accuracy: float) -> TrialResult:
+        steps = [StepLine(0, 0, batch, {"loss": 1.0, "accuracy": 0.5 if batch < 3 else accuracy}, "b") for batch in range(60)]
+        return TrialResult(0, (*steps, StepLine(0, 0, -1, {"test_accuracy": 60.0}, "b")), "program")
 
     assert outcome_of(run(0.5), run(0.2), (0, 0, 2)) == "sharp-slow degrade"
 
@@ -273,11 +277,11 @@ def test_training_that_ends_early_by_the_fault_is_not_masked(last: tuple[int, in
 
 
 def test_a_step_without_the_accuracy_in_question_is_not_judged_by_another() -> None:
-    def run(accuracy: float | None) -> Done:
+    def run(accuracy: float | None) -> TrialResult:
         series = {"loss": 1.0, "top_accuracy": 0.9}
         late = series if accuracy is None else series | {"accuracy": accuracy}
-        steps = [Step(0, 0, batch, series | {"accuracy": 0.5} if batch < 3 else late, "b") for batch in range(60)]
-        return Done(0, tuple(steps), "until")
+        steps = [StepLine(0, 0, batch, series | {"accuracy": 0.5} if batch < 3 else late, "b") for batch in range(60)]
+        return TrialResult(0, tuple(steps), "until")
 
     assert outcome_of(run(0.5), run(0.2), (0, 0, 2)) == "sharp-slow degrade"
     assert outcome_of(run(0.5), run(None), (0, 0, 2)) == "masked"
@@ -298,7 +302,7 @@ def test_the_best_accuracy_so_far_is_none_of_a_step() -> None:
 
 
 def test_steps_that_take_no_gradient_stand_in_no_trials_way() -> None:
-    silent, golden = Step(0, 0, 0, {}, "a"), steps({(0, 1): 1.0, (0, 2): 0.5}, "a")
+    silent, golden = StepLine(0, 0, 0, {}, "a"), steps({(0, 1): 1.0, (0, 2): 0.5}, "a")
     golden = replace(golden, steps=(silent, *golden.steps))
 
     assert outcome_of(golden, golden, (0, 0, 1)) == "masked"
@@ -307,8 +311,8 @@ def test_steps_that_take_no_gradient_stand_in_no_trials_way() -> None:
 def test_a_process_that_ends_in_the_first_step_that_it_runs_is_a_crash_wherever_it_began() -> None:
     golden = steps({(0, 0): 1.0, (0, 1): 0.5, (1, 0): 0.25, (1, 1): 0.125}, "a")
 
-    assert outcome_of(golden, Done(134, (), "", is_armed=True), (0, 1, 0)) == "crash"
-    assert outcome_of(golden, Done(HANG, (), "", is_armed=True), (0, 1, 0)) == "hang"
+    assert outcome_of(golden, TrialResult(134, (), "", is_armed=True), (0, 1, 0)) == "crash"
+    assert outcome_of(golden, TrialResult(HANG, (), "", is_armed=True), (0, 1, 0)) == "hang"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.limits import Convolution, LinearOp, MatMul, Stage, limited_outputs
+from detrain.faults.limits import Convolution, ConvPass, LinearOp, MatMul, limited_outputs
 from detrain.faults.plan import Operand, trial_rng
 from tests.faults.convolutions import Array, Compute, computed, convolutions
 
@@ -129,10 +129,10 @@ KINDS = [
 @pytest.mark.parametrize(
     ("stage", "size", "window", "stride", "dilation", "padding"),
     # No such gradients on the CPU.
-    [(stage, *kind) for stage in Stage for kind in KINDS if kind[3] == 1 or stage is Stage.FORWARD],
+    [(stage, *kind) for stage in ConvPass for kind in KINDS if kind[3] == 1 or stage is ConvPass.FORWARD],
 )
 def test_the_oracle_of_these_tests_computes_what_tensorflow_computes(
-    stage: Stage, size: int, window: int, stride: int, dilation: int, padding: str
+    stage: ConvPass, size: int, window: int, stride: int, dilation: int, padding: str
 ) -> None:
     import tensorflow as tf
 
@@ -143,22 +143,22 @@ def test_the_oracle_of_these_tests_computes_what_tensorflow_computes(
     rng = np.random.Generator(np.random.PCG64(4))
     a, b = rng.normal(size=op.shape_of(Operand.INPUT)), rng.normal(size=op.shape_of(Operand.WEIGHT))
 
-    x = tf.constant(a if stage is not Stage.GRAD_IN else np.zeros(op.x))
-    kernel = tf.constant(b if stage is not Stage.GRAD_WT else np.zeros(op.kernel))
+    x = tf.constant(a if stage is not ConvPass.GRAD_IN else np.zeros(op.x))
+    kernel = tf.constant(b if stage is not ConvPass.GRAD_WT else np.zeros(op.kernel))
     with tf.GradientTape() as tape:
         tape.watch([x, kernel])
         y = tf.nn.conv2d(x, kernel, stride, padding, dilations=dilation)
-    if stage is Stage.FORWARD:
+    if stage is ConvPass.FORWARD:
         expected = y
     else:  # a convolution is linear in each: its gradients do not depend on what they are taken at
-        dy, at = (a, x) if stage is Stage.GRAD_IN else (b, kernel)
+        dy, at = (a, x) if stage is ConvPass.GRAD_IN else (b, kernel)
         expected = tape.gradient(y, at, output_gradients=tf.constant(dy))
     np.testing.assert_allclose(computed(op)(a, b), expected.numpy(), rtol=1e-9)
 
 
 def test_the_place_and_the_channels_are_drawn_uniformly() -> None:
     op = Convolution.of(
-        Stage.FORWARD,
+        ConvPass.FORWARD,
         x=(2, 8, 8, 4),
         kernel=(3, 3, 4, 64),
         y=(2, 8, 8, 64),
@@ -177,7 +177,7 @@ def test_the_place_and_the_channels_are_drawn_uniformly() -> None:
 
 def test_an_input_between_the_strides_is_seen_by_nothing() -> None:
     op = Convolution.of(
-        Stage.FORWARD, x=(1, 4, 4, 1), kernel=(1, 1, 1, 16), y=(1, 2, 2, 16), strides=(2, 2), dilations=(1, 1), padding="SAME"
+        ConvPass.FORWARD, x=(1, 4, 4, 1), kernel=(1, 1, 1, 16), y=(1, 2, 2, 16), strides=(2, 2), dilations=(1, 1), padding="SAME"
     )
 
     assert len(limited_outputs(op, Operand.INPUT, np.array([5]), trial_rng(0, 0))) == 0
@@ -200,10 +200,10 @@ def test_a_grouped_convolution_or_one_that_does_not_fit_is_refused(wrong: dict[s
         "dilations": (1, 1),
         "padding": "SAME",
     }
-    Convolution.of(Stage.FORWARD, **right)
+    Convolution.of(ConvPass.FORWARD, **right)
 
     with pytest.raises(FaultInvalid, match="limited fault"):
-        Convolution.of(Stage.FORWARD, **{**right, **wrong})
+        Convolution.of(ConvPass.FORWARD, **{**right, **wrong})
 
 
 def test_matrices_that_do_not_fit_are_refused() -> None:

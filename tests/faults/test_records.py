@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from detrain.base.errors import FaultInvalid, UsageError
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.cli.inject import command as inject
 from detrain.cli.random import command as random
 from detrain.faults.experiment import Alarm, Experiment, Injection
@@ -47,9 +47,9 @@ RECORDS = [
 ]
 
 
-GOLDEN = Done(
+GOLDEN = TrialResult(
     status=0,
-    steps=tuple(runtime.Step(0, at // 4, at % 4, {"loss": 1.0 / (at + 1), "accuracy": at / 12}) for at in range(12)),
+    steps=tuple(runtime.StepLine(0, at // 4, at % 4, {"loss": 1.0 / (at + 1), "accuracy": at / 12}) for at in range(12)),
     end="over",
 )
 

@@ -11,18 +11,18 @@ import pytest
 from detrain.base.errors import FaultInvalid, ReplayDiffers
 from detrain.campaign.replay import compare
 from detrain.campaign.requested_fault import RecordedFault
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import digest_of, elements_of, steps_of
 from detrain.faults.experiment import Alarm, Experiment, Firing, Injection
 from detrain.faults.record import Element, FaultRecord
 from detrain.faults.sites import OperandShape, Site
-from detrain.runtime.observers.experiment_run import Step
+from detrain.runtime.observers.experiment_run import StepLine
 
 ONE = np.array([1], "<i8").tobytes()
 INJECTION = Injection(
     site="s", operand="output", worker=0, dtype="int8", shape=(2, 2), positions=ONE, sources=ONE, keep=b"\0", flip=b"\5"
 )
-DONE = Done(0, (Step(0, 0, 1, {"loss": 2.0}, "state"),), "until", fired=Firing(1, b"\3", b"\5"))
+DONE = TrialResult(0, (StepLine(0, 0, 1, {"loss": 2.0}, "state"),), "until", fired=Firing(1, b"\3", b"\5"))
 RECORD = FaultRecord(
     program="program",
     arguments=(),

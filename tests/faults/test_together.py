@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from detrain.campaign import batch_of_trials
-from detrain.campaign.trial_log import Done
+from detrain.campaign.trial_log import TrialResult
 from detrain.faults.experiment import Experiment, Injection
-from detrain.runtime.observers.experiment_run import Log, Step
+from detrain.runtime.observers.experiment_run import Log, StepLine
 
 FAULT = Injection(site="s", operand="output", worker=0, dtype="float32", shape=(1,), positions=b"", sources=b"", keep=b"", flip=b"")
-GOLDEN = Done(0, tuple(Step(0, 0, batch, {"loss": float(batch)}, f"state {batch}") for batch in range(10)), "program")
+GOLDEN = TrialResult(0, tuple(StepLine(0, 0, batch, {"loss": float(batch)}, f"state {batch}") for batch in range(10)), "program")
 PLANS = {number: Experiment(log="", injection=FAULT, at=(0, 0, at), count=2) for number, at in enumerate((2, 2, 5, 6))}
 
 
@@ -25,7 +25,7 @@ def golden(*batches: int) -> list[Log]:
 
 
 def faulty(batch: int, end: str = "until") -> list[Log]:
-    steps = [Log(step=Step(0, 0, each, {"loss": -1.0}, "other")) for each in (batch, batch + 1)]
+    steps = [Log(step=StepLine(0, 0, each, {"loss": -1.0}, "other")) for each in (batch, batch + 1)]
     return [Log(start=f"state {batch - 1}"), Log(is_armed=True), *steps, Log(end=end)]
 
 

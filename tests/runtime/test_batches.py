@@ -28,7 +28,7 @@ def _to_array(value: object) -> np.ndarray | None:
 
 def _batches(journal: Journal) -> Batches:
     batches = Batches(journal, _to_array, may_differ=False)
-    batches.trust(Constant)
+    batches.register_immutable(Constant)
     return batches
 
 
@@ -48,7 +48,7 @@ def test_what_a_body_fetches_is_a_part_of_its_batch_and_counted_anew_where_it_is
         batches.add((0, 0, number), number)
         for value in fetched:
             batches.add_fetched((0, 0, number), Constant(value))
-    batches.settle()
+    batches.record_waiting()
     journal.flush()
 
     known = Journal(tmp_path / "journal", journal.size)
@@ -70,7 +70,7 @@ def test_the_first_batch_behind_a_checkpoint_is_on_record_at_once_with_what_its_
     batches = _batches(journal)
     for number in range(40):
         batches.add((0, 0, number), number)
-    batches.settle_next()
+    batches.record_next_at_once()
     sizes = []
     for act in (lambda: batches.add((0, 0, 40), 40), lambda: batches.add_fetched((0, 0, 40), Constant(1.0))):
         before = journal.size
@@ -96,7 +96,7 @@ def _recorded(tmp_path: Path, journal: Journal, *addresses: tuple[int, int, int]
     batches = _batches(journal)
     for address in addresses:
         batches.add(address, 1.0)
-    batches.settle()
+    batches.record_waiting()
     journal.flush()
     return Journal(tmp_path / "journal", journal.size)
 

@@ -42,10 +42,10 @@ def test_what_is_made_once_and_alive_is_made_again() -> None:
     owner.make(births, held)
     owner.make(births, held)
 
-    assert births.going_on() == {}
+    assert births.recreated_counts() == {}
     held.clear()
     owner.make(births, [])
-    assert births.going_on() == {"owner": {"made": 3}}
+    assert births.recreated_counts() == {"owner": {"made": 3}}
 
 
 def test_what_is_made_at_several_moments_is_counted_on() -> None:
@@ -55,12 +55,12 @@ def test_what_is_made_at_several_moments_is_counted_on() -> None:
         births.moment = lambda moment=moment: moment  # type: ignore[misc]
         owner.make(births, held)
     again, other = begun()
-    again.set_going_on(births.going_on())
+    again.set_recreated_counts(births.recreated_counts())
     other.make(again, held)
 
-    assert births.going_on() == {"owner": {"made": 2}}
+    assert births.recreated_counts() == {"owner": {"made": 2}}
     assert again.key(held[2]) == "owner/made.2"
-    assert again.going_on() == {"owner": {"made": 3}}
+    assert again.recreated_counts() == {"owner": {"made": 3}}
 
 
 def test_what_a_library_builds_is_not_counted_on_but_what_the_program_makes_under_it() -> None:
@@ -73,7 +73,7 @@ def test_what_a_library_builds_is_not_counted_on_but_what_the_program_makes_unde
         call(lambda: births.register(Made(), "made", sys._getframe()))
 
     assert births.key(made[1]) == "owner/built.1"
-    assert births.going_on() == {"owner": {"made": 2}}
+    assert births.recreated_counts() == {"owner": {"made": 2}}
 
 
 def test_what_is_being_built_is_not_of_the_loop() -> None:
@@ -87,4 +87,4 @@ def test_what_is_being_built_is_not_of_the_loop() -> None:
     assert [births.is_of_loop(each) for each in held] == [False, True]
     gone = weakref.ref(held.pop())
     assert gone() is None
-    assert births.going_on() == {"owner": {"made": 2}}
+    assert births.recreated_counts() == {"owner": {"made": 2}}

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.campaign.trial_log import read_log
-from detrain.faults.experiment import Cursor, Experiment, Firing, Injection
+from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
 from detrain.runtime.observers import experiment_run as module
 from detrain.runtime.observers.experiment_run import ExperimentRun
@@ -36,12 +37,12 @@ class Instruments:
     `other`.
     """
 
-    def __init__(self, idle: Container[Cursor] = (), other: Container[Cursor] = ()) -> None:
+    def __init__(self, idle: Container[Address] = (), other: Container[Address] = ()) -> None:
         self.idle, self.other = idle, other
         self.hits = self.misfits = 0
-        self.armed: list[Cursor] = []
-        self.now: Cursor = (0, 0, 0)
-        self.phantom: Cursor | None = None
+        self.armed: list[Address] = []
+        self.now: Address = (0, 0, 0)
+        self.phantom: Address | None = None
 
     def begin_step(self) -> None:
         """Nothing to count."""
@@ -78,7 +79,7 @@ class EndedError(BaseException):
 
 
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instruments: Instruments, run_steps: list[Cursor], **options: object
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instruments: Instruments, run_steps: list[Address], **options: object
 ) -> bool:
     """Run the steps; return whether the experiment ended the process."""
 
@@ -102,7 +103,7 @@ def run(
 
 @pytest.mark.parametrize(("steps", "expected"), [(1, STEPS[5:6]), (3, STEPS[5:8]), (0, STEPS[5:])])
 def test_a_fault_is_armed_for_its_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, expected: list[Cursor]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, expected: list[Address]
 ) -> None:
     instruments = Instruments()
 
@@ -136,7 +137,7 @@ def test_a_step_that_is_run_again_is_not_hit_again(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(("options", "last"), [({"until": (0, 2, 1)}, (0, 2, 1)), ({"count": 2}, (0, 1, 2))])
 def test_a_run_ends_where_it_should(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], last: Cursor
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], last: Address
 ) -> None:
     assert run(tmp_path, monkeypatch, Instruments(), STEPS, at=(0, 1, 1), **options)
 

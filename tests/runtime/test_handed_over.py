@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from detrain.base.config import Config, Every
-from detrain.runtime.observers.verify_hooks import Trial
+from detrain.runtime.observers.verify_hooks import VerifyPlan
 from tests.e2e.runs import environment
 
 PROBED = """
@@ -27,17 +27,17 @@ for epoch in epoch_loop(range(3)):
 
 def test_a_trial_with_many_readings_reaches_a_process(tmp_path: Path) -> None:
     """A process is started, because what an environment holds shows there."""
-    trial = Trial("states", {"time": [repr(1.7e9 + number / 7) for number in range(20_000)]}, kill_at=3)
-    code = "import msgspec; from detrain.runtime.observers.verify_hooks import Trial; "
-    code += "print(msgspec.json.encode(Trial.of_environment()).decode())"
+    trial = VerifyPlan("states", {"time": [repr(1.7e9 + number / 7) for number in range(20_000)]}, kill_at=3)
+    code = "import msgspec; from detrain.runtime.observers.verify_hooks import VerifyPlan; "
+    code += "print(msgspec.json.encode(VerifyPlan.of_environment()).decode())"
     variables = environment(**trial.hand_over(tmp_path / "trial"))
     done = subprocess.run([sys.executable, "-c", code], env=variables, check=True, capture_output=True)
-    assert msgspec.json.decode(done.stdout, type=Trial) == trial
+    assert msgspec.json.decode(done.stdout, type=VerifyPlan) == trial
 
 
 def test_a_trial_in_the_variable_itself_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETRAIN_TRIAL", json.dumps({"states": "here", "kill_at": 3}))
-    assert Trial.of_environment() == Trial("here", kill_at=3)
+    assert VerifyPlan.of_environment() == VerifyPlan("here", kill_at=3)
 
 
 def test_a_configuration_with_many_probes_is_handed_over() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from detrain.base.errors import CannotSeek
 from detrain.python.inspect.object_graph import Encoded
-from detrain.python.loaders.strategy import Entered, reasons_to_load, settle
+from detrain.python.loaders.strategy import Entered, reason_to_load, reasons_to_load
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Loop:
     names: tuple[str, ...] = ()
     iterable: Any = None
     is_fetched_in_body: bool = False
-    turn_of: object = None
+    iteration_id: object = None
 
 
 def here() -> FrameType:
@@ -32,7 +32,7 @@ NOTHING_LOST = Encoded(b"", {}, [])
 
 
 def test_one_run_of_a_loop_is_the_first_and_a_second_run_is_not() -> None:
-    entered, one, other = Entered(), Loop(turn_of=object()), Loop(turn_of=object())
+    entered, one, other = Entered(), Loop(iteration_id=object()), Loop(iteration_id=object())
     entered.begin(here())
     for _turn in range(3):
         entered.note(one, here())
@@ -159,8 +159,8 @@ def test_what_was_lost_or_moved_is_a_reason_and_so_is_another_loop_before() -> N
 
 
 def test_a_seek_that_was_asked_for_is_refused_with_the_reasons() -> None:
-    assert settle([], "seek") == settle([], "auto") == ""
-    assert settle(["a", "b", "c", "d"], "auto") == "a; b; c and 1 more"
-    assert settle([], "forward") == "--loader forward"
+    assert reason_to_load([], "seek") == reason_to_load([], "auto") == ""
+    assert reason_to_load(["a", "b", "c", "d"], "auto") == "a; b; c and 1 more"
+    assert reason_to_load([], "forward") == "--loader forward"
     with pytest.raises(CannotSeek, match="would not be exact: a; b"):
-        settle(["a", "b"], "seek")
+        reason_to_load(["a", "b"], "seek")

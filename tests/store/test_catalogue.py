@@ -535,14 +535,14 @@ def test_a_warning_says_intact_only_of_what_is_there(catalogue, monkeypatch):
     saves = Saves(config(catalogue.folder, stops_on_save_error=False), catalogue, None)
     for number in (1, 2):
         saves.save(epoch(number), state(epoch(number)))
-        saves.settle()
+        saves.finish_writing()
     assert said == []
     monkeypatch.setattr(saves.journal, "sync", raise_full)
     saves.save(epoch(3), state(epoch(3)))
-    saves.settle()
+    saves.finish_writing()
     shutil.rmtree(catalogue.folder)
     saves.save(epoch(4), state(epoch(4)))
-    saves.settle()
+    saves.finish_writing()
 
     assert [line.rpartition("checkpoint, ")[2] for line in said] == [
         "earlier ones are intact",

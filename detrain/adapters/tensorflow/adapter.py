@@ -35,14 +35,14 @@ from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
 from detrain.adapters.tensorflow.keras_import import Keras, Watchers, watch_class
 from detrain.adapters.tensorflow.leaves import Leaves
 from detrain.adapters.tensorflow.loaders import Loaders
-from detrain.adapters.tensorflow.op_order import settle_order
+from detrain.adapters.tensorflow.op_order import fix_order
 from detrain.adapters.tensorflow.random.random_counters import RandomCounters
 from detrain.adapters.tensorflow.random.streams import RandomStreams
 from detrain.adapters.tensorflow.refusals import refuse_unseen
 from detrain.adapters.tensorflow.rollback import Rollback
 from detrain.adapters.tensorflow.rules import Rules
 from detrain.adapters.tensorflow.summary_writers import Summaries
-from detrain.adapters.tensorflow.timestamp import settle_clock
+from detrain.adapters.tensorflow.timestamp import fix_clock
 from detrain.adapters.tensorflow.tracebacks import hide_own_frames
 from detrain.adapters.tensorflow.tracing.builder import Builder
 from detrain.adapters.tensorflow.updates import Updates
@@ -97,7 +97,7 @@ class TensorFlow:
         self.variables = Variables(births, building, lambda: self._builder)
         self.rules = Rules(births)
         self.random = RandomStreams()
-        _settle(settings)
+        _fix_settings(settings)
         self.variables.watch()
         for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint, StrategyBase):
             watch_class(births, cls)
@@ -151,7 +151,7 @@ class TensorFlow:
         """
         state = {
             "births": self._births.top_counts(),
-            "going on": self._births.going_on(),
+            "going on": self._births.recreated_counts(),
             "made again": self._builder.made_again(),
             "built": msgspec.to_builtins(self._building.units()),
             "traced by": self._traced_by(),
@@ -188,7 +188,7 @@ class TensorFlow:
         self._fit.restore(was["fit"], self._datasets.set_seeds, position, was["seeds"])
         self._datasets.restore(was, positions, mode, self._fit.source())
         self._births.set_top_counts(was["births"])
-        self._births.set_going_on(was.get("going on", {}))
+        self._births.set_recreated_counts(was.get("going on", {}))
         self._keras.restore(was)
         self._draws.eager.restore(was.get("draws", {}))
         for name, value in was.get("flags", {}).items():
@@ -247,12 +247,12 @@ class TensorFlow:
         data_flow_ops.QueueBase.__init__ = queue_made
 
 
-def _settle(settings: Settings) -> None:
+def _fix_settings(settings: Settings) -> None:
     """Fix what decides about bits: seed, deterministic ops, order of ops, number of threads."""
     tf.random.set_seed(settings.seed)
     tf.config.experimental.enable_op_determinism()
-    settle_clock()
-    settle_order()
+    fix_clock()
+    fix_order()
     if settings.answers is not None:
         watch_files(settings.answers)
     if settings.contents is not None:

@@ -126,7 +126,7 @@ class Keras:
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             watch_class(births, cls)
         self._state = to.builder.keras_states["keras"] = KerasState(births, to.builder.keras_variables)
-        self._made = Made(births, to.variables.rename, to.building.settle, to.variables.find, self._owners)
+        self._made = Made(births, to.variables.rename, to.building.take_as_built, to.variables.find, self._owners)
         without_variables = config_objects.classes_of(keras)
         config_objects.watch_births(births, without_variables)
         sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)

@@ -55,7 +55,7 @@ _CALLS: Final = frozenset({
 })  # fmt: skip
 
 
-def settle_order() -> None:
+def fix_order() -> None:
     """Have the functions that are traced from now on come to one result each."""
     config = context.Context.config.fget
     traced = func_graph.func_graph_from_py_func

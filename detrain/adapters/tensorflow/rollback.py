@@ -31,7 +31,7 @@ class Rollback:
 
     def irreversible(self) -> list[str]:
         """Return, in words, what steps move on that `put_back` cannot put back."""
-        return [*self._datasets.beyond_recall(), *self._kept_masks(), *self._moments.set_by_loaders]
+        return [*self._datasets.irreversible(), *self._kept_masks(), *self._moments.set_by_loaders]
 
     def is_pure(self, loader: object) -> bool:
         """Return whether a loader runs no Python of the program."""

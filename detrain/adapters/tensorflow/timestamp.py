@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_logging_ops
 
 
-def settle_clock() -> None:
+def fix_clock() -> None:
     """Have the moment come from Python: at once, and inside a traced function each time that it runs."""
 
     @functools.wraps(gen_logging_ops.timestamp)

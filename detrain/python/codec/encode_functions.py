@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from detrain.python.codec.encode_leaves import Leaves
+from detrain.python.codec.encode_leaves import LeafEncoder
 from detrain.python.codec.state_rules import class_attributes, class_methods, functions_in, may_hold_state
 from detrain.python.inspect import function_source
 from detrain.python.inspect.names import (
@@ -28,7 +28,7 @@ from detrain.python.inspect.object_graph import Item, shown
 from detrain.python.inspect.stored_attributes import program_names
 
 
-class Functions(Leaves):
+class Functions(LeafEncoder):
     """The encoding of what a program's code is: functions and classes, those that the loop has made included."""
 
     def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
@@ -56,7 +56,7 @@ class Functions(Leaves):
             return self._lose(number, path, "function: its code is not in the source")
         return [*node, [*source.key, names]] if is_other and source is not None else node
 
-    def _are_known(self, cells: Mapping[str, types.CellType], source: function_source.Source) -> bool:
+    def _are_known(self, cells: Mapping[str, types.CellType], source: function_source.FunctionSource) -> bool:
         """Return whether all who share the variables of a function that the loop has made are captured with it."""
         if self._cells is None:
             return not cells

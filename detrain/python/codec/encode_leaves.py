@@ -52,7 +52,7 @@ _BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threadi
 _UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
 
-class Leaves:
+class LeafEncoder:
     """State of an encoder, and the encoding of what holds no other objects."""
 
     def __init__(

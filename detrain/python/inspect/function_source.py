@@ -26,7 +26,7 @@ _SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASY
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FunctionSource:
     """A code of the program's source."""
 
     code: CodeType
@@ -36,7 +36,7 @@ class Source:
     """The codes in whose text it stands, outermost first."""
 
 
-_Index = dict[tuple[str, str], Source]
+_Index = dict[tuple[str, str], FunctionSource]
 _compiled: dict[str, CodeType] = {}
 _indices: dict[str, _Index] = {}
 
@@ -46,7 +46,7 @@ def remember(code: CodeType) -> None:
     _compiled[code.co_filename] = code
 
 
-def source(function: FunctionType) -> Source | None:
+def source(function: FunctionType) -> FunctionSource | None:
     """Return the code of a function if the source of its module has it: else the program has made it otherwise."""
     name = function.__globals__.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
@@ -54,7 +54,7 @@ def source(function: FunctionType) -> Source | None:
     return find(str(name), function.__code__.co_qualname, _digest(function.__code__)) if is_of_module else None
 
 
-def find(module_name: str, name: str, digest: str) -> Source | None:
+def find(module_name: str, name: str, digest: str) -> FunctionSource | None:
     """Return the code of a function of a module of the program's, or None if none of this qualified name does just
     this.
     """
@@ -67,7 +67,7 @@ def find(module_name: str, name: str, digest: str) -> Source | None:
     return _indices[module_name].get((name, digest))
 
 
-def may_go_on(source: Source, variable: str) -> bool:
+def may_go_on(source: FunctionSource, variable: str) -> bool:
     """Return whether a variable that a function closes over may be that of a call which goes on where no frame of this
     thread shows it: in a generator, or in another thread."""
     owner = next((code for code in reversed(source.around) if variable in code.co_cellvars), None)
@@ -98,7 +98,7 @@ def _index(module_name: str, file: str) -> _Index:
         around = waiting.pop()
         for code in [each for each in around[-1].co_consts if isinstance(each, CodeType)]:
             name, digest = code.co_qualname, _digest(code)
-            found.setdefault((name, digest), Source(code, (module_name, name, digest), around))
+            found.setdefault((name, digest), FunctionSource(code, (module_name, name, digest), around))
             waiting.append((*around, code))
     return found
 

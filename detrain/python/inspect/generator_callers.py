@@ -8,7 +8,7 @@ import ast
 import inspect
 from types import FrameType, GeneratorType
 
-from detrain.instrument.loop_positions import Source, position, read_source
+from detrain.instrument.loop_positions import SourceFile, position, read_source
 from detrain.python.inspect.frames import is_user_file, names_of
 
 COUNTED = "how much was drawn from"
@@ -47,7 +47,7 @@ def _draws_uncounted(generator: FrameType, frame: FrameType) -> bool:
     return _is_next(source, frame) and not any(isinstance(loop, ast.For) for loop in around)
 
 
-def _is_next(source: Source, frame: FrameType) -> bool:
+def _is_next(source: SourceFile, frame: FrameType) -> bool:
     call = next(iter(source.calls_at(position(frame))), None)
     return call is not None and isinstance(call.func, ast.Name) and call.func.id == "next"
 

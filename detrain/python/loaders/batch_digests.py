@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from detrain.base.cursor import Cursor
+from detrain.base.cursor import Address, Cursor
 from detrain.base.digest import Array, ToArray, digest_value, raw_digest, size_bytes
 from detrain.base.errors import Diverged
-from detrain.store.journal import Address, Journal
+from detrain.store.journal import Journal
 
 _MOST_UNDIGESTED: Final = 64
 _WAITING_BYTES: Final = 4 << 20
@@ -49,7 +49,7 @@ class Batches:
         self.is_recording = True
         """Whether digests are recorded: not on the way to a checkpoint."""
 
-    def trust(self, kind: type) -> None:
+    def register_immutable(self, kind: type) -> None:
         """Objects of this kind cannot be changed by a body."""
         self._lasting.add(kind)
 
@@ -69,7 +69,7 @@ class Batches:
 
     def require_end(self, end: Cursor) -> None:
         """Raise Diverged if an epoch, which has ended here, had a batch here in the first run."""
-        self.settle()
+        self.record_waiting()
         if (end.phase, end.epoch, end.batch) in self._journal.batches and not self.may_differ:
             raise Diverged(
                 f"epoch {end.epoch} has ended before {end}; the first run had a batch there",
@@ -92,14 +92,14 @@ class Batches:
         self._waiting.append((address, None, loaded))
         self._number, self._at_once = 0, max(self._at_once - 1, 0)
         if len(self._waiting) >= self._most or not self._is_lasting(loaded):
-            self.settle()
+            self.record_waiting()
 
     def add_fetched(self, address: Address, element: object) -> None:
         """Take what the body of a batch has fetched from an iterator that lives on."""
         self._waiting.append((address, self._number, element))
         self._number += 1
         if len(self._waiting) >= self._most or not self._is_lasting(element):
-            self.settle()
+            self.record_waiting()
 
     def begin_fetch(self, address: Address, *, is_again: bool = False) -> None:
         """The body of a batch begins that loads by itself.
@@ -133,13 +133,13 @@ class Batches:
             self._waiting.append((address, None, loaded))
             self._at_once = max(self._at_once - 1, 0)
             if len(self._waiting) >= self._most:
-                self.settle()
+                self.record_waiting()
 
-    def settle_next(self) -> None:
+    def record_next_at_once(self) -> None:
         """Let the next batch not wait: a run that resumes here compares it, so it must be on record at once."""
         self._most, self._at_once = 1, 2
 
-    def settle(self) -> None:
+    def record_waiting(self) -> None:
         """Record the digests of the batches that wait. Raises Diverged for the first that is not the first run's."""
         waiting, self._waiting = self._waiting, []
         for address, number, loaded in waiting:

@@ -15,9 +15,10 @@ from typing import Any
 
 import xxhash
 
+from detrain.base.cursor import Address
 from detrain.instrument.yield_probes import PROBE
 from detrain.python.process.random_streams import Streams
-from detrain.store.journal import Address, Journal
+from detrain.store.journal import Journal
 
 
 class _Pulled:

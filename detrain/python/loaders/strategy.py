@@ -55,7 +55,7 @@ captured."""
 _MOST_REASONS: Final = 3
 
 
-class Loop(Protocol):
+class RunningLoop(Protocol):
     """A batch loop that is at the head of a turn, as far as the probes know it."""
 
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class Loop(Protocol):
     """What the loop's header draws from; None for a `while` loop."""
     is_fetched_in_body: bool
     """Whether a framework's own loop draws from a loader that it brings back itself."""
-    turn_of: object
+    iteration_id: object
     """Tells one run of a loop from another; None for a `while` loop, of which no probe sees the start."""
 
 
@@ -93,12 +93,12 @@ class Entered:
         self._last, self._count, self._has_ended, self.is_new = None, 0, True, False
         self.written_between, self.is_behind_break = "", False
 
-    def note(self, loop: Loop, frame: FrameType, written: str = "") -> None:
+    def note(self, loop: RunningLoop, frame: FrameType, written: str = "") -> None:
         """A loop is at the head of a turn.
 
         `written`: a file that was written since the run of a loop before it ended.
         """
-        now = loop.turn_of if loop.turn_of is not None else (id(frame), frame.f_lasti)
+        now = loop.iteration_id if loop.iteration_id is not None else (id(frame), frame.f_lasti)
         self.is_new = now != self._last and self._count > 0
         if self.is_new:
             self.written_between = self.written_between or written
@@ -106,17 +106,17 @@ class Entered:
         if now != self._last:
             self._last = now
             self._count += 1
-        self._has_ended = loop.turn_of is None
+        self._has_ended = loop.iteration_id is None
 
     def end(self) -> None:
         """The loop has run out."""
         self._has_ended = True
 
-    def is_first(self, loop: Loop, frame: FrameType) -> bool:
+    def is_first(self, loop: RunningLoop, frame: FrameType) -> bool:
         """Return whether a loop is the only one that the epoch has entered, and that only once."""
         if self._count != 1:
             return False
-        if loop.turn_of is not None:
+        if loop.iteration_id is not None:
             return True
         # Of a `while` loop the source must tell: it stands in the frame of the epoch loop, and no other loop is around
         # it.
@@ -127,7 +127,7 @@ class Entered:
 
 
 def reasons_to_load(
-    loop: Loop | None, encoded: Encoded, files: Iterable[str], frame: FrameType | None = None, *, is_first: bool
+    loop: RunningLoop | None, encoded: Encoded, files: Iterable[str], frame: FrameType | None = None, *, is_first: bool
 ) -> list[str]:
     """Return why the batches before a cut must be loaded again when a run resumes there; nothing where a seek is exact.
 
@@ -149,7 +149,7 @@ def reasons_to_load(
     return reasons
 
 
-def settle(reasons: list[str], mode: Mode) -> str:
+def reason_to_load(reasons: list[str], mode: Mode) -> str:
     """Return the reasons as one text, empty to seek. Raises CannotSeek where a seek was asked for and is not exact."""
     if mode == "forward":
         return "--loader forward"
@@ -193,7 +193,7 @@ def set_state(value: object, which: int, state: object) -> bool:
     return True
 
 
-def is_made_anew(loop: Loop) -> bool:
+def is_made_anew(loop: RunningLoop) -> bool:
     """Return whether what a loop goes over offers a position, for the next iterator that is made from it, and its
     iterator none.
     """
@@ -212,7 +212,7 @@ def _has(cls: type, pair: tuple[str, str]) -> bool:
     return all(callable(getattr(cls, name, None)) for name in pair)
 
 
-def _runs_code(loop: Loop, frame: FrameType | None) -> bool:
+def _runs_code(loop: RunningLoop, frame: FrameType | None) -> bool:
     """Return whether loading runs code of the program, so that it may move things that a codec cannot see."""
     if loop.is_fetched_in_body:
         return False

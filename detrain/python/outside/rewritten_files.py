@@ -16,10 +16,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from detrain.base.cursor import Cursor
+from detrain.base.cursor import Address, Cursor
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside.open_files import Files
-from detrain.store.journal import Address
 
 _IN_PLACE: Final = "the loop changes it in place"
 _READ_AGAIN: Final = "the loop reads again what it has written there"

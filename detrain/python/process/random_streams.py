@@ -120,7 +120,7 @@ class NumpyStream:
         self._source.set_state((_TWISTER, state.words[:624], int(state.words[624]), int(state.gauss is not None), spare))
 
 
-class Held(Protocol):
+class HeldStream(Protocol):
     """A generator of random numbers that the program holds, taken for a stream."""
 
     def pack(self) -> bytes:
@@ -164,7 +164,7 @@ def _to_json(state: object) -> bytes:
     return json.dumps(state, default=lambda array: array.tolist()).encode()
 
 
-def held_generator(value: object) -> Held | None:
+def held_generator(value: object) -> HeldStream | None:
     """Return a generator of random numbers as a stream;
 
     None for all other objects, and for those of derived classes.
@@ -179,7 +179,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._streams: dict[str, Stream] = {"python": PythonStream(), "numpy": NumpyStream()}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldStream] = {}
         self.drawn: Counter[str] = Counter()
         """How often functions were called that draw from generators which cannot be read."""
 
@@ -187,7 +187,7 @@ class Streams:
         """Add the stream of a framework or library."""
         self._streams[name] = stream
 
-    def hold(self, held: Mapping[str, Held]) -> None:
+    def hold(self, held: Mapping[str, HeldStream]) -> None:
         """Take these generators for streams, and no others that the program holds."""
         self._held = dict(held)
 

@@ -16,14 +16,15 @@ import xxhash
 
 from detrain.adapters.api import Instruments
 from detrain.base import messages
+from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 from detrain.base.errors import FaultInvalid, FaultNotFired
-from detrain.faults.experiment import Alarm, Cursor, Experiment, Firing, written
+from detrain.faults.experiment import Alarm, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the log: one step, or what followed the last step of an epoch (`batch` is -1 then)."""
 
     phase: int
@@ -38,14 +39,14 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the log."""
 
-    step: Step | None = None
+    step: StepLine | None = None
     is_armed: bool = False
     """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
     fired: Firing | None = None
     """What the fault has done in the first of its steps."""
     hits: int = 0
     """In how many steps it has been done so far, where there are more."""
-    missed: Cursor | None = None
+    missed: Address | None = None
     """A later step of a permanent fault, in which it was not done."""
     alarm: Alarm | None = None
     sites: list[Site] | None = None
@@ -78,11 +79,11 @@ class ExperimentRun:
         self._done = 0
         """Steps done from the experiment's cursor on."""
         self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
-        self._body: Cursor | None = None
+        self._body: Address | None = None
         self._is_armed = self._has_fired = self._has_alarm = self._is_profiling = False
         self._firing = Firing(0, b"", b"")
         """What had been done at the end of the last step that was hit."""
-        self._bare: Step | None = None
+        self._bare: StepLine | None = None
         """The step that has ended, if it is one behind the fault and has no digest."""
         if self._instruments is not None and plan.injection is not None:
             self._instruments.select(plan.injection)
@@ -107,7 +108,7 @@ class ExperimentRun:
             self._has_alarm = True
             self._write(Log(alarm=Alarm(self._done, variable, _number(norm), _number(bound), kind)))
 
-    def begin(self, address: Cursor) -> None:
+    def begin(self, address: Address) -> None:
         """The body of a batch is about to run."""
         self._body = address
         if self._instruments is None:
@@ -148,7 +149,7 @@ class ExperimentRun:
             # No step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch.
             return
         series = _with(self._instruments.series(), kept)
-        step = Step(*body, _as_json(series), self._digest(body, is_last=is_last))
+        step = StepLine(*body, _as_json(series), self._digest(body, is_last=is_last))
         self._write(Log(step=step))
         self._bare = step if not step.state and self.plan.has_digests and body >= self.plan.at else None
         self._done += body >= self.plan.at
@@ -174,7 +175,7 @@ class ExperimentRun:
         series.pop("loss", None)
         series = _with(series, kept)
         if series:
-            self._write(Log(step=Step(phase, epoch, -1, _as_json(series))))
+            self._write(Log(step=StepLine(phase, epoch, -1, _as_json(series))))
         if self.plan.stops_on_nonfinite and self._done >= self.plan.least and not all(map(math.isfinite, series.values())):
             self.stop("non-finite loss")
 
@@ -193,7 +194,7 @@ class ExperimentRun:
             )
         self._write(Log(end="program"))
 
-    def _disarm(self, body: Cursor) -> None:
+    def _disarm(self, body: Address) -> None:
         assert self._instruments is not None
         injection = self.plan.injection
         assert injection is not None
@@ -221,10 +222,10 @@ class ExperimentRun:
             "the last batch of an epoch may be smaller, or a step use several shapes; choose another step or --occurrence",
         )
 
-    def _digest(self, body: Cursor, *, is_last: bool) -> str:
+    def _digest(self, body: Address, *, is_last: bool) -> str:
         return self._digest_now() if self._has_digest(body, is_last=is_last) else ""
 
-    def _has_digest(self, body: Cursor, *, is_last: bool) -> bool:
+    def _has_digest(self, body: Address, *, is_last: bool) -> bool:
         plan = self.plan
         if not plan.has_digests or (plan.injection is not None and body < plan.at):
             return False

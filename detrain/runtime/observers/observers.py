@@ -7,15 +7,14 @@ from types import FrameType
 
 from detrain.adapters.group import Adapters
 from detrain.base.config import Config
-from detrain.base.cursor import Cursor, Cut
+from detrain.base.cursor import Address, Cursor, Cut
 from detrain.guard.detector import Guard
 from detrain.python.inspect.program_metrics import accuracies
 from detrain.python.loaders.batch_digests import Batches
 from detrain.runtime.observers.experiment_run import ExperimentRun
-from detrain.runtime.observers.verify_hooks import Trial
+from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.runtime.state.position import Position
 from detrain.runtime.state.resume_plan import ResumePlan
-from detrain.store.journal import Address
 
 
 class Observer:
@@ -101,7 +100,7 @@ class ExperimentObserver(Observer):
         self._experiment.begin(address)
         may_differ = self._config.allows_environment or self._experiment.is_struck
         if may_differ != self._batches.may_differ:
-            self._batches.settle()
+            self._batches.record_waiting()
             self._batches.may_differ = may_differ
 
     def finish(self) -> None:
@@ -112,7 +111,7 @@ class ExperimentObserver(Observer):
 class VerifyObserver(Observer):
     """Kills the process where `detrain verify` wants it, and leaves digests behind."""
 
-    def __init__(self, trial: Trial, position: Position, plan: ResumePlan, adapters: Adapters) -> None:
+    def __init__(self, trial: VerifyPlan, position: Position, plan: ResumePlan, adapters: Adapters) -> None:
         self._trial, self._position, self._plan, self._adapters = trial, position, plan, adapters
 
     def begin_body(self, address: Address) -> None:

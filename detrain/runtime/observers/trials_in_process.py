@@ -13,17 +13,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, cast
 
-from detrain.base.cursor import NOTHING
-from detrain.base.cursor import Cursor as Cut
+from detrain.base.cursor import NOTHING, Address, Cursor
 from detrain.base.digest import Array
-from detrain.faults.experiment import Cursor, Experiment
+from detrain.faults.experiment import Experiment
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
 from detrain.runtime.observers.experiment_run import ExperimentRun, Log
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment
 from detrain.runtime.rollback.trial_window import Window
-from detrain.store.journal import Address
 
 
 class Campaign(ExperimentRun):
@@ -70,7 +68,7 @@ class Campaign(ExperimentRun):
         if not self._is_over:
             super().finish()
 
-    def _has_digest(self, body: Cursor, *, is_last: bool) -> bool:
+    def _has_digest(self, body: Address, *, is_last: bool) -> bool:
         """Steps before the fault are compared with the golden run's, each of them."""
         return (self.plan.has_digests and body < self.plan.at) or super()._has_digest(body, is_last=is_last)
 
@@ -126,7 +124,7 @@ class Rewind:
         """Whether steps are being run again."""
         return self._window.is_again
 
-    def at_cut(self, cursor: Cut, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
+    def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
         """If the trial is over, go back and return the moment to go on from."""
         if not self._campaign.is_over:
             return None
@@ -176,7 +174,7 @@ class Rewind:
         """Keep a batch that a body has fetched itself."""
         self._window.note_fetched(parts)
 
-    def _is_start(self, address: Cursor) -> bool:
+    def _is_start(self, address: Address) -> bool:
         return not self._campaign.is_begun and address == self._campaign.plan.at
 
     def _start(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:

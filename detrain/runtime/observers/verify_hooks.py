@@ -19,7 +19,7 @@ VARIABLE: Final = "DETRAIN_TRIAL"
 """Holds a trial as JSON, or the path of a file that does: readings of a clock outgrow a variable."""
 
 
-class Trial(msgspec.Struct, frozen=True):
+class VerifyPlan(msgspec.Struct, frozen=True):
     """One process of a run that is being verified."""
 
     states: str
@@ -31,7 +31,7 @@ class Trial(msgspec.Struct, frozen=True):
     """The process kills itself (SIGKILL) when the run has done so many batches."""
 
     @classmethod
-    def of_environment(cls) -> Trial | None:
+    def of_environment(cls) -> VerifyPlan | None:
         """Return the trial of this process, if it is one. The variable stays: the run may start itself again."""
         text = os.environ.get(VARIABLE, "").encode()
         if text and not text.startswith(b"{"):

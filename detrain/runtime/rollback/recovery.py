@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from detrain.base import messages
 from detrain.base.config import RESTARTED, Config
-from detrain.base.cursor import NOTHING, Cursor
+from detrain.base.cursor import NOTHING, Address, Cursor
 from detrain.base.errors import FaultPersists
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.codec.api import Baseline
@@ -19,13 +19,12 @@ from detrain.python.outside.open_files import Files
 from detrain.python.process.environment import options_of_python
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment, Ring
 from detrain.store import Catalogue
-from detrain.store.journal import Address
 
 
 class Recovery:
     """The guard of a run and its ring.
 
-    `baseline` returns what was there before the loop; `settle` writes all that waits.
+    `baseline` returns what was there before the loop; `write_waiting` writes all that waits.
     """
 
     def __init__(
@@ -35,14 +34,14 @@ class Recovery:
         config: Config,
         files: Files,
         baseline: Callable[[], Baseline],
-        settle: Callable[[], None],
+        write_waiting: Callable[[], None],
     ) -> None:
         self._files = files
         self.guard: Final = guard
         self._ring = ring
         self._config = config
         self._catalogue = Catalogue(Path(config.home))
-        self._baseline, self._settle = baseline, settle
+        self._baseline, self._write_waiting = baseline, write_waiting
         self._said: set[str] = set()
         self._cursor, self._batches_done = Cursor(0, 0, 0), 0
 
@@ -117,7 +116,7 @@ class Recovery:
 
     def _put_aside(self, batches_done: int) -> None:
         """Rename this run's checkpoints that were taken after so many batches: they may hold the fault."""
-        self._settle()
+        self._write_waiting()
         for name in self._catalogue.put_aside_after(self._config.program, self._config.run, batches_done):
             messages.say(f"{name} may hold the fault: kept aside as {name}.suspect")
 

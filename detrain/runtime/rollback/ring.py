@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.adapters.group import Adapters
-from detrain.base.cursor import NOTHING, FileState
+from detrain.base.cursor import NOTHING, Address, FileState
 from detrain.base.digest import Array
 from detrain.python.codec.api import Baseline
 from detrain.python.codec.in_process import Live
@@ -35,7 +35,6 @@ from detrain.python.outside.open_files import Files
 from detrain.python.process import children, pool_jobs
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.state.capture import Capture
-from detrain.store.journal import Address
 
 _HANDS_ON: Final = (enumerate, zip, itertools.islice)
 _OVER_DATA: Final = (type(iter([0])), type(iter((0,))), type(iter(range(0))))

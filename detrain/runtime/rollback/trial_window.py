@@ -6,9 +6,9 @@ import weakref
 from pathlib import Path
 from types import FrameType
 
+from detrain.base.cursor import Address
 from detrain.python.codec.api import Baseline
 from detrain.runtime.rollback.ring import Moment, Ring
-from detrain.store.journal import Address
 
 
 class Window(Ring):

@@ -14,7 +14,7 @@ from detrain.base.digest import Array
 from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.user_modules import user_modules
-from detrain.python.loaders.strategy import Entered, Loop, reasons_to_load, settle
+from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load
 from detrain.python.process import pool_jobs
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.observers.observers import Observer
@@ -24,7 +24,7 @@ from detrain.runtime.session.world import World
 from detrain.runtime.state.capture import Capture
 from detrain.runtime.state.identity import Identity
 from detrain.runtime.state.position import Position
-from detrain.runtime.state.uncaptured import Losses
+from detrain.runtime.state.uncaptured import Uncaptured
 from detrain.store import Meta, Snapshot
 
 
@@ -41,7 +41,7 @@ class Checkpointer:
         streams: Streams,
         capture: Capture,
         recorder: BatchRecorder,
-        losses: Losses,
+        losses: Uncaptured,
         identity: Identity,
         observers: list[Observer],
         guard: Callable[[], Guard | None],
@@ -118,16 +118,16 @@ class Checkpointer:
             )
         return True
 
-    def save(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: Loop | None = None) -> None:
+    def save(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint; `baseline` is what was there before the code that a run which resumes here skips."""
         with self._saves.timed():
             self._take(cut, frame, baseline, loop)
         if cut == "epoch":
             self._epoch_base = self._position.epoch
 
-    def _take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: Loop | None) -> None:
+    def _take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> None:
         cursor, batches = self._position.cursor(cut), self._recorder.batches
-        batches.settle()
+        batches.record_waiting()
         pool_jobs.wait()
         messages.flush_output()
         self._adapters.flush()
@@ -170,9 +170,9 @@ class Checkpointer:
         )
         world.changes.cut(cursor)
         self._saves.save(cursor, Snapshot(meta, tensors, self._streams.read(), encoded.graph, arrays))
-        batches.settle_next()
+        batches.record_next_at_once()
 
-    def _positions(self, cut: Cut, encoded: Encoded, loop: Loop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
+    def _positions(self, cut: Cut, encoded: Encoded, loop: RunningLoop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
         """Return why batches are loaded again by a run that resumes here, and the positions of
         the frameworks' loaders.
         """
@@ -186,8 +186,8 @@ class Checkpointer:
         reasons += more
         if is_inside and reasons and wanted != "forward":
             positions, _more = self._adapters.positions("forward")
-        return settle(reasons, mode), positions
+        return reason_to_load(reasons, mode), positions
 
-    def loader_key(self, loop: Loop | None) -> str:
+    def loader_key(self, loop: RunningLoop | None) -> str:
         """Return a framework's name of what a batch loop goes over; empty if it has none."""
         return "" if loop is None else self._adapters.loader_key(loop.iterator)

@@ -10,7 +10,7 @@ from types import FrameType
 
 from detrain.base import messages
 from detrain.base.cursor import Cut
-from detrain.python.loaders.strategy import Loop
+from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
 
@@ -65,7 +65,7 @@ class Cuts:
         position.go_back(moment.address, moment.batches_done)
         return True
 
-    def arrive(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> bool:
+    def arrive(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> bool:
         """If the next station is here, set its state."""
         station = self._plan.station_at(cut)
         if station is None:
@@ -87,13 +87,13 @@ class Cuts:
                 observer.has_resumed(cursor)
         return True
 
-    def save_in_epoch(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> None:
+    def save_in_epoch(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint before a batch, if one is due."""
         is_requested = self._parts.termination.is_requested
         if self._parts.checkpointer.is_due_in_epoch(is_requested=is_requested):
             self.save(cut, frame, loop)
 
-    def save(self, cut: Cut, frame: FrameType, loop: Loop | None = None) -> None:
+    def save(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint, and end the process if that is asked for."""
         parts = self._parts
         if parts.experiment is None or parts.experiment.plan.has_checkpoints:
@@ -123,7 +123,7 @@ class Cuts:
         self.tell("end")
         for observer in parts.observers:
             observer.finish()
-        self._recorder.batches.settle()
+        self._recorder.batches.record_waiting()
         for observer in parts.observers:
             observer.end()
         parts.saves.finish()

@@ -15,7 +15,7 @@ from detrain.python.process.sigterm import Termination
 from detrain.runtime.observers.experiment_run import ExperimentRun
 from detrain.runtime.observers.observers import ExperimentObserver, Observer, VerifyObserver
 from detrain.runtime.observers.trials_in_process import Campaign, Rewind
-from detrain.runtime.observers.verify_hooks import Trial
+from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.runtime.rollback.recovery import Recovery
 from detrain.runtime.rollback.ring import Ring
 from detrain.runtime.rollback.trial_window import Window
@@ -28,7 +28,7 @@ from detrain.runtime.state.capture import Capture
 from detrain.runtime.state.identity import Identity
 from detrain.runtime.state.position import Position
 from detrain.runtime.state.resume_plan import ResumePlan
-from detrain.runtime.state.uncaptured import Losses
+from detrain.runtime.state.uncaptured import Uncaptured
 from detrain.store import Catalogue, read_meta
 from detrain.tracer.confirmation import Confirmation
 
@@ -65,7 +65,7 @@ class Parts:
         self.termination = Termination(lambda: position.is_in_phase)
         if config.saves_on_sigterm:
             self.termination.watch()
-        trial = Trial.of_environment()
+        trial = VerifyPlan.of_environment()
         plans = of_environment()
         kind = Campaign if len(plans) > 1 else ExperimentRun
         self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors, self.saves.drain) if plans else None
@@ -90,7 +90,7 @@ class Parts:
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
         self.world = World(config, self.files, catalogue, metas, known, position.place, is_restart=is_restart)
-        self.losses = Losses(self.adapters, self.streams, self.world.contents, is_strict=config.is_strict)
+        self.losses = Uncaptured(self.adapters, self.streams, self.world.contents, is_strict=config.is_strict)
         self.recorder.batches.suspects = self.losses.named
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
         self.observers: list[Observer] = []
@@ -117,10 +117,10 @@ class Parts:
         is_first = not config.is_restarted and not config.stations
         self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
         baseline = lambda: self.baselines.at_first_batch  # noqa: E731
-        self.recovery = Recovery(self.guard, ring, config, self.files, baseline, self._settle)
+        self.recovery = Recovery(self.guard, ring, config, self.files, baseline, self._write_waiting)
 
-    def _settle(self) -> None:
+    def _write_waiting(self) -> None:
         """Have everything written that waits."""
-        self.recorder.batches.settle()
+        self.recorder.batches.record_waiting()
         self.saves.journal.flush()
         self.saves.drain()

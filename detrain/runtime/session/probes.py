@@ -235,7 +235,7 @@ class batch_loop(Generic[T]):
     is_fetched_in_body = False
 
     def __init__(self, iterable: Iterable[T], *names: str) -> None:
-        self.turn_of: object = object()
+        self.iteration_id: object = object()
         self.iterable = iterable
         self.names = names
         self.iterator: Iterator[T] | None = None
@@ -301,7 +301,7 @@ class fetch_loop(batch_loop[T]):
 class _WhileLoop:
     """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
 
-    iterable = iterator = turn_of = None
+    iterable = iterator = iteration_id = None
     is_fetched_in_body = False
 
     def __init__(self, names: tuple[str, ...]) -> None:

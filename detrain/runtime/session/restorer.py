@@ -13,7 +13,7 @@ from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.inspect.generator_callers import COUNTED
 from detrain.python.inspect.object_graph import WITH_VARIABLES
-from detrain.python.loaders.strategy import Loop
+from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.session.batch_recorder import BatchRecorder
@@ -21,7 +21,7 @@ from detrain.runtime.session.world import World
 from detrain.runtime.state.capture import Capture
 from detrain.runtime.state.identity import Identity
 from detrain.runtime.state.position import Position
-from detrain.runtime.state.uncaptured import Losses, is_refused
+from detrain.runtime.state.uncaptured import Uncaptured, is_refused
 from detrain.store import Catalogue, Meta, Snapshot
 
 
@@ -38,7 +38,7 @@ class Restorer:
         streams: Streams,
         capture: Capture,
         recorder: BatchRecorder,
-        losses: Losses,
+        losses: Uncaptured,
         identity: Identity,
         guard: Callable[[], Guard | None],
     ) -> None:
@@ -67,7 +67,7 @@ class Restorer:
             )
 
     def restore(
-        self, snapshot: Snapshot, frame: FrameType, baseline: Baseline, loop: Loop | None, *, is_sought: bool, is_last: bool
+        self, snapshot: Snapshot, frame: FrameType, baseline: Baseline, loop: RunningLoop | None, *, is_sought: bool, is_last: bool
     ) -> None:
         """Set the state.
 
@@ -102,7 +102,7 @@ class Restorer:
             guard.bounds.set_state(snapshot.meta.guard)
         self._losses.named.update(named)
 
-    def _require_loader(self, meta: Meta, loop: Loop | None) -> None:
+    def _require_loader(self, meta: Meta, loop: RunningLoop | None) -> None:
         now, was = "" if loop is None else self._adapters.loader_key(loop.iterator), meta.loader
         if loop is not None and now != was:  # no digest tells, if the run was killed before the batch behind the cut
             raise Diverged(

@@ -89,7 +89,7 @@ class Saves:
         sizes = (array.nbytes for array in (*snapshot.tensors.values(), *snapshot.arrays.values()))
         is_large = sum(sizes) >= LARGE_BYTES
         self._lock.renew()
-        self.settle()  # or what went wrong with the save before would cost this one
+        self.finish_writing()  # or what went wrong with the save before would cost this one
         try:
             self.journal.flush()
             with messages.working("saving", cursor):
@@ -114,9 +114,9 @@ class Saves:
     def check(self) -> None:
         """Hand on what has gone wrong in the background."""
         if self.writer.has_failed:
-            self.settle()
+            self.finish_writing()
 
-    def settle(self) -> None:
+    def finish_writing(self) -> None:
         """Wait for what is being written, and hand on what went wrong with it."""
         try:
             self.writer.drain()
@@ -125,7 +125,7 @@ class Saves:
 
     def finish(self) -> None:
         """Have everything written."""
-        self.settle()
+        self.finish_writing()
         try:
             self.journal.flush()
         except StoreError as error:

@@ -15,7 +15,7 @@ from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.digest import Array
 from detrain.python.codec.api import Baseline
-from detrain.python.loaders.strategy import Loop
+from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.observers.trials_in_process import Rewind
 from detrain.runtime.rollback.recovery import Recovery
@@ -31,7 +31,7 @@ class Session:
         self._cuts = Cuts(parts)
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
-        """The loop (its `turn_of`) at whose next turns there is nothing to do but to count them, None if there is
+        """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
         none."""
         self._is_by_epoch = config.every.unit == "epochs"
         self._may_be_quiet = self._is_by_epoch and not parts.observers
@@ -73,7 +73,7 @@ class Session:
         self._parts.adapters.add(adapter)
         if self._parts.guards_gradients and adapter.norms is not None:
             adapter.norms.watch_gradients()
-        self.recorder.batches.trust(adapter.leaves.constant_type)
+        self.recorder.batches.register_immutable(adapter.leaves.constant_type)
         for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
             self._parts.streams.add(name, stream)
 
@@ -158,13 +158,13 @@ class Session:
 
     # Loops over batches.
 
-    def at_load(self, frame: FrameType, loop: Loop) -> int:
+    def at_load(self, frame: FrameType, loop: RunningLoop) -> int:
         """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
         parts, cuts, position, plan, recorder = self._parts, self._cuts, self.position, self.plan, self.recorder
         recovery, contents = parts.recovery, parts.world.contents
         position.check_thread()
         position.is_loading = True
-        source = None if loop.turn_of is None else loop
+        source = None if loop.iteration_id is None else loop
         cuts.end_body("load", frame)
         parts.saves.check()
         if not position.is_in_phase:
@@ -194,7 +194,7 @@ class Session:
             recovery.hold(position.moment(), position.batches_done, source, frame)
         cuts.end_if_overdue()
         is_quiet = self._may_be_quiet and self._has_nothing_to_do() and not loop.is_fetched_in_body
-        self._quiet = loop.turn_of if is_quiet else None
+        self._quiet = loop.iteration_id if is_quiet else None
         return position.next_batch()
 
     def _has_nothing_to_do(self) -> bool:
@@ -204,13 +204,13 @@ class Session:
         is_on_its_way = self.plan.is_resuming or not self._parts.restorer.is_settled
         return not is_on_its_way and self._parts.recovery is None and self.recorder.is_quiet
 
-    def turn(self, loop: Loop) -> int:
+    def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
 
         No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is. Behind a
         training step the processor's caches hold none of this code: what is not called does not slow the next step.
         """
-        if self._quiet is not loop.turn_of or self._parts.termination.is_requested or self._parts.saves.writer.has_failed:
+        if self._quiet is not loop.iteration_id or self._parts.termination.is_requested or self._parts.saves.writer.has_failed:
             return -1
         position = self.position
         position.is_loading = True

@@ -29,10 +29,10 @@ from detrain.python.inspect.object_graph import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import Pulls
-from detrain.python.loaders.strategy import Loop, is_made_anew
+from detrain.python.loaders.strategy import RunningLoop, is_made_anew
 from detrain.python.outside.open_files import Files
 from detrain.python.process import pool_jobs
-from detrain.python.process.random_streams import Held, held_generator
+from detrain.python.process.random_streams import HeldStream, held_generator
 from detrain.python.process.settings import ProcessSettings
 from detrain.runtime.state.codec_hooks import ProgramHooks
 from detrain.store import Snapshot
@@ -62,11 +62,11 @@ class Capture:
         self._settings.begin()
         return self.baseline(frame)
 
-    def held_generators(self, frame: FrameType) -> dict[str, Held]:
+    def held_generators(self, frame: FrameType) -> dict[str, HeldStream]:
         """Return the generators of random numbers that names lead to, through objects and collections of the program,
         by where.
         """
-        found: dict[str, Held] = {}
+        found: dict[str, HeldStream] = {}
         seen: set[int] = set()
         waiting = deque((_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items())
         while waiting:
@@ -100,7 +100,7 @@ class Capture:
         found.data = {place: number for place, number in found.data.items() if at_phase.data.get(place) != number}
         return found
 
-    def baseline(self, frame: FrameType, loop: Loop | None = None, left: Baseline | None = None) -> Baseline:
+    def baseline(self, frame: FrameType, loop: RunningLoop | None = None, left: Baseline | None = None) -> Baseline:
         """Return what is there now, so that later only what the loop changed counts as changed; `left`: see there."""
         pool_jobs.wait()
         found = Baseline()
@@ -125,7 +125,7 @@ class Capture:
         return found
 
     def encode(
-        self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False, loop: Loop | None = None
+        self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False, loop: RunningLoop | None = None
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
         encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, cells=_cells(frame))
@@ -167,7 +167,7 @@ class Capture:
         """Put back what `encode_value` returned; return what could not be put back."""
         return restore_value(live, self._hooks())
 
-    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: Loop | None = None) -> list[str]:
+    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: RunningLoop | None = None) -> list[str]:
         """Put the state back into the program, suspended in `frame`; return what could not be put back.
 
         With `loop` its loader is set to its position, else it stays where it is.
@@ -200,7 +200,7 @@ class Capture:
         objects = {key: getattr(value, "__self__", value) for key, value in self._adapters.called().items()}
         return {key: value for key, value in objects.items() if _may_be_held_elsewhere(value)}
 
-    def _bind(self, decoder: Decoder, frame: FrameType, loop: Loop | None = None) -> list[str]:
+    def _bind(self, decoder: Decoder, frame: FrameType, loop: RunningLoop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
@@ -379,12 +379,12 @@ def _may_be_held_elsewhere(value: object) -> bool:
     return (is_user_class(cls) and not issubclass(cls, tuple)) or issubclass(cls, STREAMS)
 
 
-def _source(loop: Loop) -> object:
+def _source(loop: RunningLoop) -> object:
     """Return what has the position of a loop: its iterator, or what that is made from if only this offers one."""
     return loop.iterable if is_made_anew(loop) else loop.iterator
 
 
-def _set_source(loop: Loop, source: object) -> None:
+def _set_source(loop: RunningLoop, source: object) -> None:
     if source is not ABSENT:
         loop.iterator = iter(loop.iterable) if is_made_anew(loop) else source
 

@@ -6,10 +6,9 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from detrain.base.cursor import Cursor, Cut
+from detrain.base.cursor import Address, Cursor, Cut
 from detrain.base.errors import NotCapturable
 from detrain.runtime.state.identity import statements_before
-from detrain.store.journal import Address
 
 
 class Position:

@@ -22,7 +22,7 @@ from detrain.python.process.random_streams import Streams
 _MOST_SHOWN: Final = 8
 
 
-class Losses:
+class Uncaptured:
     """Names losses, each once. `is_strict`: the first one ends the run."""
 
     def __init__(self, adapters: Adapters, streams: Streams, contents: Contents, *, is_strict: bool) -> None:

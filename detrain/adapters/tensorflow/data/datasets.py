@@ -234,7 +234,7 @@ class Datasets:
             if iterator.detrain_is_traced and (reason := refusal(iterator._dataset, is_forced=True)) is not None
         ]
 
-    def beyond_recall(self) -> list[str]:
+    def irreversible(self) -> list[str]:
         """Return, in words, iterators that cannot give again what they gave: where compiled functions advance them,
         nobody has it; where their pipelines run Python, handing elements out again would not do what that has done.
         """

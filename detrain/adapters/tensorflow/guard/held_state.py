@@ -106,7 +106,7 @@ def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, in
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldState:
     """The variables, and what names and counts them, at a moment."""
 
     generation: int
@@ -125,7 +125,7 @@ class Held:
     """What iterators have handed out since, until the next moment that was held."""
     sets: list[tuple[weakref.ref[Any], str, object]] = field(default_factory=list)
     """Attributes of Keras's objects that have been set since, likewise, and what they were."""
-    following: Held | None = None
+    following: HeldState | None = None
     loaded: Loaded | None = None
     """What the load behind this moment made."""
 
@@ -134,7 +134,7 @@ class Pulls:
     """What iterators hand out after a moment that is held."""
 
     def __init__(self) -> None:
-        self.latest: Held | None = None
+        self.latest: HeldState | None = None
         self._again: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.is_loading = False
         """Inside the load of a batch loop, whose batches the loop's wrapper keeps."""
@@ -157,7 +157,7 @@ class Pulls:
         """Return whether an iterator has elements to hand out again, so that it is further than what draws from it."""
         return bool(self._again.get(iterator))
 
-    def take_back(self, held: Held) -> None:
+    def take_back(self, held: HeldState) -> None:
         """Take back what was handed out since a moment."""
         taken: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         for moment in _chain(held):
@@ -171,7 +171,7 @@ class Pulls:
         held.pulls, held.following, self.latest = [], None, held
 
 
-def _chain(held: Held | None) -> Iterator[Held]:
+def _chain(held: HeldState | None) -> Iterator[HeldState]:
     while held is not None:
         yield held
         held = held.following
@@ -277,7 +277,7 @@ class Moments:
             self._signed.add(key)
         return key in self._signed
 
-    def hold(self, *, on_host: bool) -> Held:
+    def hold(self, *, on_host: bool) -> HeldState:
         """Hold the variables by reference, or copies of them in the host's memory."""
         self.pulls.is_loading = False  # a load that was begun may have raised
         if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
@@ -288,7 +288,7 @@ class Moments:
         values = reader()
         if on_host:
             values = {key: value.numpy() for key, value in values.items()}  # a copy, unlike what asarray returns
-        held = Held(
+        held = HeldState(
             generation,
             len(self._building.units()),
             values,
@@ -306,7 +306,7 @@ class Moments:
 
     def put_back(self, held: object) -> list[str]:
         """Put variables, names and iterators back. What has been made since cannot be unmade."""
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldState)
         reasons = []
         if held.generation != self._generation:
             reasons.append("variables have been made or dropped since")

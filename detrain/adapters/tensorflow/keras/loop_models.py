@@ -36,21 +36,22 @@ class _Made(NamedTuple):
 class Made:
     """Describes such objects, and makes them again.
 
-    `rename` gives a variable or another object the key that it had in the first run, or none; `settle` notes that an
-    object is built; `find_variable` returns the variable with a key; `owners` the keys of what was built by itself.
+    `rename` gives a variable or another object the key that it had in the first run, or none; `take_as_built` notes
+    that an object is built; `find_variable` returns the variable with a key; `owners` the keys of what was built by
+    itself.
     """
 
     def __init__(
         self,
         births: Births,
         rename: Callable[[object, str | None], None],
-        settle: Callable[[str], None],
+        take_as_built: Callable[[str], None],
         find_variable: Callable[[str], Any],
         owners: Callable[[], set[str]],
     ) -> None:
         from keras.src.saving import serialization_lib
 
-        self._births, self._rename, self._settle, self._find_variable = births, rename, settle, find_variable
+        self._births, self._rename, self._take_as_built, self._find_variable = births, rename, take_as_built, find_variable
         self._lib = serialization_lib
         self._surveys = Surveys(births)
         self._descriptions = Descriptions(births, self._surveys, owners)
@@ -94,7 +95,7 @@ class Made:
             self._births.set_counts_of(owner, {label: count for label, count in counts.items() if (owner, label) in there})
         for part in survey.parts.values():
             if getattr(part, "built", False):
-                self._settle(self._surveys.key(part) or "")
+                self._take_as_built(self._surveys.key(part) or "")
         return made
 
     def _constructed(self, settings: dict[str, Any]) -> Any:

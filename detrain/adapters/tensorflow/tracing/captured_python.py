@@ -31,9 +31,9 @@ from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names, stores
 from detrain.python.inspect.user_modules import user_modules
 
-Step = tuple[str, Any]
+PathPart = tuple[str, Any]
 """How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""
-Read = tuple[list[Step], Description]
+Read = tuple[list[PathPart], Description]
 """The way to a value from the function, and the value, as data."""
 
 _MOST_OBJECTS: Final = 4000
@@ -139,7 +139,7 @@ class _Walk:
         self._describe = describe
         self._seen: dict[int, object] = {}
         self._names: set[str] = set()
-        self._values: list[tuple[list[Step], Any, bool]] = []
+        self._values: list[tuple[list[PathPart], Any, bool]] = []
         """Ways, values, and whether the program's code alone reads what is there: then by its name."""
 
     def found(self) -> list[Read]:
@@ -153,7 +153,7 @@ class _Walk:
                 found.append((way, described))
         return found
 
-    def visit(self, way: list[Step], start: object) -> None:
+    def visit(self, way: list[PathPart], start: object) -> None:
         """Go over all that an object leads to, the nearest first."""
         waiting = collections.deque([(way, start, None)])
         while waiting and len(self._seen) < _MOST_OBJECTS:
@@ -170,7 +170,7 @@ class _Walk:
             self._seen[id(value)] = value
             waiting += [([*way, step], _lead(value, *step), value) for step in self._steps(value)]  # type: ignore[misc]
 
-    def _steps(self, value: Any) -> list[Step]:
+    def _steps(self, value: Any) -> list[PathPart]:
         if isinstance(value, types.FunctionType):
             return self._steps_of_function(value)
         if isinstance(value, types.MethodType):
@@ -187,26 +187,26 @@ class _Walk:
             return [("attribute", name) for name in list(vars(value)) if name[:2] != "__"] if is_user_module(value) else []
         if isinstance(value, type):
             return self._steps_of_class(value)
-        found: list[Step] = [("class", None)] if is_own_class(type(value)) else []
+        found: list[PathPart] = [("class", None)] if is_own_class(type(value)) else []
         if isinstance(value, list | tuple | dict):
             keys = list(value) if isinstance(value, dict) else list(range(len(value)))
             found += [("item", key) for key in keys[:_MOST_ITEMS] if type(key) in (str, int)]
         return [*found, *self._steps_of_attributes(value)]
 
-    def _steps_of_class(self, value: type) -> list[Step]:
+    def _steps_of_class(self, value: type) -> list[PathPart]:
         if not is_own_class(value):
             return []
         names = [name for name, item in list(vars(value).items()) if name[:2] != "__" or isinstance(item, _FUNCTIONS)]
         bases = [number for number, base in enumerate(value.__mro__) if number and is_own_class(base)]
         return [*(("attribute", name) for name in names), *(("base", number) for number in bases)]
 
-    def _steps_of_attributes(self, value: Any) -> list[Step]:
+    def _steps_of_attributes(self, value: Any) -> list[PathPart]:
         is_known = is_own_class(type(value)) or type(value).__module__ in _HOLDERS
         if not is_known and not any(is_of_framework(base) for base in type(value).__mro__):
             return []  # a library's: a logger leads to `open`, and so to detrain's own state
         own = own_attributes(value)
         names = [] if own is None or isinstance(value, data_structures.ListWrapper) else list(own)
-        ways: list[Step] = []
+        ways: list[PathPart] = []
         if any(is_of_framework(base) for base in type(value).__mro__):
             chosen = program_names(type(value), self._outside, names)
             ways = [("way", name) for name in names if name in _WAYS - chosen]
@@ -214,9 +214,9 @@ class _Walk:
         slots = [name for name in slots_of(type(value)) if name[:2] != "__"] if is_own_class(type(value)) else []
         return [*ways, *(("attribute", name) for name in names), *(("slot", name) for name in slots)]
 
-    def _steps_of_function(self, function: types.FunctionType) -> list[Step]:
+    def _steps_of_function(self, function: types.FunctionType) -> list[PathPart]:
         is_ours = str(function.__module__).partition(".")[0] == "detrain"
-        found: list[Step] = [] if is_ours else [("variable", name) for name in function.__code__.co_freevars]
+        found: list[PathPart] = [] if is_ours else [("variable", name) for name in function.__code__.co_freevars]
         if hasattr(function, "__wrapped__"):
             found.append(("wrapped", None))
         if not is_user_file(function.__code__.co_filename):
