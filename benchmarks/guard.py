@@ -93,7 +93,7 @@ recovery = looks = holds = None
 for epoch in range(1):
     for turn, (a, b) in enumerate(data.take(steps)):
         if looks is None:
-            recovery = probes._session.recovery
+            recovery = probes._session.parts.recovery
             looks, holds = Timed(recovery.guard, "must_go_back"), Timed(recovery, "hold")
         if is_with and turn > 9:  # behind a step without the sums nothing new is looked at
             behind.append((looks.times[-1], looks.cpu[-1]))
@@ -113,7 +113,7 @@ for epoch in range(1):
         os.write(marks, f"{turn} {began} {ended} {time.process_time() - cpu} {int(is_with)}\\n".encode())
         os.close(marks)
         if turn == 8:
-            [norms_of] = [each.norms for each in probes._session.adapters]
+            [norms_of] = [each.norms for each in probes._session.parts.adapters]
             all_floats = [v.value for v in [*model.variables, *optimizer.variables] if "float" in v.dtype and len(v.shape)]
             keep = tf.Variable(np.zeros(len(all_floats), "float32"), trainable=False)
             once, often = (per_call(Compiled(dict(enumerate(all_floats)), repeated(count, keep))) for count in (1, 21))

@@ -105,7 +105,7 @@ if "INSIDE" in os.environ:
     for owner, kind, names in (
         (session, "batch", ("turn", "at_load", "end_load", "record_batch_fast", "at_batch", "note_fetched", "on_update")),
         (session, "epoch", ("at_epoch", "at_end")),
-        (session._parts.saves, "epoch", ("_write",)),
+        (session.parts.saves, "epoch", ("_write",)),
         (session.recorder, "journal", ("note_streams",)),
         (session.recorder.batches, "journal", ("record_waiting", "note_fetched")),
     ):

@@ -205,7 +205,7 @@ class _Finder:
             self._on_update = probes.note_update
         self._made: list[Adapter] = []
         self._asked: set[str] = set()
-        self._libraries = LibraryStreams(config.seed, session.streams if session is not None else Streams())
+        self._libraries = LibraryStreams(config.seed, session.parts.streams if session is not None else Streams())
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -239,17 +239,17 @@ class _Finder:
     def _imported(self, name: str) -> None:
         if name in ADAPTERS:
             if self._session is not None:
-                settings = self._session.settings(probes, self._on_update, self._on_assign)
+                settings = self._session.parts.settings(probes, self._on_update, self._on_assign)
             else:
                 settings = Settings(self._config.seed, self._config.threads, None, self._on_update, self._on_assign)
             try:
-                streams = self._session.streams if self._session is not None else Streams()
+                streams = self._session.parts.streams if self._session is not None else Streams()
                 adapter = registry.make(name, settings, streams)
             except DetrainError as error:
                 probes.fail(error)
             self._made.append(adapter)
             if self._session is not None:
-                self._session.attach(adapter)
+                self._session.parts.attach(adapter)
             for other in FOLLOWED:  # imported before the framework was done, as a part of it
                 if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
                     adapter.on_import(other)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.group import Adapters
 from detrain.base.config import Config
 from detrain.faults.experiment import of_environment
@@ -118,6 +120,31 @@ class Parts:
         self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
         baseline = lambda: self.baselines.at_first_batch  # noqa: E731
         self.recovery = Recovery(self.guard, ring, config, self.files, baseline, self._write_waiting)
+
+    def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
+        """Return what an adapter is made with."""
+        return Settings(
+            seed=self.config.seed,
+            threads=self.config.threads,
+            probes=probes,
+            on_update=on_update,
+            on_assign=on_assign,
+            answers=self.world.answers,
+            contents=self.world.contents,
+            experiment=self.experiment,
+            unchanged=self.capture.unchanged,
+            moment=self.position.moment,
+            elements=self.recorder.elements,
+        )
+
+    def attach(self, adapter: Adapter) -> None:
+        """A framework has been imported."""
+        self.adapters.add(adapter)
+        if self.guards_gradients and adapter.norms is not None:
+            adapter.norms.watch_gradients()
+        self.recorder.batches.register_immutable(adapter.leaves.constant_type)
+        for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
+            self.streams.add(name, stream)
 
     def _write_waiting(self) -> None:
         """Have everything written that waits."""

@@ -263,7 +263,7 @@ class batch_loop(Generic[T]):
             number = _guarded(session.at_load, frame, self)
         if is_alone:
             self._phase = session.position.phase
-        recovery = session.recovery
+        recovery = session.parts.recovery
         kept: Any = NOTHING if recovery is None else _guarded(recovery.load, frame)
         item: T = kept
         if kept is NOTHING:
@@ -325,9 +325,9 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
     for name, value, known in choices:
         if value not in known:
             raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/guard.md")
-    if _session is not None and _session.recovery is None:
+    if _session is not None and _session.parts.recovery is None:
         chosen = {"recovers": mode == "recover", "goes_on": on_repeat == "continue", "gradients": gradients}
-        _guarded(_session.guard, **chosen, on_host=ring == "host")
+        _guarded(_session.parts.add_guard, **chosen, on_host=ring == "host")
 
 
 def note_update(what: int) -> None:

@@ -7,18 +7,13 @@ has run out. To resume, the session passes *stations* (`resume_plan`): checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import FrameType
 
-from detrain.adapters.api import Adapter, Settings
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.digest import Array
 from detrain.python.codec.api import Baseline
 from detrain.python.loaders.strategy import RunningLoop
-from detrain.python.process.random_streams import Streams
-from detrain.runtime.observers.trials_in_process import Rewind
-from detrain.runtime.rollback.recovery import Recovery
 from detrain.runtime.session.cuts import Cuts
 from detrain.runtime.session.parts import Parts
 
@@ -27,7 +22,7 @@ class Session:
     """State of detrain in the user's process, one a process."""
 
     def __init__(self, config: Config) -> None:
-        self._parts = parts = Parts(config)
+        self.parts = parts = Parts(config)
         self._cuts = Cuts(parts)
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
@@ -37,51 +32,11 @@ class Session:
         self._may_be_quiet = self._is_by_epoch and not parts.observers
         self._is_confirmed = False
 
-    @property
-    def streams(self) -> Streams:
-        """The random streams of the process."""
-        return self._parts.streams
-
-    @property
-    def recovery(self) -> Recovery | Rewind | None:
-        """What looks for hardware faults at each cut, and goes back."""
-        return self._parts.recovery
-
-    def guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
-        """Look for hardware faults from here on."""
-        self._parts.add_guard(recovers=recovers, goes_on=goes_on, gradients=gradients, on_host=on_host)
-
-    def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
-        """Return what an adapter is made with."""
-        parts = self._parts
-        return Settings(
-            seed=parts.config.seed,
-            threads=parts.config.threads,
-            probes=probes,
-            on_update=on_update,
-            on_assign=on_assign,
-            answers=parts.world.answers,
-            contents=parts.world.contents,
-            experiment=parts.experiment,
-            unchanged=parts.capture.unchanged,
-            moment=self.position.moment,
-            elements=self.recorder.elements,
-        )
-
-    def attach(self, adapter: Adapter) -> None:
-        """A framework has been imported."""
-        self._parts.adapters.add(adapter)
-        if self._parts.guards_gradients and adapter.norms is not None:
-            adapter.norms.watch_gradients()
-        self.recorder.batches.register_immutable(adapter.leaves.constant_type)
-        for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
-            self._parts.streams.add(name, stream)
-
     # Loops over epochs.
 
     def begin_phase(self, frame: FrameType) -> None:
         """The program enters an epoch loop (or a batch loop outside of any)."""
-        parts, position, batches = self._parts, self.position, self.recorder.batches
+        parts, position, batches = self.parts, self.position, self.recorder.batches
         self._cuts.look("end")
         batches.end_fetch()
         batches.require_phase_end(position.phase)
@@ -106,11 +61,11 @@ class Session:
         """A batch loop outside of any epoch loop is a phase of its own."""
         self.begin_phase(frame)
         self.position.epoch, self.position.is_implicit = 0, True
-        self._parts.checkpointer.entered.begin(None)
+        self.parts.checkpointer.entered.begin(None)
 
     def at_epoch(self, epoch: int, frame: FrameType, item: object = None) -> None:
         """Cut: an epoch starts. `item` is what its loop goes over: the program's own number of it, mostly."""
-        parts, position, cuts = self._parts, self.position, self._cuts
+        parts, position, cuts = self.parts, self.position, self._cuts
         position.check_thread()
         cuts.require_whole(is_over=position.is_in_phase)
         position.item = repr(item) if type(item) in (int, float, str) else ""
@@ -150,17 +105,17 @@ class Session:
         self.recorder.batches.end_fetch()
         self._cuts.tell("end")
         self._cuts.look("end")
-        for observer in self._parts.observers if self.position.is_in_phase else ():
+        for observer in self.parts.observers if self.position.is_in_phase else ():
             observer.end_phase()
         self.position.end_phase()
         self.recorder.notes_all = False
-        self._parts.adapters.end_phase()
+        self.parts.adapters.end_phase()
 
     # Loops over batches.
 
     def at_load(self, frame: FrameType, loop: RunningLoop) -> int:
         """Cut: a batch of a loop is about to be loaded. Returns its number in the epoch."""
-        parts, cuts, position, plan, recorder = self._parts, self._cuts, self.position, self.plan, self.recorder
+        parts, cuts, position, plan, recorder = self.parts, self._cuts, self.position, self.plan, self.recorder
         recovery, contents = parts.recovery, parts.world.contents
         position.check_thread()
         position.is_loading = True
@@ -201,8 +156,8 @@ class Session:
         """Return whether the next turns of the loop that is running are only to be counted, until something else
         happens.
         """
-        is_on_its_way = self.plan.is_resuming or not self._parts.restorer.is_settled
-        return not is_on_its_way and self._parts.recovery is None and self.recorder.is_quiet
+        is_on_its_way = self.plan.is_resuming or not self.parts.restorer.is_settled
+        return not is_on_its_way and self.parts.recovery is None and self.recorder.is_quiet
 
     def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
@@ -210,7 +165,7 @@ class Session:
         No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is. Behind a
         training step the processor's caches hold none of this code: what is not called does not slow the next step.
         """
-        if self._quiet is not loop.iteration_id or self._parts.termination.is_requested or self._parts.saves.writer.has_failed:
+        if self._quiet is not loop.iteration_id or self.parts.termination.is_requested or self.parts.saves.writer.has_failed:
             return -1
         position = self.position
         position.is_loading = True
@@ -233,8 +188,8 @@ class Session:
         if not self.position.is_in_phase:
             self._begin_alone(frame)
         if self.position.batch == 0 and (self.plan.is_forwarding or not self._is_by_epoch):
-            baselines = self._parts.baselines
-            baselines.at_first_batch = self._parts.capture.baseline(frame, left=baselines.left)
+            baselines = self.parts.baselines
+            baselines.at_first_batch = self.parts.capture.baseline(frame, left=baselines.left)
         return self.position.next_batch()
 
     def at_batch(self, batch: int, loaded: object, frame: FrameType, *, is_first_cut: bool) -> bool:
@@ -246,14 +201,14 @@ class Session:
         position.check_thread()
         address = (position.phase, position.epoch, batch)
         if is_first_cut:
-            self._parts.saves.check()
+            self.parts.saves.check()
             position.batch = batch
             if not self._cuts.arrive("batch", frame) and not self.plan.is_resuming:
                 self._cuts.save_in_epoch("batch", frame)
             position.batch = batch + 1
         if self.plan.is_forwarding:
             return False
-        for observer in self._parts.observers:
+        for observer in self.parts.observers:
             observer.begin_body(address)
         self.recorder.batches.is_recording = not self.plan.is_resuming
         self.recorder.begin_batch(address, loaded)
@@ -261,8 +216,8 @@ class Session:
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> None:
         """Take the digest of what the body of the batch has loaded."""
-        if self.recorder.note_fetched(parts, is_whole=is_whole) and self._parts.recovery is not None:
-            self._parts.recovery.note_fetched(parts)
+        if self.recorder.note_fetched(parts, is_whole=is_whole) and self.parts.recovery is not None:
+            self.parts.recovery.note_fetched(parts)
 
     def note_all_streams(self) -> None:
         """Record the random streams at all batches of the phase that is about to begin."""
@@ -271,7 +226,7 @@ class Session:
 
     def end_load(self, frame: FrameType) -> None:
         """There was no further batch: the loader has run out."""
-        parts = self._parts
+        parts = self.parts
         parts.world.contents.written_last, self._quiet = "", None
         parts.checkpointer.entered.end()
         for observer in parts.observers:
@@ -287,17 +242,17 @@ class Session:
 
     def on_update(self, what: int) -> None:
         """Weights are updated: in the body of a loop with probes, as they should, or elsewhere."""
-        self._parts.checkpointer.has_updates = True
+        self.parts.checkpointer.has_updates = True
         if self.position.is_in_body and not self._is_confirmed:
             self._is_confirmed = True
-            self._parts.confirmation.in_body()
+            self.parts.confirmation.in_body()
         elif not self.position.is_in_phase:
-            self._parts.confirmation.outside(what)
+            self.parts.confirmation.outside(what)
 
     @property
     def expects_updates(self) -> bool:
         """Whether an update that comes now is one of many: nothing need be known of it."""
-        return self.position.is_in_body and self._is_confirmed and self._parts.checkpointer.has_updates
+        return self.position.is_in_body and self._is_confirmed and self.parts.checkpointer.has_updates
 
     def at_last_line(self) -> None:
         """The program has run to its last line."""
