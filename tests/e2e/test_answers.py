@@ -270,6 +270,7 @@ print("weights", hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.vari
 """
 
 
+@pytest.mark.slow
 def test_a_cache_that_a_killed_run_has_left_half_filled_and_locked_is_filled(server: Server, tmp_path: Path) -> None:
     whole, killed = made_in(tmp_path / "whole", CACHING), made_in(tmp_path / "killed", CACHING)
 

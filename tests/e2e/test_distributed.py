@@ -89,6 +89,7 @@ def test_one_that_a_compiled_function_draws_from_is_named_and_no_run_goes_on_wit
     assert again.status == NotCapturable.exit_code, again.err
 
 
+@pytest.mark.slow
 def test_optionals_are_counted_as_elements(server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -142,6 +143,7 @@ show(*model.variables)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize(("library", "optimizer"), [("tf_keras", "legacy.Adam"), ("tf_keras", "Adam"), ("keras", "Adam")])
 def test_what_replicas_build_in_the_loop_is_built_for_their_strategy(

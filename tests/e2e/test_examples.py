@@ -39,6 +39,7 @@ def assert_continues(resumed: Result, whole: Result) -> None:
     assert resumed.last_line() == whole.last_line()
 
 
+@pytest.mark.slow
 def test_an_uninterrupted_run_prints_what_the_bare_program_prints(digits: Result, tmp_path: Path) -> None:
     run = detrain("run", "--ckpt", tmp_path, "--every", "7b", DIGITS, "--epochs", DIGITS_EPOCHS)
 
@@ -125,6 +126,7 @@ def summaries(folder: Path) -> set[tuple[str, str, int, bytes]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: Path, server: Server) -> None:
     first = detrain("run", "--ckpt", tmp_path, DIGITS, "--epochs", DIGITS_EPOCHS)
 

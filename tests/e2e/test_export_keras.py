@@ -239,6 +239,7 @@ def test_the_places_are_those_of_the_moment(is_killed: bool, trained: tuple[Path
         assert "aaa/vars/0" in content(tmp_path / "out-tower.weights.h5")
 
 
+@pytest.mark.slow
 def test_what_only_code_of_the_program_could_save_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(OTHERS)
     run = detrain("run", "program.py", cwd=tmp_path)

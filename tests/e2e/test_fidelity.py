@@ -121,6 +121,7 @@ def test_output_status_and_traceback_are_those_of_plain_python(name: str, tmp_pa
     assert _last_lines(run.err) == _last_lines(expected.err)
 
 
+@pytest.mark.slow
 def test_errors_of_compiled_code_say_the_same_places(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     (tmp_path / "program.py").write_text("""

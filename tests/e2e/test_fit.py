@@ -412,6 +412,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_uninterrupted_run_is_that_of_plain_keras(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     text = PRELUDE + PROGRAMS["arrays, callbacks of Keras, a log"]
@@ -443,6 +444,7 @@ scope.__enter__()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", REPLICAS], ids=["one device", "two replicas"])
 def test_other_data_are_noticed(before: str, server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
@@ -519,6 +521,7 @@ show(model, [value.tobytes().hex() for value in nested.net.get_weights()])
     assert run.last_line() == whole.last_line()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_changed", [True, False], ids=["changed before it validates", "changed later"])
 def test_what_fit_validates_on_is_what_it_copied(is_changed: bool, server: Server, tmp_path: Path) -> None:
     """Keras copies the arrays when it first validates; a resumed run does so ahead, of what was

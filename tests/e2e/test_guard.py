@@ -261,6 +261,7 @@ def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path, ring: str) -
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 5
 
 
+@pytest.mark.slow
 def test_fit_that_runs_eagerly_is_put_right_in_memory(server: Server, tmp_path: Path) -> None:
     source = FIT.replace('metrics=["mae"]', 'metrics=["mae"], run_eagerly=True')
     expected = _bare(server, tmp_path, source)
@@ -290,6 +291,7 @@ def test_an_alarm_that_comes_again_is_no_transient_fault(server: Server, tmp_pat
     assert not any(line.startswith("weights") for line in lines)
 
 
+@pytest.mark.slow
 def test_an_alarm_that_comes_again_in_the_first_step_of_an_epoch_is_looked_for_in_the_epoch_before(
     server: Server, tmp_path: Path
 ) -> None:
@@ -459,6 +461,7 @@ def test_what_a_body_draws_as_optionals_is_given_again(server: Server, tmp_path:
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
 
 
+@pytest.mark.slow
 def test_an_iterator_that_a_compiled_function_advances_leads_back_to_a_checkpoint(server: Server, tmp_path: Path) -> None:
     source = BY_ITERATOR.replace("DRAWN", "step_from(rows, strike())")
     expected = _bare(server, tmp_path, source)
@@ -486,6 +489,7 @@ show(*model.variables, *optimizer.variables)
 """
 
 
+@pytest.mark.slow
 def test_a_shuffled_set_that_a_compiled_function_goes_over_is_shuffled_the_same_again(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, IN_GRAPH)
 
@@ -510,6 +514,7 @@ show(*model.variables, *optimizer.variables)
 """
 
 
+@pytest.mark.slow
 def test_the_first_steps_after_a_resume_are_guarded_as_all_others(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, RESUMED)
     options = ("--guard", "recover", "--every", "5b")
@@ -608,6 +613,7 @@ show(*model.variables, *optimizer.variables)
 """
 
 
+@pytest.mark.slow
 def test_elements_of_python_that_draws_with_the_bodies_are_not_handed_out_again(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, DRAWN_TOGETHER)
     lines, log, err, status = _run(server, tmp_path, DRAWN_TOGETHER, "--guard", "recover", "--every", "4b", FAULTS="13:gradient")

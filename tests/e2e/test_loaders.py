@@ -490,6 +490,7 @@ def test_a_data_set_is_sought_without_reading_what_lies_before(tmp_path: Path, r
     assert "batch 1:6 has digest" in wrong.err
 
 
+@pytest.mark.slow
 def test_what_a_body_fetches_by_next_is_compared_with_what_the_first_run_fetched(tmp_path: Path, run: Run) -> None:
     rows = TENSORFLOW.replace("default_rng(0)", 'default_rng(int(os.environ.get("ROWS", 0)))')
     text = rows + TENSORFLOW_LOOP.format(target="", over="range(12)", step="step(next(endless))")
@@ -584,6 +585,7 @@ print(trainer.weights.numpy().tobytes().hex())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "deaths"),
     [

@@ -133,6 +133,7 @@ def test_a_shuffled_set_goes_on_with_its_next_order(name: str, server: Server, t
     check(server, text, tmp_path, [6, 10])
 
 
+@pytest.mark.slow
 def test_a_set_that_the_program_iterates_elsewhere_too_goes_on_with_its_next_order(server: Server, tmp_path: Path) -> None:
     text = PROGRAM.format(
         build="return shuffled.batch(6)",

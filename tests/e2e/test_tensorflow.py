@@ -1029,6 +1029,7 @@ print(results)
 """
 
 
+@pytest.mark.slow
 def test_a_step_in_a_step_reads_its_variables_before_it_writes_them(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + NESTED)
@@ -1096,6 +1097,7 @@ for epoch in range(4):
 """
 
 
+@pytest.mark.slow
 def test_variables_that_are_built_ahead_under_other_names_are_refused(server: Server, tmp_path: Path) -> None:
     """Their values wait for the names of the first run; the run must not go on with those that building gave."""
     (tmp_path / "program.py").write_text(PRELUDE + RENAMED)
@@ -1127,6 +1129,7 @@ print(w.numpy(), len(kept))
 """
 
 
+@pytest.mark.slow
 def test_a_tensor_that_is_sharded_over_devices_is_named(tmp_path: Path) -> None:
     """It has no value in one place: asking for that ended the run with an error of ours."""
     (tmp_path / "program.py").write_text(SHARDED)
@@ -1267,6 +1270,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "is_named"), [(9, True), (0, False)])
 def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + QUEUE.replace("LAST", str(last)))
@@ -1554,6 +1558,7 @@ for epoch in range(4):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_functions_that_the_loop_compiles_come_back(server: Server, tmp_path: Path, every: str) -> None:
     """They were named, and a resumed run had none, or the one of before the loop; after epoch 1 the second one is
@@ -1631,6 +1636,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.slow
 def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_path: Path) -> None:
     """Optimizers and compiled functions in its attributes counted as Keras's own: they were what they had been before
     the loop.

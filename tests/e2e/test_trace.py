@@ -205,6 +205,7 @@ def train():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["PYTHONPATH", "a path that it adds"])
 def test_a_package_that_lies_elsewhere_is_left_to_the_run(by: str, tmp_path: Path, detrain: Run) -> None:
     package = tmp_path / "src" / "package"
@@ -231,6 +232,7 @@ def test_the_first_run_confirms_what_static_analysis_proposes(tmp_path: Path, de
     assert info["program"] == "nested_for"
 
 
+@pytest.mark.slow
 def test_a_structure_that_a_run_wrote_does_not_outlive_an_edit_of_the_loop(tmp_path: Path, detrain: Run) -> None:
     program = tmp_path / "program.py"
     program.write_text(HIDDEN)
@@ -356,6 +358,7 @@ def test_a_loop_of_a_library_is_said_to_have_no_probes_while_it_trains(tmp_path:
     assert "updated 20 times, in no loop of the program's own" in run.err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(BESIDE_FIT)
     assert detrain("run", "program.py", cwd=tmp_path).status == 0
@@ -366,6 +369,7 @@ def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path, detra
     assert "the checkpoint was taken in another, of trainer.py " in run.err
 
 
+@pytest.mark.slow
 def test_a_loop_over_weights_that_is_also_used_elsewhere_is_a_part_of_the_step(tmp_path: Path, detrain: Run) -> None:
     """Its next call was taken for a turn, and the loop around it was watched no more: weights counted as batches."""
     text = BESIDE_FIT.replace("    value.fit(x, np.ones(len(x)), epochs=3, verbose=0)\n", "    assign(value, np.ones(5))\n")

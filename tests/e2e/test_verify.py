@@ -151,6 +151,7 @@ def test_runs_draw_other_numbers_from_the_system(tmp_path: Path, monkeypatch: py
     assert one.out != other.out
 
 
+@pytest.mark.slow
 def test_a_program_that_asks_the_clock_in_its_loop_is_told_apart(tmp_path: Path) -> None:
     status, said = verified(tmp_path, CHANCE)
 
@@ -286,6 +287,7 @@ def test_the_width_of_a_bar_with_times_in_it_is_no_difference(tmp_path: Path) ->
     assert not killed.is_equal(but_for=run("callbacks[1].best").values)
 
 
+@pytest.mark.slow
 def test_what_only_the_output_and_the_files_show_is_found(tmp_path: Path) -> None:
     status, said = verified(tmp_path, HASH, "--every", "2b")
 
@@ -310,6 +312,7 @@ for epoch in range(3):
 )
 
 
+@pytest.mark.slow
 def test_what_is_another_in_each_run_is_said_to_be_not_compared(tmp_path: Path) -> None:
     status, said = verified(tmp_path, OTHERS)
 

@@ -215,6 +215,7 @@ FULL = """
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while(tmp_path: Path, detrain: Run) -> None:
     program = _program(tmp_path, FOR_LOOPS.replace('            die(f"{epoch}:{step}")\n', FULL))
     whole = detrain("run", "--ckpt", "whole", program, cwd=tmp_path)

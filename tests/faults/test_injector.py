@@ -39,12 +39,13 @@ CASES = {case[0]: case for case in _cases()}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, np.ndarray]:
+    mine = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
+    names = {item.callspec.params["name"] for item in mine if hasattr(item, "callspec") and "name" in item.callspec.params}
+    cases = [case for name, case in CASES.items() if name in names]
     file = tmp_path_factory.mktemp("in_step") / "results.npz"
     program = Path(__file__).with_name("in_step.py")
-    run = subprocess.run(
-        [sys.executable, str(program), str(file), json.dumps(list(CASES.values()))], capture_output=True, text=True, check=False
-    )
+    run = subprocess.run([sys.executable, str(program), str(file), json.dumps(cases)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     return dict(np.load(file))
 

@@ -24,6 +24,7 @@ def said() -> Said:
     return found
 
 
+@pytest.mark.slow
 def test_a_gradient_that_was_not_taken_has_no_part_in_the_loss(said: Said) -> None:
     losses = [step.get("loss") for step in said["of_two_tapes"]]
     assert losses[:6] == [2.0, 2.0, 202.0, 2.0, 2.0, None]
