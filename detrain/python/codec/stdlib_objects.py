@@ -60,11 +60,6 @@ _UNBOUND: Final = object()
 _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 
-def is_described(value: object) -> bool:
-    """Return whether `parts` describes an object."""
-    return parts(value) is not None
-
-
 def parts(value: Any) -> tuple[str, list[object]] | None:
     """Return the kind of an object and what it is made of, or None if it is of no kind that is known here."""
     cls = type(value)

@@ -86,11 +86,6 @@ def has_session() -> bool:
     return _is_run
 
 
-def has_active_session() -> bool:
-    """Return whether probes do anything in this process."""
-    return _session is not None
-
-
 def set_run() -> None:
     """Mark the process as one that detrain has started."""
     global _is_run  # noqa: PLW0603 - as above
