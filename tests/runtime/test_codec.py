@@ -1221,6 +1221,16 @@ def test_a_damaged_graph_is_refused_or_makes_data(recipe: Recipe, random: Any) -
     assert all(value is not ABSENT for value in world.values())
 
 
+def test_a_graph_with_a_root_that_has_no_name_is_refused() -> None:
+    encoded = encode({"pool": [1]})
+    content = msgspec.msgpack.decode(encoded.graph)
+    [item] = content["roots"].values()
+    content["roots"] = {7: item}
+
+    with pytest.raises(ValueError, match=r"names of roots that are no texts: \[7\]"):
+        restore(dataclasses.replace(encoded, graph=msgspec.msgpack.encode(content)), {})
+
+
 @given(
     st.lists(
         st.sampled_from([0, -7, 1 << 63, -(1 << 63), 1.5, float("nan"), math.inf, -0.0, "a", "é", "\ud800", b"x", None, True]),

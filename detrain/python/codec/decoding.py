@@ -29,6 +29,8 @@ class Decoding:
         content = msgspec.msgpack.decode(graph)
         self.nodes: list[list[Item]] = content["nodes"]
         self.roots: dict[str, Item] = content["roots"]
+        if not all(isinstance(name, str) for name in self.roots):
+            raise ValueError(f"names of roots that are no texts: {[name for name in self.roots if not isinstance(name, str)]}")
         self.arrays = arrays
         self.hooks = hooks
         self.baseline = baseline
