@@ -6,6 +6,7 @@ asks it for the values of other nodes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import CellType
 from typing import Any
@@ -21,7 +22,7 @@ from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
 from detrain.python.inspect.progress import place_of
 
 
-class Decoding:
+class Decoding(ABC):
     """A graph that is being put back. `decode` is the decoder's;
     the live objects that have been taken are `claimed`."""
 
@@ -51,9 +52,9 @@ class Decoding:
         self.astray_and_read: list[str] = []
         """What of it is an object of a library that the program reads."""
 
+    @abstractmethod
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
-        raise NotImplementedError
 
     def claim(self, current: object, cls: type) -> bool:
         """Return whether the live object may be filled: of the right type, and not yet taken for another node."""
@@ -136,6 +137,6 @@ class Decoding:
                 self.astray.append(f"{address} ({name})")
         return found
 
+    @abstractmethod
     def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
         """Give a live set the elements that it had, in the order that `how` says."""
-        raise NotImplementedError

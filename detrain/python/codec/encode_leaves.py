@@ -11,6 +11,7 @@ import io
 import random
 import weakref
 import zoneinfo
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, MappingProxyType
 from typing import Any, Final
@@ -52,7 +53,7 @@ _BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threadi
 _UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
 
-class LeafEncoder:
+class LeafEncoder(ABC):
     """State of an encoder, and the encoding of what holds no other objects."""
 
     def __init__(
@@ -93,13 +94,13 @@ class LeafEncoder:
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
         self._depth = 0
 
+    @abstractmethod
     def encode(self, value: object, path: str) -> Item:
         """Return the item for a value. `path` is how the program would write it, for messages."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:
         """Encode attributes; names are items too, since a name need not be valid UTF-8."""
-        raise NotImplementedError
 
     def _lose(self, number: int, path: str, why: str) -> list[Item]:
         """Name what is not captured, at each place that holds it."""

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import FrameType
 
-from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.config import Config, Mode
 from detrain.base.cursor import Cut
 from detrain.base.digest import Array
-from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load
 from detrain.python.process import pool_jobs
-from detrain.python.process.random_streams import Streams
 from detrain.runtime.observers.observers import Observer
-from detrain.runtime.session.batch_recorder import BatchRecorder
 from detrain.runtime.session.saves import Saves
-from detrain.runtime.session.world import World
-from detrain.runtime.state.capture import Capture
-from detrain.runtime.state.identity import Identity
-from detrain.runtime.state.position import Position
-from detrain.runtime.state.uncaptured import Uncaptured
+from detrain.runtime.session.state_parts import StateParts
 from detrain.store import Meta, Snapshot
 
 
 class Checkpointer:
-    """Takes checkpoints. `guard` returns the guard of the run, if it has one by now."""
+    """Takes checkpoints, and tells the observers."""
 
-    def __init__(
-        self,
-        config: Config,
-        saves: Saves,
-        position: Position,
-        world: World,
-        adapters: Adapters,
-        streams: Streams,
-        capture: Capture,
-        recorder: BatchRecorder,
-        losses: Uncaptured,
-        identity: Identity,
-        observers: list[Observer],
-        guard: Callable[[], Guard | None],
-    ) -> None:
-        self._config, self._saves, self._position, self._world = config, saves, position, world
-        self._adapters, self._streams, self._capture, self._recorder = adapters, streams, capture, recorder
-        self._losses, self._identity, self._observers, self._guard = losses, identity, observers, guard
+    def __init__(self, config: Config, saves: Saves, state: StateParts, observers: list[Observer]) -> None:
+        self._config, self._saves, self._state, self._observers = config, saves, state, observers
         self.entered = Entered()
         self.has_updates = False
         """Whether weights have been updated in this phase."""
@@ -61,7 +36,7 @@ class Checkpointer:
         """A training loop is about to be entered."""
         self._epoch_base, self.has_updates = 0, False
         self._epoch_at = time.monotonic()
-        self._losses.begin_phase()
+        self._state.uncaptured.begin_phase()
 
     def begin_epoch(self) -> float:
         """An epoch starts. Return how long the last one took, in seconds."""
@@ -80,14 +55,14 @@ class Checkpointer:
         """Return whether one is due at the start of an epoch, if the last epoch took so many seconds."""
         every = self._config.every
         if every.unit == "epochs":
-            return self._position.epoch % max(int(every.count), 1) == 0
+            return self._state.position.epoch % max(int(every.count), 1) == 0
         if every.unit == "batches":
             return True
         return self._saves.is_due_by_time(time.monotonic()) or last_took >= every.count * 60
 
     def is_due_in_epoch(self, *, is_requested: bool) -> bool:
         """Return whether one is due before the next batch; `is_requested`: the process is to end."""
-        every, position = self._config.every, self._position
+        every, position = self._config.every, self._state.position
         if position.batch == 0 or self._epoch_base != position.epoch or self.entered.is_new:
             return False
         if every.unit != "epochs" and self._is_beyond_return():
@@ -108,7 +83,7 @@ class Checkpointer:
         if not self._has_said_behind:
             self._has_said_behind = True
             why = (
-                f"code between the batch loops of an epoch writes {self._world.files.shown(path)}"
+                f"code between the batch loops of an epoch writes {self._state.world.files.shown(path)}"
                 if path
                 else "a batch loop is left before its end, and others follow in the same epoch"
             )
@@ -123,23 +98,23 @@ class Checkpointer:
         with self._saves.timed():
             self._take(cut, frame, baseline, loop)
         if cut == "epoch":
-            self._epoch_base = self._position.epoch
+            self._epoch_base = self._state.position.epoch
 
     def _take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> None:
-        cursor, batches = self._position.cursor(cut), self._recorder.batches
+        cursor, batches = self._state.position.cursor(cut), self._state.recorder.batches
         batches.record_waiting()
         pool_jobs.wait()
         messages.flush_output()
-        self._adapters.flush()
+        self._state.adapters.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
-        encoded = self._capture.encode(frame, baseline, are_loads_replayed=cut != "epoch", loop=loop)
-        self._losses.look(frame, encoded.not_captured, has_updates=self.has_updates)
+        encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=cut != "epoch", loop=loop)
+        self._state.uncaptured.look(frame, encoded.not_captured, has_updates=self.has_updates)
         forward, positions = self._positions(cut, encoded, loop, frame)
         arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
         for observer in self._observers:
             observer.is_saving(cursor)
-        tensors, owners = self._adapters.owned()
-        guard, world = self._guard(), self._world
+        tensors, owners = self._state.adapters.owned()
+        guard, world = self._state.guard(), self._state.world
         meta = Meta(
             phase=cursor.phase,
             epoch=cursor.epoch,
@@ -148,28 +123,28 @@ class Checkpointer:
             run=self._config.run,
             program=self._config.program,
             arguments=self._config.arguments,
-            sources=self._identity.sources(),
-            environment=self._identity.environment(),
+            sources=self._state.identity.sources(),
+            environment=self._state.identity.environment(),
             seed=self._config.seed,
-            batches_done=self._position.batches_done,
+            batches_done=self._state.position.batches_done,
             journal_bytes=self._saves.journal.size,
-            frameworks=self._adapters.state(),
+            frameworks=self._state.adapters.state(),
             owners=owners,
-            not_captured=tuple(sorted(self._losses.named)),
-            item=self._position.item if cut == "epoch" else "",
-            loop=self._position.loop_at,
+            not_captured=tuple(sorted(self._state.uncaptured.named)),
+            item=self._state.position.item if cut == "epoch" else "",
+            loop=self._state.position.loop_at,
             loader=self.loader_key(loop),
             forward=forward,
             loaders=tuple(positions),
             files=world.files.state(),
             guard=guard.bounds.state() if guard is not None else {},
             folders=world.files.folders(),
-            metric=self._saves.metric(frame, cursor, self._adapters.to_array),
+            metric=self._saves.metric(frame, cursor, self._state.adapters.to_array),
             outside=world.readings(),
-            weights=self._adapters.weights_files(),
+            weights=self._state.adapters.weights_files(),
         )
         world.changes.cut(cursor)
-        self._saves.save(cursor, Snapshot(meta, tensors, self._streams.read(), encoded.graph, arrays))
+        self._saves.save(cursor, Snapshot(meta, tensors, self._state.streams.read(), encoded.graph, arrays))
         batches.record_next_at_once()
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: RunningLoop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
@@ -182,12 +157,12 @@ class Checkpointer:
         is_first = loop is not None and self.entered.is_first(loop, frame)
         reasons = reasons_to_load(loop, encoded, files, frame, is_first=is_first) if is_inside else []
         wanted: Mode = "forward" if reasons else mode
-        positions, more = self._adapters.positions(wanted)
+        positions, more = self._state.adapters.positions(wanted)
         reasons += more
         if is_inside and reasons and wanted != "forward":
-            positions, _more = self._adapters.positions("forward")
+            positions, _more = self._state.adapters.positions("forward")
         return reason_to_load(reasons, mode), positions
 
     def loader_key(self, loop: RunningLoop | None) -> str:
         """Return a framework's name of what a batch loop goes over; empty if it has none."""
-        return "" if loop is None else self._adapters.loader_key(loop.iterator)
+        return "" if loop is None else self._state.adapters.loader_key(loop.iterator)

@@ -25,6 +25,7 @@ from detrain.runtime.session.batch_recorder import BatchRecorder
 from detrain.runtime.session.checkpointer import Checkpointer
 from detrain.runtime.session.restorer import Restorer
 from detrain.runtime.session.saves import Saves
+from detrain.runtime.session.state_parts import StateParts
 from detrain.runtime.session.world import World
 from detrain.runtime.state.capture import Capture
 from detrain.runtime.state.identity import Identity
@@ -92,8 +93,8 @@ class Parts:
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
         self.world = World(config, self.files, catalogue, metas, known, position.place, is_restart=is_restart)
-        self.losses = Uncaptured(self.adapters, self.streams, self.world.contents, is_strict=config.is_strict)
-        self.recorder.batches.suspects = self.losses.named
+        self.uncaptured = Uncaptured(self.adapters, self.streams, self.world.contents, is_strict=config.is_strict)
+        self.recorder.batches.suspects = self.uncaptured.named
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
         self.observers: list[Observer] = []
         if self.experiment is not None:
@@ -101,9 +102,19 @@ class Parts:
             self.observers.append(ExperimentObserver(self.experiment, *told))
         if trial is not None:
             self.observers.append(VerifyObserver(trial, position, self.plan, self.adapters))
-        state = (position, self.world, self.adapters, self.streams, self.capture, self.recorder, self.losses, self.identity)
-        self.checkpointer = Checkpointer(config, self.saves, *state, self.observers, lambda: self.guard)
-        self.restorer = Restorer(config, catalogue, *state, lambda: self.guard)
+        state = StateParts(
+            position=position,
+            world=self.world,
+            adapters=self.adapters,
+            streams=self.streams,
+            capture=self.capture,
+            recorder=self.recorder,
+            uncaptured=self.uncaptured,
+            identity=self.identity,
+            guard=lambda: self.guard,
+        )
+        self.checkpointer = Checkpointer(config, self.saves, state, self.observers)
+        self.restorer = Restorer(config, catalogue, state)
 
     def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
         """Look for hardware faults from here on.

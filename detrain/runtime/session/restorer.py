@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
-from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.errors import Diverged, NotCapturable
-from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.inspect.generator_callers import COUNTED
 from detrain.python.inspect.object_graph import WITH_VARIABLES
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs
-from detrain.python.process.random_streams import Streams
-from detrain.runtime.session.batch_recorder import BatchRecorder
-from detrain.runtime.session.world import World
-from detrain.runtime.state.capture import Capture
-from detrain.runtime.state.identity import Identity
-from detrain.runtime.state.position import Position
-from detrain.runtime.state.uncaptured import Uncaptured, is_refused
+from detrain.runtime.session.state_parts import StateParts
+from detrain.runtime.state.uncaptured import is_refused
 from detrain.store import Catalogue, Meta, Snapshot
 
 
 class Restorer:
     """Builds ahead, sets counters and loaders, variables, Python objects, random streams: in this order."""
 
-    def __init__(
-        self,
-        config: Config,
-        catalogue: Catalogue,
-        position: Position,
-        world: World,
-        adapters: Adapters,
-        streams: Streams,
-        capture: Capture,
-        recorder: BatchRecorder,
-        losses: Uncaptured,
-        identity: Identity,
-        guard: Callable[[], Guard | None],
-    ) -> None:
-        self._config, self._catalogue, self._position, self._world = config, catalogue, position, world
-        self._adapters, self._streams, self._capture, self._recorder = adapters, streams, capture, recorder
-        self._losses, self._identity, self._guard = losses, identity, guard
+    def __init__(self, config: Config, catalogue: Catalogue, state: StateParts) -> None:
+        self._config, self._catalogue, self._state = config, catalogue, state
         self._claims_from: int | None = None
         """Batches done when the state was restored, until a body has run on it."""
 
@@ -57,10 +35,10 @@ class Restorer:
         """Raise Diverged or EnvironmentChanged if this is not the program, the environment or the epoch of a
         checkpoint.
         """
-        self._identity.check(meta)
-        item = self._position.item
+        self._state.identity.check(meta)
+        item = self._state.position.item
         if meta.item not in ("", item):
-            here = self._position.cursor("epoch")
+            here = self._state.position.cursor("epoch")
             raise Diverged(
                 f"epoch {here} is {item or 'another'} for the program; it was {meta.item} in the first run",
                 "does the program resume by itself, from a checkpoint of its own? Move that away, or start anew with --fresh",
@@ -75,13 +53,13 @@ class Restorer:
         """
         pool_jobs.wait()
         positions = {key: snapshot.arrays[f"loader{number:05d}"] for number, key in enumerate(snapshot.meta.loaders)}
-        self._adapters.set_state(snapshot.meta.frameworks, positions, self._config.loader)
+        self._state.adapters.set_state(snapshot.meta.frameworks, positions, self._config.loader)
         if snapshot.meta.frameworks:
-            self._recorder.pulls.be_at(None)
-        self._adapters.restore(snapshot.tensors, snapshot.meta.owners)
+            self._state.recorder.pulls.be_at(None)
+        self._state.adapters.restore(snapshot.tensors, snapshot.meta.owners)
         loop = loop if is_sought else None
         self._require_loader(snapshot.meta, loop)
-        missing = self._capture.restore(frame, snapshot, baseline, loop)
+        missing = self._state.capture.restore(frame, snapshot, baseline, loop)
         named = snapshot.meta.not_captured
         unnamed = [loss for loss in missing if not any(_same_place(loss, _place_of(each)) for each in named)]
         if unnamed:
@@ -92,18 +70,18 @@ class Restorer:
         _refuse(missing, named)
         if is_last and missing:
             messages.warn(f"going on without what was named as not captured: {', '.join(missing[:8])}")
-        self._adapters.build_made()
-        self._world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
-        self._streams.write(snapshot.rng)
-        self._recorder.be_at_station()
-        self._position.batches_done = self._claims_from = snapshot.meta.batches_done
-        guard = self._guard()
+        self._state.adapters.build_made()
+        self._state.world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
+        self._state.streams.write(snapshot.rng)
+        self._state.recorder.be_at_station()
+        self._state.position.batches_done = self._claims_from = snapshot.meta.batches_done
+        guard = self._state.guard()
         if guard is not None:
             guard.bounds.set_state(snapshot.meta.guard)
-        self._losses.named.update(named)
+        self._state.uncaptured.named.update(named)
 
     def _require_loader(self, meta: Meta, loop: RunningLoop | None) -> None:
-        now, was = "" if loop is None else self._adapters.loader_key(loop.iterator), meta.loader
+        now, was = "" if loop is None else self._state.adapters.loader_key(loop.iterator), meta.loader
         if loop is not None and now != was:  # no digest tells, if the run was killed before the batch behind the cut
             raise Diverged(
                 f"the batch loop goes over {now or 'no iterator of tf.data'}; in the first run it went over {was or 'none'}",
@@ -114,10 +92,10 @@ class Restorer:
         """After the first body of a resumed run: see that what it has made took the values that
         were restored for it.
         """
-        if self._claims_from is None or self._position.batches_done == self._claims_from:
+        if self._claims_from is None or self._state.position.batches_done == self._claims_from:
             return
         self._claims_from = None
-        unclaimed = self._adapters.unclaimed()
+        unclaimed = self._state.adapters.unclaimed()
         if unclaimed:
             raise Diverged(
                 f"variables were made anew, and no value was restored for them: {', '.join(unclaimed[:4])}",
