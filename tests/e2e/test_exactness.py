@@ -136,6 +136,7 @@ def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kil
     before = next((number for number, pair in enumerate(zip(lines, expected, strict=False)) if pair[0] != pair[1]), len(lines))
     tail = lines[before:]  # behind what the program prints before its loop, again in each process
     assert tail == expected[len(expected) - len(tail) :], places
+    assert lines[-1] == expected[-1], places
     # One may have variables of which Python has not freed the last holder yet.
     for of, digests in killed.states.items():
         common = digests.keys() & whole.states[of].keys()
