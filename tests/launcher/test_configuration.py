@@ -86,6 +86,11 @@ def test_what_the_guard_starts_again_is_the_same_run(program: Program, tmp_path:
 
     assert (meta is not None, config.run, config.is_restarted, config.is_fresh) == (True, 2, True, False)
 
+    monkeypatch.setenv(RESTARTED, "5")  # it was killed before its first checkpoint
+    config, meta = configure(program, (), tmp_path / "ckpt", RunOptions())
+
+    assert (meta, config.run, config.is_restarted) == (None, 5, True)
+
 
 def test_what_may_not_be_resumed_is_refused(program: Program, tmp_path: Path) -> None:
     save(tmp_path / "ckpt", program, 1, epoch(1), seed=7)
