@@ -17,10 +17,11 @@ from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
+from detrain.python.inspect.object_graph import Item, SharedTensor
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents
-from detrain.python.process.random_streams import HeldStream, Stream
+from detrain.python.process.random_streams import Stream
 from detrain.store.weights_file import WeightsFile
 
 
@@ -71,8 +72,8 @@ class Watched:
 class TensorLeaves(Protocol):
     """A framework's tensors as leaves of Python objects: how one is read, and how one is made."""
 
-    constant_type: type
-    """The type of immutable tensors."""
+    constant_type: type | None
+    """The type of immutable tensors; None: the framework has none."""
 
     def to_array(self, value: object) -> Array | None:
         """Return a tensor's or variable's value, or None for anything else. It may share memory."""
@@ -94,6 +95,35 @@ class TensorLeaves(Protocol):
 
         None for other kinds.
         """
+
+
+class SharedTensors(Protocol):
+    """Tensors that are changed in place, and may share their memory with others: leaves of Python objects, which are
+    put back in place, so that whoever holds one sees it.
+    """
+
+    def is_shared(self, value: object) -> bool:
+        """Return whether an object is such a tensor."""
+
+    def look(self, value: object) -> SharedTensor | None:
+        """Return what such a tensor is, or None for anything else."""
+
+    def read(self, memory: Any, *, holds: bool) -> Array:
+        """Return the bytes [byte] uint8 of a memory, in the host's, to be read at once; with `holds` they stay as they
+        are while the program goes on.
+        """
+
+    def fill(self, memory: Any, content: Array) -> bool:
+        """Write bytes into a memory, or return that they do not fit."""
+
+    def new_memory(self, content: Array, form: list[Item]) -> object:
+        """Return a memory with these bytes, where a tensor of this form has its own."""
+
+    def put(self, form: list[Item], memory: Any, current: object) -> object:
+        """Return the tensor of a form at a memory: `current` if it is that, or can become it, else a new one."""
+
+    def set_parts(self, tensor: Any, parts: list[Any]) -> None:
+        """Give a tensor the parts that `look` told."""
 
 
 class VariableRegistry(Protocol):
@@ -160,7 +190,7 @@ class RandomStreams(Protocol):
     def streams(self) -> dict[str, Stream]:
         """Return the framework's global random streams, by name."""
 
-    def held_generator(self, value: object) -> HeldStream | None:
+    def held_generator(self, value: object) -> Stream | None:
         """Return a generator of the framework's that the program holds as a stream, None for any other object."""
 
 
@@ -261,6 +291,7 @@ class Adapter(Protocol):
 
     name: str
     leaves: TensorLeaves
+    shared: SharedTensors | None
     variables: VariableRegistry | None
     rules: ObjectRules | None
     random: RandomStreams | None

@@ -17,13 +17,14 @@ from detrain.adapters.api import (
     ObjectRules,
     RandomStreams,
     Rollback,
+    SharedTensors,
     TensorLeaves,
     VariableRegistry,
     Watched,
 )
 from detrain.base.config import Mode
 from detrain.base.digest import Array
-from detrain.python.process.random_streams import HeldStream, Stream
+from detrain.python.process.random_streams import Stream
 from detrain.store import Snapshot, opened
 from detrain.store.weights_file import WeightsFile
 
@@ -52,6 +53,11 @@ class Adapters:
         return [each.leaves for each in self._all]
 
     @property
+    def shared(self) -> dict[str, SharedTensors]:
+        """Those of the adapters that have some, by name."""
+        return {each.name: each.shared for each in self._all if each.shared is not None}
+
+    @property
     def rules(self) -> list[ObjectRules]:
         """Those of the adapters that have some."""
         return [each.rules for each in self._all if each.rules is not None]
@@ -76,7 +82,7 @@ class Adapters:
     @property
     def constant_types(self) -> tuple[type, ...]:
         """The types of immutable tensors."""
-        return tuple(each.constant_type for each in self.leaves)
+        return tuple(each.constant_type for each in self.leaves if each.constant_type is not None)
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of a tensor or variable of one of the frameworks, or None for anything else."""
@@ -159,7 +165,7 @@ class Adapters:
         """Return the frameworks' global random streams, by name."""
         return {name: stream for each in self.random for name, stream in each.streams().items()}
 
-    def held_generators(self, value: object) -> list[HeldStream]:
+    def held_generators(self, value: object) -> list[Stream]:
         """Return a generator that the program holds as a stream."""
         return [held for each in self.random if (held := each.held_generator(value)) is not None]
 

@@ -11,7 +11,10 @@ from typing import Final
 from detrain.adapters.api import Adapter, Settings
 from detrain.python.process.random_streams import Streams
 
-ADAPTERS: Final = {"tensorflow": ("detrain.adapters.tensorflow.adapter", "TensorFlow")}
+ADAPTERS: Final = {
+    "tensorflow": ("detrain.adapters.tensorflow.adapter", "TensorFlow"),
+    "torch": ("detrain.adapters.torch.adapter", "Torch"),
+}
 """Module and class of each adapter, by the top-level module whose import brings the framework in."""
 
 FOLLOWED: Final = ("keras", "tf_keras")

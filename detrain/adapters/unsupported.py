@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from detrain.base.errors import FrameworkUnsupported
 
-FOREIGN: Final = ("torch", "jax", "mlx", "mindspore", "mxnet", "paddle", "tinygrad")
-_TODO: Final = "train with TensorFlow, or run the program with --bare: deterministic settings, no checkpoints"
+FOREIGN: Final = ("jax", "mlx", "mindspore", "mxnet", "paddle", "tinygrad")
+_TODO: Final = "train with PyTorch or TensorFlow, or run the program with --bare: deterministic settings, no checkpoints"
 
 
 def imported() -> list[str]:
@@ -19,16 +19,16 @@ def imported() -> list[str]:
 
 
 def check_training(*, has_updates: bool) -> list[str]:
-    """Return, in words, what a checkpoint of a loop does not hold of such frameworks. `has_updates`: of weights of
-    TensorFlow.
+    """Return, in words, what a checkpoint of a loop does not hold of such frameworks. `has_updates`: of weights
+    of a framework that detrain knows.
 
     Raises FrameworkUnsupported where nothing else than such a framework can have trained in the loop.
     """
     names = imported()
     if names and not has_updates:
         raise FrameworkUnsupported(
-            f"the loop has updated no weights of TensorFlow, and the program uses {' and '.join(names)}, whose weights no "
-            "checkpoint holds yet",
+            f"the loop has updated no weights of PyTorch or TensorFlow, and the program uses {' and '.join(names)}, "
+            "whose weights no checkpoint holds yet",
             _TODO,
         )
     return [f"{name} (its tensors, models and random streams)" for name in names]

@@ -15,7 +15,15 @@ class FrameworkNames:
     modules: frozenset[str]
     """Top-level modules: an object of a class from there is the adapter's business."""
     python_loaders: frozenset[str] = frozenset()
-    """Those of them whose iterators are Python with a state of its own, which the adapter does not bring back."""
+    """Those of them whose iterators run Python: of the program's own, or with a state that the adapter does not bring
+    back.
+    """
+    open_modules: frozenset[str] = frozenset()
+    """Those of them whose classes are written in Python, and whose objects are their attributes: what derives from one
+    is captured as the program's own objects are.
+    """
+    closed: tuple[str, ...] = ()
+    """What the names (`module:class`) of classes there begin with that are not so."""
     computing: frozenset[str] = frozenset()
     """Modules whose functions do nothing but compute."""
     readers: tuple[str, ...] = ()
@@ -52,6 +60,24 @@ TENSORFLOW: Final = FrameworkNames(
     settings=("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS", "KERAS_BACKEND"),
 )
 
-KNOWN: Final = (TENSORFLOW,)
+_TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
+TORCH: Final = FrameworkNames(
+    modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext"}),
+    python_loaders=frozenset({"torch", "torchdata"}),
+    open_modules=frozenset({"torch", "torchvision", "torchaudio"}),
+    closed=(
+        *("torch._C", "torch:Tensor", "torch._tensor:", "torch.nn.parameter:", "torch:Generator", "torch._subclasses"),
+        *("torch.storage:", "torch:UntypedStorage", "torch.jit", "torch.utils.hooks", "torch.utils.tensorboard"),
+        *("torch.utils.data.dataloader:_", "torch._dynamo", "torch._inductor", "torch._functorch", "torch.profiler"),
+        *("torch.cuda.streams", "torch.cuda.graphs", "torch.autograd", "torch.package", "torch.distributed", "torch.fx"),
+        *("torch.multiprocessing", "torch.futures", "torch.overrides", "torch.utils._python_dispatch", "torch.library"),
+        *("torch.sparse", "torch.nested", "torch.masked"),
+    ),
+    computing=frozenset(_TORCH_FUNCTIONS),
+    packages=("torch", "torchvision", "torchaudio", "torchdata"),
+    settings=("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
+)
+
+KNOWN: Final = (TENSORFLOW, TORCH)
 MODULES: Final = frozenset[str]().union(*(each.modules for each in KNOWN))
 """Top-level modules of all of them."""

@@ -16,6 +16,9 @@ _BY_GRADIENT: Final = frozenset({"GradientTape", "gradient", "gradients", "fit",
 """Calls of programs that train by gradients, themselves or through Keras."""
 _SETTERS: Final = frozenset({"assign", "assign_add", "assign_sub", "set_weights"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
+_SCALER_WORDS: Final = ("scaler",)
+_NO_OPTIMIZER: Final = ("sched", "lr_")
+"""In the names of what has a `step`, too: a learning rate's schedule."""
 _OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
 
 
@@ -105,6 +108,9 @@ def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
         return False
     if name == "assign_sub":  # gradient descent by hand
         return any(read_names(argument) & gradients for argument in call.args)
+    if name == "step" and not isinstance(call.func.value, ast.Constant):
+        text = ast.unparse(call.func.value).lower()
+        return any(word in text for word in (*_OPTIMIZER_WORDS, *_SCALER_WORDS)) and not any(word in text for word in _NO_OPTIMIZER)
     return name == "apply" and any(word in ast.unparse(call.func.value).lower() for word in _OPTIMIZER_WORDS)
 
 

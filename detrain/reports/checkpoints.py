@@ -116,13 +116,15 @@ def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
             {"name": key, "shape": list(array.shape), "dtype": str(array.dtype), "digest": digest_array(array)}
             for key, array in snapshot.tensors.items()
         ],
-        "rng": {name: {"bytes": len(state), "position": _position(state)} for name, state in snapshot.rng.items()},
+        "rng": {name: {"bytes": len(state), "position": _position(name, state)} for name, state in snapshot.rng.items()},
         "python": {key.replace("|", " "): _brief(item, graph["nodes"], snapshot) for key, item in graph["roots"].items()},
     }
 
 
-def _position(packed: bytes) -> int | str:
+def _position(name: str, packed: bytes) -> int | str:
     """Return the position in the Mersenne Twister's block; of another bit generator its name."""
+    if name.startswith("torch"):  # in a form of PyTorch's own
+        return "torch.Generator"
     state = RngState.unpack(packed)
     return str(json.loads(state.other)["bit_generator"]) if state.other else int(state.words[-1])
 

@@ -10,20 +10,22 @@ import msgspec
 import numpy as np
 
 from detrain.base.digest import Array, digest_array, raw_bytes
+from detrain.base.dtypes import named_dtype
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.store.snapshot import Snapshot
 
-_ARRAYS: Final = ("ndarray", "tensor", "same")
+_ARRAYS: Final = ("ndarray", "tensor", "same", "memory")
 _DOUBLE: Final = struct.Struct("<d")
 _LISTS: Final = {
     **dict.fromkeys(("tuple", "list", "set", "frozenset", "deque"), 1),
     **dict.fromkeys(("namedtuple", "made", "objects"), 2),
     "function": 3,
+    "shared": 5,
 }
 """Where a node holds a list of items."""
-_PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,)}
+_PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,), "shared": (4,)}
 """Where a node holds numbers that are no items: shapes, strides, counts."""
-_NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (6,), "annotated": (2,)}
+_NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (6,), "annotated": (2,), "shared": (6,)}
 """Where a node holds attributes, pairs of a name and an item."""
 _MAPPINGS: Final = frozenset(CONTAINERS) - _LISTS.keys()
 """Nodes that hold pairs of a key and an item."""
@@ -36,7 +38,7 @@ _OF_TIME: Final = frozenset(
     }
 )
 """What they keep of when they were drawn last: it is another in each run, or now and then."""
-_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader")
+_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader", "shared")
 _ADDRESS: Final = 2
 """Where the node of what stays as it is says by which path it was met first."""
 _CONTENT: Final = 4
@@ -130,7 +132,7 @@ def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
             yield Difference(name, "value", f"only in the {'first' if key in roots[0] else 'second'}")
         else:
             for path in dict.fromkeys(walk.differences(roots[0][key], roots[1][key], name)):
-                yield Difference(path, "value")
+                yield walk.tensors.get(path) or Difference(path, "value")
 
 
 class _Walk:
@@ -141,6 +143,8 @@ class _Walk:
         self._nodes = nodes, other_nodes
         self._pairs: dict[int, int] = {}
         self._seen: set[int] = set()
+        self.tensors: dict[str, Difference] = {}
+        """Tensors at whose memory others differ, by the path."""
 
     def differences(self, item: Any, other: Any, path: str) -> Iterator[str]:
         """Yield the paths below `path` at which two items, and what they lead to, are not equal."""
@@ -153,7 +157,10 @@ class _Walk:
                     yield path
                 elif one[0] not in self._seen:
                     self._seen.add(one[0])
-                    parts = self._parts(self._nodes[0][one[0]], self._nodes[1][two[0]])
+                    nodes = self._nodes[0][one[0]], self._nodes[1][two[0]]
+                    if nodes[0][0] == nodes[1][0] == "shared":
+                        self._note_tensor(*nodes, path)
+                    parts = self._parts(*nodes)
                     if parts is None:
                         yield path
                     else:
@@ -201,11 +208,34 @@ class _Walk:
                 found.append((*pair, ""))
         return found
 
+    def _note_tensor(self, one: list[Any], two: list[Any], path: str) -> None:
+        """Keep how two tensors that look at the same places of other bytes differ."""
+        arrays = [self._values(side, node) for side, node in enumerate((one, two))]
+        if one[4] == two[4] and arrays[0] is not None and arrays[1] is not None:
+            difference = compare_arrays(path, arrays[0], arrays[1])
+            if difference is not None:
+                self.tensors[path] = difference
+
+    def _values(self, side: int, node: list[Any]) -> Array | None:
+        """Return the values of a tensor; None where its memory is not stored, or of a dtype that NumPy has not."""
+        _kind, stored, _digest = self._nodes[side][node[3][0]]
+        _class, dtype, _device, offset, shape, strides = node[4][:6]
+        try:
+            plain = np.dtype(dtype if dtype != "bfloat16" else named_dtype(dtype))
+        except (TypeError, ValueError):
+            return None
+        if stored is None:
+            return None
+        flat = self._arrays[side][stored].view(plain)[offset:]
+        return np.lib.stride_tricks.as_strided(flat, shape, [each * plain.itemsize for each in strides], writeable=False)
+
     def _array(self, side: int, node: list[Any]) -> object:
         """Return what an array's node says of its value, not whether it is as it was when the loop was entered."""
         kind, content = node[0], node[1]
         if kind == "same":
             return node[2], content
+        if kind == "memory":
+            return node[2] if content is None else digest_array(self._arrays[side][content])
         if kind not in _ARRAYS:
             return node
         stored, axes = self._arrays[side][content], node[2]

@@ -144,13 +144,13 @@ def a_stream_read_and_written_gives_the_same_draws(subject: Subject) -> None:
     rollback = subject.adapter.rollback
     assert subject.adapter.random is not None
     streams = subject.adapter.random.streams()
-    before = {name: stream.get() for name, stream in streams.items()}
+    before = {name: stream.pack() for name, stream in streams.items()}
     moment = None if rollback is None else rollback.hold(on_host=False)
     first, other = subject.draw(), subject.draw()
     assert first != other, "nothing is drawn"
     assert rollback is None or rollback.put_back(moment) == []
     for name, stream in streams.items():
-        stream.set(before[name])
+        stream.unpack(before[name])
     assert subject.draw() == first
     held = subject.generator()
     if held is not None:

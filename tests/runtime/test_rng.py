@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.base.errors import Diverged, NotCapturable
-from detrain.python.process.random_streams import NumpyStream, PythonStream, RngState, Streams
+from detrain.python.process.random_streams import NumpyStream, PythonStream, RngState, Streams, WordStream
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +155,7 @@ def test_a_stream_can_be_set_alone():
 
 
 def test_the_stream_of_a_framework_is_read_and_written_by_its_name():
-    class Own:
+    class Own(WordStream):
         def __init__(self):
             self.state = RngState(np.arange(4, dtype=np.uint32), 0.5)
 

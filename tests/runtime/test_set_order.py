@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detrain.python.codec.set_order import can_become, fill, freeze, frozen_recipe, read_layout, set_recipe
+from detrain.base.set_order import can_become, fill, freeze, frozen_recipe, read_layout, set_recipe
 from tests.runtime import set_cases
 
 ROOT = Path(__file__).parents[2]

@@ -76,6 +76,7 @@ class TensorFlow:
     """See `detrain.adapters.api.Adapter`. Make it right after TensorFlow was imported, before the program uses it."""
 
     name = "tensorflow"
+    shared = None
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
         version = tuple(int(part) for part in tf.__version__.split(".")[:2])

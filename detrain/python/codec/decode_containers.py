@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
+from detrain.base.set_order import can_become, fill, freeze
 from detrain.python.codec.decoding import Decoding
-from detrain.python.codec.set_order import can_become, fill, freeze
 from detrain.python.codec.state_rules import plain
 from detrain.python.inspect.names import class_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, key_path

@@ -26,6 +26,7 @@ from detrain.python.codec.decode_functions import (
     hold_cells,
 )
 from detrain.python.codec.decode_leaves import decode_array, decode_rng, decode_value, set_stream
+from detrain.python.codec.decode_tensors import decode_shared
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.state_rules import (
     is_plain_state,
@@ -102,6 +103,8 @@ class Decoder(Decoding):
             return decode_bound(self, node, current, path)
         if kind == "annotated":
             return self._decode_annotated(number, node, current, path)
+        if kind == "shared":
+            return decode_shared(self, number, node, current, path)
         if kind in ("ndarray", "tensor", "same", "view", "objects"):
             return decode_array(self, number, node, current, path)
         if kind in ("random", "RandomState", "Generator", "bits", "seeds"):

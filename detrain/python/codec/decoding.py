@@ -39,11 +39,18 @@ class Decoding(ABC):
         self.claimed: dict[int, object] = {}
         self.cells: dict[int, CellType] = {}
         """Variables that functions share, by number: live ones, and those made for what the loop had made."""
+        self.memories: dict[int, object] = {}
+        """Memories of tensors that have been put back, by number."""
+        self.filled: dict[int, object] = {}
+        """Live memories that are taken, by their identity."""
         self.is_inside = False
         plain = [node[1] if node[0] == "annotated" else node for node in self.nodes]
         self.sources = {node[1]: self._find_arrays(node[1]) for node in plain if node[0] == "same"}
         self.reserved = {id(array) for found in self.sources.values() for array in found}
-        """Large arrays that are wanted as they are: filling one in place would lose it."""
+        """Large arrays that are wanted as they are (filling one in place would lose it), tensors that nodes are at, and
+        their memories."""
+        self.live_memories = self._reserve_tensors(plain)
+        """The live memory of each that is at a tensor which was there when the loop was entered, by number."""
         self.missing: list[str] = []
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
         self.astray: list[str] = []
@@ -87,6 +94,17 @@ class Decoding(ABC):
         """Return the live arrays with a digest; they may have changed since the loop was entered."""
         found = self.baseline.arrays.get(digest, [])
         return [array for array in found if not isinstance(array, np.ndarray) or digest_array(array) == digest]
+
+    def _reserve_tensors(self, nodes: list[list[Item]]) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for node in nodes:
+            if node[0] == "shared" and (live := self.baseline.at(node[2])) is not ABSENT:
+                shared = self.hooks.shared(live)
+                if shared is not None and shared.owner == node[1]:
+                    self.reserved.add(id(live))
+                    found.setdefault(node[3][0], shared.memory)
+        self.reserved.update(map(id, found.values()))
+        return found
 
     def class_named(self, described: str, current: object) -> Any:
         """Return the class of the program with a name, the one at its address if it has one, or None."""

@@ -42,6 +42,7 @@ from detrain.python.inspect.object_graph import (
     WITH_VARIABLES,
     Hooks,
     Item,
+    SharedTensor,
     is_plain,
     shown,
 )
@@ -90,6 +91,8 @@ class LeafEncoder(ABC):
         self._noted: set[type] = set()
         self._addresses: list[tuple[int, str, set[Any], str]] = []
         self._far_views: list[tuple[int, Array, str]] = []
+        self._memories: dict[int, int] = {}
+        """Numbers of the memories that tensors share, by their identity."""
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
         self._depth = 0
@@ -346,6 +349,39 @@ class LeafEncoder(ABC):
         axes = axes_of(array)
         stored = array if axes is None else array.transpose(axes)
         return [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
+
+    def _encode_shared(self, value: Any, shared: SharedTensor, path: str) -> list[Item]:
+        """Encode a tensor that is changed in place: its memory, which others may share, and how it looks at that."""
+        if self._collects:
+            self._baseline.add(value, "" if self._is_unordered else path)
+        number = self._memories.get(id(shared.memory))
+        if number is None:
+            number = self._node(shared.memory, [])[0]
+            self._memories[id(shared.memory)] = number
+            self._nodes[number] = self._encode_memory(shared, path)
+        if shared.loss and not self._collects:
+            self._lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
+        parts = [self.encode(part, f"{path}.grad") for part in shared.parts]
+        own = self._encode_pairs(getattr(value, "__dict__", None) or {}, path)
+        return ["shared", shared.owner, self._address_of(value), [number], shared.form, parts, own]
+
+    def _address_of(self, value: object) -> str | None:
+        return self._baseline.address(value)
+
+    def _encode_memory(self, shared: SharedTensor, path: str) -> list[Item]:
+        """Encode a memory; a large one that is as it was when the loop was entered is only compared on resume."""
+        tensors, before = self._hooks.tensors_of(shared.owner), self._baseline.paths.get(path)
+        if self._collects:
+            if not self._is_unordered:
+                self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False))
+            return []
+        if before is not None:
+            now = tensors.read(shared.memory, holds=False)
+            if now.nbytes > LARGE_BYTES and digest_array(now) == before:
+                return ["memory", None, before]
+        name = f"{len(self._arrays):05d}"
+        self._arrays[name] = tensors.read(shared.memory, holds=True)
+        return ["memory", name, ""]
 
     def _store(self, array: Array) -> str:
         if self._collects:

@@ -16,8 +16,8 @@ import numpy as np
 
 from detrain.base.array_memory import owner_of
 from detrain.base.digest import Array
+from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.encode_functions import Functions
-from detrain.python.codec.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.state_rules import (
     class_attributes,
     class_methods,
@@ -221,6 +221,9 @@ class Encoder(Functions):
         if described is not None:
             self._note_weak(value, path)
             return ["made", described[0], self._encode_all(described[1], path)]
+        shared = self._hooks.shared(value)
+        if shared is not None:
+            return self._encode_shared(value, shared, path)
         variable = self._hooks.variable(value)
         if variable is not None:
             if self._collects:

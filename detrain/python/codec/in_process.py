@@ -16,15 +16,15 @@ import numpy as np
 
 from detrain.base.array_memory import axes_of
 from detrain.base.digest import Array, digest_array
+from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decode_containers import elements
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
-from detrain.python.codec.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.state_rules import Kinds, has_value_hash, is_plain_state
 from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.names import own_attributes, stream_base, type_name
-from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, deep_calls
+from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, SharedTensor, deep_calls
 from detrain.python.inspect.ownership import is_data_object
 from detrain.python.inspect.pandas_tables import moment_parts
 from detrain.python.inspect.progress import is_open_for_writing
@@ -109,8 +109,11 @@ class LiveEncoder(Encoder):
             self._lose(number, path, f"{type_name(value)}: open for writing")
         return ["opaque", type_name(value), None]
 
-    def _address(self, _number: int, _value: object, _path: str) -> None:
+    def _address_of(self, _value: object) -> None:
         return None
+
+    def _encode_memory(self, shared: SharedTensor, _path: str) -> list[Item]:
+        return ["memory", self._store(self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)), ""]
 
     def _is_of_loop(self, _value: object) -> bool:
         return False

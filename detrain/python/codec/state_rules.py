@@ -142,7 +142,8 @@ class Kinds:
         return self._hooks.variable(value) is None and self._is_tensor(value)
 
     def _is_tensor(self, value: object) -> bool:
-        return self._hooks.tensor(value) is not None or self._hooks.parts(value) is not None
+        is_tensor = self._hooks.is_shared(value) or self._hooks.tensor(value) is not None
+        return is_tensor or self._hooks.parts(value) is not None
 
 
 def plain(value: Any) -> object:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import types
 import uuid
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -83,6 +84,13 @@ _DATA_TYPES: Final = (
     *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype),
     *{kind for kind in np.sctypeDict.values() if isinstance(kind, type)},
 )
+
+
+_OPEN: Final = frozenset[str]().union(*(each.open_modules for each in KNOWN))
+_CLOSED: Final = tuple(name for each in KNOWN for name in each.closed)
+_HEAP_TYPE: Final = 1 << 9
+"""`Py_TPFLAGS_HEAPTYPE` (Include/object.h): of classes that are written in Python, and some of C."""
+_MOST_CLASSES: Final = 1 << 14
 
 
 def module_of(cls: type) -> str:
@@ -176,7 +184,11 @@ def find_class(name: str, current: object) -> type | None:
     found = find_static(name)
     if isinstance(found, type):
         return found
-    return type(current) if class_name(type(current)) == name and is_own_class(type(current)) else None
+    module_name, _, qualified = name.partition(":")
+    for cls in (_walk(sys.modules.get(module_name), qualified), type(current)):
+        if isinstance(cls, type) and class_name(cls) == name and (is_open(cls) or (cls is type(current) and is_own_class(cls))):
+            return cls
+    return None
 
 
 def find_method(owner: object, name: str) -> object:
@@ -248,6 +260,25 @@ def is_own_class(cls: type) -> bool:
     return is_user_module(sys.modules.get(module_of(cls)))
 
 
+@lru_cache(maxsize=_MOST_CLASSES)
+def is_open(cls: type) -> bool:
+    """Return whether a class is, or derives from, one of a framework's whose objects are their attributes, and no base
+    is of C: a module of PyTorch's, an optimizer, a data set.
+    """
+    if not any(module_of(base).partition(".")[0] in _OPEN for base in cls.__mro__) or issubclass(cls, type | BaseException):
+        return False
+    return all(base in (object, *_PLAIN, *BASES) or _is_transparent(base) or _is_of_python(base) for base in cls.__mro__)
+
+
+def _is_transparent(base: type) -> bool:
+    return module_of(base) in _TRANSPARENT_MODULES
+
+
+def _is_of_python(cls: type) -> bool:
+    is_heap = bool(cls.__flags__ & _HEAP_TYPE) and type(cls).__module__ != "pybind11_builtins"
+    return is_heap and not class_name(cls).startswith(_CLOSED)
+
+
 def is_user_class(cls: type) -> bool:
     """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes
     aside.
@@ -255,8 +286,10 @@ def is_user_class(cls: type) -> bool:
     Classes of classes count, too: one that keeps the only instance of each of its classes holds state.
     """
     allowed = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
+    if is_open(cls):
+        return True
     return (cls in allowed or is_own_class(cls)) and all(
-        base in (*allowed, type) or module_of(base) in _TRANSPARENT_MODULES or is_own_class(base) for base in cls.__mro__
+        base in (*allowed, type) or _is_transparent(base) or is_own_class(base) for base in cls.__mro__
     )
 
 

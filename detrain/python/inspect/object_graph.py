@@ -66,6 +66,22 @@ class Absent:
 ABSENT: Final = Absent()
 
 
+@dataclass(frozen=True, slots=True)
+class SharedTensor:
+    """A tensor that is changed in place: a look at a memory, which other tensors may share."""
+
+    owner: str
+    """Name of the adapter that knows it."""
+    memory: Any
+    """The same object for all tensors that share it."""
+    form: list[Item]
+    """How the tensor looks at the memory: class, dtype, offset, shape, strides and the like."""
+    parts: list[object]
+    """What else belongs to it and may lead to other tensors: its gradient."""
+    loss: str = ""
+    """What of it cannot be captured, in words."""
+
+
 class Hooks:
     """What the codec asks of others. These are the answers for a program without a framework."""
 
@@ -80,6 +96,18 @@ class Hooks:
 
     def tensor(self, _value: object) -> Array | None:
         """Return the array of a constant tensor, or None for anything else."""
+        return None
+
+    def is_shared(self, _value: object) -> bool:
+        """Return whether an object is a tensor that is changed in place."""
+        return False
+
+    def shared(self, _value: object) -> SharedTensor | None:
+        """Return what such a tensor is, or None for anything else."""
+        return None
+
+    def tensors_of(self, _owner: str) -> Any:
+        """Return the `SharedTensors` of an adapter, or None where there is none of this name."""
         return None
 
     def unread(self) -> Hooks:
@@ -158,6 +186,8 @@ class Hooks:
         return False
 
 
+OF_GRAPH: Final = "the graph behind it, so a `backward` through it fails in a resumed run"
+"""What a checkpoint does not hold of a tensor that was computed: its value it does."""
 WITH_VARIABLES: Final = "with variables of its own"
 """Why an object is not captured, where a run that resumes without it would go on wrong."""
 AND_READ: Final = ", and the program reads it"

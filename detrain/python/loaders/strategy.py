@@ -30,7 +30,7 @@ from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.frames import names_of
 from detrain.python.inspect.names import is_own_class, is_user_module, module_of
-from detrain.python.inspect.object_graph import Encoded
+from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
 from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.process import pool_jobs
 
@@ -49,7 +49,8 @@ _BACKSTAGE: Final = frozenset(
     }
 )
 """Modules of Python's by which something can go on behind what a program loads."""
-_KNOWN: Final = MODULES | {"numpy", "detrain", "absl", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
+_STATELESS: Final = frozenset({"einops", "matplotlib", "pandas", "PIL", "scipy", "sklearn", "tqdm", "yaml"})
+_KNOWN: Final = MODULES | _STATELESS | {"numpy", "detrain", "absl", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
 """Modules that keep no state of their own behind what a program loads, but for the random streams, which are
 captured."""
 _MOST_REASONS: Final = 3
@@ -140,7 +141,8 @@ def reasons_to_load(
             "the batch loop has run before in this epoch, or other loops have (what code between them prints now comes from "
             "weights without these batches)"
         ]
-    reasons = [*encoded.not_captured, *encoded.moved, *pool_jobs.living()]
+    lost = [loss for loss in encoded.not_captured if not loss.endswith(f"{OF_GRAPH})")]  # which loading brings not back
+    reasons = [*lost, *encoded.moved, *pool_jobs.living()]
     if _runs_code(loop, frame):
         reasons += [f"{loss}: whether loading moves it is unknown" for loss in encoded.unknown]
         foreign = sorted({name for file in files for name in _foreign_modules(file)})

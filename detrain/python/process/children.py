@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,14 @@ _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 """Processes of Python's and joblib's own, which hold nothing of the program."""
 _NUMBER: Final = re.compile(r"(?<=^Thread)-\d+(?= \()")
 """Of a thread that was given no name, which another one of the same function has not."""
+
+
+_exempt: list[Callable[[], set[int]]] = []
+
+
+def exempt(numbers: Callable[[], set[int]]) -> None:
+    """Have processes left out that a framework brings back itself: `numbers` returns them."""
+    _exempt.append(numbers)
 
 
 def living() -> list[str]:
@@ -61,8 +69,11 @@ def _processes() -> list[str]:
 
 def _names() -> Iterator[str]:
     """Yield the commands of the children that have not ended, as Linux tells them."""
+    known = {number for each in _exempt for number in each()}
     for listing in Path("/proc/self/task").glob("*/children"):
         for child in _read(listing).split():
+            if int(child) in known:
+                continue
             command = _read(Path("/proc", child.decode(), "cmdline"))  # empty once it has ended
             if command and not any(helper in command for helper in _HELPERS):
                 yield os.path.basename(command.partition(b"\0")[0]).decode(errors="replace")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.errors import FrameworkUnsupported
-from detrain.python.process.random_streams import RngState, Streams
+from detrain.python.process.random_streams import RngState, Streams, WordStream
 
 _WORDS: Final = 624
 _OUT_OF_REACH: Final = {"cv2": ("kmeans", "randn", "randShuffle", "randu")}
@@ -34,7 +34,7 @@ class _Twister(ctypes.Structure):
     )
 
 
-class NumbaStream:
+class NumbaStream(WordStream):
     """One of numba's generators, a Mersenne Twister, of the calling thread."""
 
     def __init__(self, pointer: Callable[[], int]) -> None:

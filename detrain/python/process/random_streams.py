@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,16 +54,36 @@ class RngState:
 
 
 class Stream(Protocol):
-    """One random stream of the process."""
+    """A source of random numbers whose state can be read and set."""
 
+    def pack(self) -> bytes:
+        """Return its state."""
+
+    def unpack(self, packed: bytes) -> None:
+        """Set its state."""
+
+
+class WordStream(ABC):
+    """A stream whose state is that of a generator of Python's or NumPy's kinds."""
+
+    @abstractmethod
     def get(self) -> RngState:
         """Return the state."""
 
+    @abstractmethod
     def set(self, state: RngState) -> None:
         """Set the state."""
 
+    def pack(self) -> bytes:
+        """Return the state as bytes."""
+        return self.get().pack()
 
-class PythonStream:
+    def unpack(self, packed: bytes) -> None:
+        """Set the state from what `pack` returned."""
+        self.set(RngState.unpack(packed))
+
+
+class PythonStream(WordStream):
     """A `random.Random`; by default the hidden one behind the functions of the module `random`."""
 
     def __init__(self, source: Any = random) -> None:
@@ -82,7 +103,7 @@ class PythonStream:
         self._source.setstate((3, tuple(state.words.tolist()), state.gauss))
 
 
-class NumpyStream:
+class NumpyStream(WordStream):
     """The legacy global generator of `numpy.random`, or any `RandomState`, over any of NumPy's bit generators."""
 
     def __init__(self, source: Any = np.random) -> None:
@@ -120,16 +141,6 @@ class NumpyStream:
         self._source.set_state((_TWISTER, state.words[:624], int(state.words[624]), int(state.gauss is not None), spare))
 
 
-class HeldStream(Protocol):
-    """A generator of random numbers that the program holds, taken for a stream."""
-
-    def pack(self) -> bytes:
-        """Return its state."""
-
-    def unpack(self, packed: bytes) -> None:
-        """Set its state."""
-
-
 class HeldGenerator:
     """A `random.Random`, or one of NumPy's generators over any of its bit generators: its state as JSON."""
 
@@ -164,7 +175,7 @@ def _to_json(state: object) -> bytes:
     return json.dumps(state, default=lambda array: array.tolist()).encode()
 
 
-def held_generator(value: object) -> HeldStream | None:
+def held_generator(value: object) -> Stream | None:
     """Return a generator of random numbers as a stream;
 
     None for all other objects, and for those of derived classes.
@@ -179,7 +190,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._streams: dict[str, Stream] = {"python": PythonStream(), "numpy": NumpyStream()}
-        self._held: dict[str, HeldStream] = {}
+        self._held: dict[str, Stream] = {}
         self.drawn: Counter[str] = Counter()
         """How often functions were called that draw from generators which cannot be read."""
 
@@ -187,19 +198,17 @@ class Streams:
         """Add the stream of a framework or library."""
         self._streams[name] = stream
 
-    def hold(self, held: Mapping[str, HeldStream]) -> None:
+    def hold(self, held: Mapping[str, Stream]) -> None:
         """Take these generators for streams, and no others that the program holds."""
         self._held = dict(held)
 
     def read(self) -> dict[str, bytes]:
         """Return the packed state of every stream."""
-        found = {name: stream.get().pack() for name, stream in self._streams.items()}
-        return found | {name: held.pack() for name, held in self._held.items()}
+        return {name: stream.pack() for name, stream in (*self._streams.items(), *self._held.items())}
 
     def write(self, states: Mapping[str, bytes]) -> None:
         """Set the named streams; names that this process does not have (yet) are left alone."""
         for name, packed in states.items():
-            if name in self._streams:
-                self._streams[name].set(RngState.unpack(packed))
-            elif name in self._held:
-                self._held[name].unpack(packed)
+            stream = self._streams.get(name) or self._held.get(name)
+            if stream is not None:
+                stream.unpack(packed)

@@ -24,6 +24,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from detrain.base.errors import Diverged
+from detrain.base.framework_names import MODULES
 from detrain.python.inspect.names import class_name, find_warning
 from detrain.python.process import libc_random
 
@@ -83,7 +84,8 @@ def _read() -> dict[str, object]:
     found |= {f"numpy.errors.{name}": value for name, value in np.geterr().items()}
     found |= {"numpy.call": np.geterrcall(), "sys.path": tuple(sys.path), "umask": _umask(), "warnings": _filters()}
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    found |= {f"signal.{number:d}": handler for number, handler in handlers.items() if _is_programs(handler)}
+    # A framework's own stands for none: PyTorch's loaders look after their workers.
+    found |= {f"signal.{number:d}": each if _is_programs(each) else signal.SIG_DFL for number, each in handlers.items()}
     found |= {"libc.rand": libc_random.state()}
     found |= {"logging disabled": logging.root.manager.disable, "gc": (gc.isenabled(), *gc.get_threshold())}
     found |= {"sys.switchinterval": sys.getswitchinterval()}
@@ -100,7 +102,8 @@ def _umask() -> int:
 
 
 def _is_programs(handler: object) -> bool:
-    return handler is not None and not getattr(handler, "__module__", "").startswith("detrain.")
+    module = getattr(handler, "__module__", "") or ""
+    return handler is not None and not module.startswith("detrain.") and module.partition(".")[0] not in MODULES
 
 
 def _filters() -> tuple[object, ...]:

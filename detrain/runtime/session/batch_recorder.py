@@ -13,7 +13,7 @@ from detrain.base.cursor import FETCHED_IN_BODY, Address, Cursor
 from detrain.base.digest import Array, digest_value
 from detrain.python.loaders.batch_digests import Batches
 from detrain.python.loaders.generator_replay import Elements, Pulls
-from detrain.python.process.random_streams import HeldStream, Streams
+from detrain.python.process.random_streams import Stream, Streams
 from detrain.runtime.state.position import Position
 from detrain.store.journal import Journal
 
@@ -126,7 +126,7 @@ class BatchRecorder:
         if not self.notes_all:
             self._at_batch = None
 
-    def hold(self, generators: Callable[[], dict[str, HeldStream]]) -> None:
+    def hold(self, generators: Callable[[], dict[str, Stream]]) -> None:
         """Take the program's own generators for streams, where what loads may share them with the bodies."""
         self.holds = bool(self.pulls) or self.elements.is_python
         self._streams.hold(generators() if self.holds else {})

@@ -153,7 +153,8 @@ class Parts:
         self.adapters.add(adapter)
         if self.guards_gradients and adapter.norms is not None:
             adapter.norms.watch_gradients()
-        self.recorder.batches.register_immutable(adapter.leaves.constant_type)
+        if adapter.leaves.constant_type is not None:
+            self.recorder.batches.register_immutable(adapter.leaves.constant_type)
         for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
             self.streams.add(name, stream)
 

@@ -32,7 +32,7 @@ from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.loaders.strategy import RunningLoop, is_made_anew
 from detrain.python.outside.open_files import Files
 from detrain.python.process import pool_jobs
-from detrain.python.process.random_streams import HeldStream, held_generator
+from detrain.python.process.random_streams import Stream, held_generator
 from detrain.python.process.settings import ProcessSettings
 from detrain.runtime.state.codec_hooks import ProgramHooks
 from detrain.store import Snapshot
@@ -62,11 +62,11 @@ class Capture:
         self._settings.begin()
         return self.baseline(frame)
 
-    def held_generators(self, frame: FrameType) -> dict[str, HeldStream]:
+    def held_generators(self, frame: FrameType) -> dict[str, Stream]:
         """Return the generators of random numbers that names lead to, through objects and collections of the program,
         by where.
         """
-        found: dict[str, HeldStream] = {}
+        found: dict[str, Stream] = {}
         seen: set[int] = set()
         waiting = deque((_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items())
         while waiting:

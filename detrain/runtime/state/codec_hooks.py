@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from detrain.adapters.api import SharedTensors
 from detrain.adapters.group import Adapters
 from detrain.base.digest import Array
 from detrain.python.codec.api import Hooks, Item
+from detrain.python.inspect.object_graph import SharedTensor
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import Pulls
@@ -29,6 +31,7 @@ class ProgramHooks(Hooks):
         self._adapters, self._files, self._pulls = adapters, files, pulls
         self._leaves, self._rules, self._loaders = adapters.leaves, adapters.rules, adapters.loaders
         self._constants, self._reads = adapters.constant_types, True
+        self._shared = adapters.shared
         self._sources = [module.__file__ or "" for module in user_modules().values()]
         self.stored_outside = frozenset().union(*(stores(file).outside for file in self._sources))
         self.on_functions = frozenset().union(*(rules.on_functions for rules in self._rules))
@@ -44,6 +47,18 @@ class ProgramHooks(Hooks):
         if not self._reads:
             return _UNREAD if isinstance(value, self._constants) else None
         return next((array for each in self._leaves if (array := each.constant(value)) is not None), None)
+
+    def is_shared(self, value: object) -> bool:
+        """Return whether an object is a tensor that is changed in place."""
+        return any(each.is_shared(value) for each in self._shared.values())
+
+    def shared(self, value: object) -> SharedTensor | None:
+        """Return what such a tensor is, or None for anything else."""
+        return next((found for each in self._shared.values() if (found := each.look(value)) is not None), None)
+
+    def tensors_of(self, owner: str) -> SharedTensors | None:
+        """Return the shared tensors of an adapter, or None where there is none of this name."""
+        return self._shared.get(owner)
 
     def unread(self) -> ProgramHooks:
         """Return the same hooks, but for `tensor`, which tells a constant tensor and does not read it."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import resource_variable_ops
 
-from detrain.python.process.random_streams import HeldStream, PythonStream, RngState, Stream
+from detrain.python.process.random_streams import PythonStream, RngState, Stream, WordStream
 
 
 class RandomStreams:
@@ -17,7 +17,7 @@ class RandomStreams:
         """Return the eager context's generator, from which TensorFlow draws the seeds of eager random ops."""
         return {"tensorflow": _ContextStream()}
 
-    def held_generator(self, value: object) -> HeldStream | None:
+    def held_generator(self, value: object) -> Stream | None:
         """Return a `tf.random.Generator` as a stream, None for all other objects."""
         variable = resource_variable_ops.BaseResourceVariable
         is_plain = isinstance(value, tf.random.Generator) and isinstance(value.state, variable)
@@ -37,7 +37,7 @@ class _HeldGenerator:
         self._source.state.assign(np.frombuffer(packed, self._source.state.dtype.as_numpy_dtype))
 
 
-class _ContextStream:
+class _ContextStream(WordStream):
     """The eager context's `random.Random`, which exists once a global seed is set."""
 
     def get(self) -> RngState:

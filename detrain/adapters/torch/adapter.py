@@ -1,0 +1,101 @@
+"""The adapter for PyTorch 2.9 to 2.14.
+
+The state of PyTorch is Python attributes (modules, optimizers, schedulers, scalers, samplers), which the codec goes
+through; tensors are leaves there. Public API is used where there is one; what is private is checked when the adapter is
+made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+import torch.utils.data
+
+from detrain.adapters.api import Settings
+from detrain.adapters.torch import settings as flags
+from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.leaves import Leaves
+from detrain.adapters.torch.streams import RandomStreams
+from detrain.adapters.torch.tensors import Tensors
+from detrain.adapters.torch.updates import watch_updates
+from detrain.base.config import Mode
+from detrain.base.digest import Array
+from detrain.base.errors import FrameworkUnsupported
+from detrain.python.process.random_streams import Streams
+
+_SUPPORTED: Final = ((2, 9), (2, 15))
+
+
+class Torch:
+    """See `detrain.adapters.api.Adapter`. Make it right after PyTorch was imported, before the program uses it."""
+
+    name = "torch"
+    variables = None
+    rules = None
+    building = None
+    rollback = None
+    norms = None
+    weights = None
+
+    def __init__(self, settings: Settings, _streams: Streams) -> None:
+        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+        if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
+            raise FrameworkUnsupported(
+                f"PyTorch {torch.__version__} is not supported: this detrain knows 2.9 to 2.14",
+                "install torch>=2.9,<2.15 (the extra `detrain[torch]`)",
+            )
+        self._settings = settings
+        flags.fix(settings.seed, settings.threads)
+        watch_updates(settings.on_update)
+        self.shared = Tensors()
+        self.random = RandomStreams()
+        self.loaders = Loaders(settings.moment)
+        self.leaves = Leaves(self.loaders)
+
+    def on_import(self, module: str) -> None:
+        """Nothing that is followed belongs to PyTorch."""
+
+    def state(self) -> bytes:
+        """Return the settings of the process, and how many loaders and iterators were made."""
+        state = {"flags": {name: get() for name, (get, _set) in flags.FLAGS.items()}, "loaders": self.loaders.counts()}
+        return json.dumps(state, sort_keys=True).encode()
+
+    def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
+        """Set the settings and counts; bring loaders to their positions."""
+        was = json.loads(state)
+        for name, value in was["flags"].items():
+            get, set_flag = flags.FLAGS[name]
+            if get() != value:
+                set_flag(value)
+        self.loaders.restore(was["loaders"], positions, mode)
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides about bits, besides versions."""
+        return flags.environment()
+
+    def begin_phase(self) -> None:
+        """Fix what the program has set otherwise. Raises FrameworkUnsupported in a distributed run."""
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            error = FrameworkUnsupported(
+                f"the program trains in {distributed.get_world_size()} processes (torch.distributed), whose checkpoints do not "
+                "belong together yet",
+                "train in one process, or run it with --bare: deterministic settings, no checkpoints",
+            )
+            if self._settings.probes is None:
+                raise error
+            self._settings.probes.fail(error)
+        flags.refix()
+
+    def end_phase(self) -> None:
+        """Nothing is noted of a loop that is over."""
+
+    def uncaptured(self) -> list[str]:
+        """Return what loaders there are whose workers hold what no checkpoint does."""
+        return self.loaders.uncaptured()
+
+    def flush(self) -> None:
+        """PyTorch writes nothing by itself."""

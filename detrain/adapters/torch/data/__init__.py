@@ -1,0 +1,1 @@
+"""`torch.utils.data`: how far loaders are, and what their workers hold."""

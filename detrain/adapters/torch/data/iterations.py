@@ -1,0 +1,292 @@
+"""Iterators of DataLoaders: what is noted of each as it is made, how far it is, and how it is brought there again.
+
+Private parts of `torch.utils.data.dataloader` are replaced; `watch` checks that they are what they were.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import torch
+from torch.utils.data import dataloader
+
+from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
+from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit
+from detrain.base import messages
+from detrain.base.errors import FrameworkUnsupported
+from detrain.python.process.random_streams import NumpyStream, PythonStream
+
+_Base: Any = dataloader._BaseDataLoaderIter
+_Single: Any = dataloader._SingleProcessDataLoaderIter
+_Many: Any = dataloader._MultiProcessingDataLoaderIter
+_SIGNATURES: Final = (
+    (_Base, "__init__", ["self", "loader"]),
+    (_Base, "_reset", ["self", "loader", "first_iter"]),
+    (_Many, "__init__", ["self", "loader"]),
+    (_Many, "_reset", ["self", "loader", "first_iter"]),
+    (_Many, "_process_data", ["self", "data", "worker_idx"]),
+    (_Many, "_try_put_index", ["self"]),
+    (_Many, "_shutdown_workers", ["self"]),
+)
+_ITERATION: Final = "_detrain_iteration"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """How far an iterator is, as data."""
+
+    number: int
+    """Of the iteration: how many were made before it."""
+    given: int
+    """How many batches it has handed out."""
+    seed: int
+    """From which its workers' seeds are made."""
+    workers: int
+    streams: dict[int, dict[str, bytes]]
+    """The workers' random streams behind the last batch of each that was handed out, by worker and name."""
+    birth: list[bytes]
+    """The streams as its sampler drew first: Python's, NumPy's, PyTorch's, and those of generators that the loader
+    holds; none if it has not drawn."""
+
+
+class Indices:
+    """What a sampler hands out, counted; the last ones are kept, as workers are ahead of what is handed out."""
+
+    def __init__(self, source: Iterator[Any], keeps: int, read: Callable[[], list[bytes]], count: int = 0) -> None:
+        self.source, self.count, self.keeps, self._read = source, count, keeps, read
+        self.ahead: deque[Any] = deque(maxlen=keeps)
+        self.birth: list[bytes] = []
+
+    def __iter__(self) -> Indices:
+        return self
+
+    def __next__(self) -> Any:
+        if self.count == 0 and not self.birth:
+            self.birth = self._read()
+        index = next(self.source)
+        self.count += 1
+        self.ahead.append(index)
+        return index
+
+    def behind(self, given: int) -> Indices:
+        """Return those that come behind so many."""
+        for _ in range(given - self.count):
+            next(self)
+        rest = list(self.ahead)[len(self.ahead) - (self.count - given) :] if self.count > given else []
+        found = Indices(itertools.chain(rest, self.source), self.keeps, self._read, given)
+        found.birth = self.birth
+        return found
+
+
+@dataclass(slots=True)
+class Iteration:
+    """What is known of one run of an iterator over its loader."""
+
+    number: int
+    moment: object
+    loader: weakref.ref[Any]
+    indices: Indices
+    states: dict[int, dict[str, bytes]]
+    is_moved: bool = False
+    """Whether a worker's copy of the data set has changed."""
+
+
+@dataclass(slots=True)
+class Rebuild:
+    """An iterator that is being made again, instead of drawn anew."""
+
+    place: Place
+    indices: Indices
+
+
+class Iterations:
+    """Watches the iterators of all DataLoaders of the process."""
+
+    def __init__(self, moment: Callable[[], object]) -> None:
+        self._moment = moment
+        self.made = 0
+        self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._rebuild: Rebuild | None = None
+        self._has_said_order = False
+        _check()
+        self._watch()
+
+    def alive(self) -> list[tuple[Any, Iteration]]:
+        """Return the iterators that are alive, in the order in which their runs began."""
+        found = [(each, vars(each)[_ITERATION]) for each in list(self._alive) if _ITERATION in vars(each)]
+        return sorted(found, key=lambda pair: pair[1].number)
+
+    def workers(self) -> set[int]:
+        """Return the numbers of the workers' processes."""
+        return {worker.pid for each in list(self._alive) for worker in getattr(each, "_workers", ())}
+
+    def place(self, iterator: Any) -> Place:
+        """Return how far an iterator is."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        return Place(
+            number=known.number,
+            given=iterator._num_yielded,
+            seed=iterator._base_seed,
+            workers=iterator._num_workers,
+            streams={worker: dict(states) for worker, states in sorted(known.states.items())},
+            birth=known.indices.birth,
+        )
+
+    def reason_to_load(self, iterator: Any) -> str:
+        """Return why an iterator cannot be brought to a place without loading; empty if it can."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        if type(iterator) not in (_Single, _Many):
+            return f"a loader of the kind {type(iterator).__module__}.{type(iterator).__qualname__} is not known"
+        if iterator._dataset_kind != dataloader._DatasetKind.Map:
+            return "an IterableDataset has no positions"
+        if known.loader() is None:
+            return "its DataLoader is gone"
+        if known.is_moved:
+            return "workers of a DataLoader change their copy of the data set"
+        return reason_to_load(iterator._index_sampler)
+
+    def set_place(self, iterator: Any, place: Place) -> None:
+        """Bring a live iterator to a place."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        if iterator._num_yielded == place.given and known.states == place.streams:
+            return
+        self._build(iterator, known.loader(), Rebuild(place, known.indices.behind(place.given)))
+
+    def make(self, loader: Any, place: Place) -> Any:
+        """Return a new iterator of a loader at a place: of a run that the loop had begun."""
+        generators = generators_of(loader)
+        before = _read(generators)
+        if place.birth:
+            _write(place.birth, generators)
+        indices = Indices(iter(loader._index_sampler), _ahead(loader), lambda: _read(generators))
+        try:
+            indices = indices.behind(place.given)
+        except StopIteration:
+            indices = Indices(iter(()), 1, lambda: [], place.given)
+        finally:
+            _write(before, generators)
+        indices.birth = place.birth
+        made = (_Many if loader.num_workers else _Single).__new__(_Many if loader.num_workers else _Single)
+        self._build(made, loader, Rebuild(place, indices))
+        return made
+
+    def _build(self, iterator: Any, loader: Any, rebuild: Rebuild) -> None:
+        """Make an iterator from its seed and behind so many batches, in place."""
+        if type(iterator) is _Many and vars(iterator):
+            iterator._shutdown_workers()
+        generators = generators_of(loader)
+        before, self._rebuild = _read(generators), rebuild
+        try:
+            type(iterator).__init__(iterator, loader)
+        finally:
+            self._rebuild = None
+            _write(before, generators)
+        iterator._num_yielded = rebuild.place.given
+
+    def _watch(self) -> None:
+        init, reset, many_init, process = _Base.__init__, _Base._reset, _Many.__init__, _Many._process_data
+
+        def made(iterator: Any, loader: Any) -> None:
+            init(iterator, loader)
+            self._begin(iterator, loader)
+
+        def begun_again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+            reset(iterator, loader, first_iter)
+            known = vars(iterator).get(_ITERATION)
+            if first_iter and known is not None:  # the constructor has noted it; its sampler was asked again since
+                known.indices.source = iterator._sampler_iter
+                iterator._sampler_iter = known.indices
+                if self._rebuild is not None:
+                    self._begin(iterator, loader)
+                    self._turn(iterator, self._rebuild.place.given)
+            else:
+                self._begin(iterator, loader)
+                if known is not None:  # workers that live on
+                    vars(iterator)[_ITERATION].states, vars(iterator)[_ITERATION].is_moved = known.states, known.is_moved
+
+        def workers_made(iterator: Any, loader: Any) -> None:
+            own = loader.worker_init_fn
+            states = self._rebuild.place.streams if self._rebuild is not None else {}
+            loader.worker_init_fn = StampedInit(own, states)
+            is_in_order, loader.in_order = loader.in_order, True
+            if not is_in_order and not self._has_said_order:
+                self._has_said_order = True
+                messages.say("a DataLoader with in_order=False hands its batches out in order: else it would do so by chance")
+            try:
+                many_init(iterator, loader)
+            finally:
+                loader.worker_init_fn, loader.in_order = own, is_in_order
+
+        def processed(iterator: Any, data: Any, worker: int) -> Any:
+            if isinstance(data, tuple | list) and len(data) == 3 and data[0] == MARK:
+                stamp = data[2]
+                if stamp is not None:
+                    known: Iteration = vars(iterator)[_ITERATION]
+                    streams, is_moved = Stamp(*stamp)
+                    known.states[worker] = streams
+                    known.is_moved |= is_moved
+                data = data[1]
+            return process(iterator, data, worker)
+
+        _Base.__init__, _Base._reset, _Many.__init__, _Many._process_data = made, begun_again, workers_made, processed
+
+    def _begin(self, iterator: Any, loader: Any) -> None:
+        """Note a run of an iterator over its loader that begins, or is made again."""
+        rebuild, generators = self._rebuild, generators_of(loader)
+        if rebuild is None:
+            number, states = self.made, {}
+            self.made += 1
+            indices = Indices(iterator._sampler_iter, _ahead(loader), lambda: _read(generators))
+        else:
+            number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
+            iterator._base_seed = rebuild.place.seed
+        iterator._sampler_iter = indices
+        vars(iterator)[_ITERATION] = Iteration(number, self._moment(), weakref.ref(loader), indices, states)
+        self._alive.add(iterator)
+
+    def _turn(self, iterator: Any, given: int) -> None:
+        """Have workers take turns as behind so many batches, when the first one is about to be asked."""
+
+        def first() -> None:
+            del vars(iterator)["_try_put_index"]
+            iterator._send_idx = iterator._rcvd_idx = given
+            for _ in range(given % iterator._num_workers):
+                next(iterator._worker_queue_idx_cycle)
+            iterator._try_put_index()
+
+        vars(iterator)["_try_put_index"] = first
+
+
+def _ahead(loader: Any) -> int:
+    return int((loader.prefetch_factor or 0) * loader.num_workers + 1)
+
+
+def _read(generators: list[Any]) -> list[bytes]:
+    states = [each.get_state().numpy().tobytes() for each in (torch.default_generator, *generators)]
+    return [PythonStream().pack(), NumpyStream().pack(), *states]
+
+
+def _write(states: list[bytes], generators: list[Any]) -> None:
+    PythonStream().unpack(states[0])
+    NumpyStream().unpack(states[1])
+    for generator, state in zip((torch.default_generator, *generators), states[2:], strict=True):
+        generator.set_state(torch.from_numpy(np.frombuffer(state, np.uint8).copy()))
+
+
+def _check() -> None:
+    """Raise FrameworkUnsupported where PyTorch's loaders are not those that are known."""
+    for cls, name, expected in _SIGNATURES:
+        found = list(inspect.signature(getattr(cls, name)).parameters)
+        if found != expected:
+            what = f"{cls.__qualname__}.{name} of PyTorch {torch.__version__}"
+            raise FrameworkUnsupported(
+                f"{what} takes {', '.join(found)}; expected {', '.join(expected)}",
+                "install torch>=2.9,<2.15, without what replaces parts of torch.utils.data",
+            )

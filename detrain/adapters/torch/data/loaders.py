@@ -1,0 +1,90 @@
+"""How far the program's DataLoaders are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from torch.utils.data import dataloader
+
+from detrain.adapters.torch.data.iterations import Iterations, Place
+from detrain.base.config import Mode
+from detrain.base.digest import Array
+from detrain.python.process import children
+
+_KEY: Final = "torch loader"
+KIND: Final = "torch.loader"
+
+
+class Loaders:
+    """See `detrain.adapters.api.LoaderPositions`."""
+
+    def __init__(self, moment: Callable[[], Any]) -> None:
+        self._moment = moment
+        self._iterations = iterations = Iterations(moment)
+        children.exempt(iterations.workers)
+
+    def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
+        """Return the positions of iterators alive; with `forward` only of those that an epoch before has begun."""
+        found: dict[str, Array] = {}
+        reasons: list[str] = []
+        for iterator, known in self._iterations.alive():
+            is_of_epoch = _epoch(known.moment) == _epoch(self._moment())
+            if mode == "forward" and is_of_epoch:
+                continue
+            reason = self._iterations.reason_to_load(iterator)
+            if reason:
+                reasons.append(reason)
+                continue
+            packed = msgspec.msgpack.encode(self._iterations.place(iterator))
+            found[f"{_KEY} {known.number}"] = np.frombuffer(packed, np.uint8)
+        return found, reasons
+
+    def is_loader(self, value: object) -> bool:
+        """Return whether a value is an iterator of a DataLoader."""
+        return isinstance(value, dataloader._BaseDataLoaderIter)
+
+    def loader_key(self, loader: object) -> str:
+        """Return the name of an iterator of a DataLoader; empty for any other object."""
+        for iterator, known in self._iterations.alive():
+            if iterator is loader:
+                return f"{_KEY} {known.number}"
+        return ""
+
+    def called(self) -> Mapping[str, object]:
+        """What loaders call, names lead to."""
+        return {}
+
+    def counts(self) -> dict[str, int]:
+        """Return how many runs over loaders have begun."""
+        return {"begun": self._iterations.made}
+
+    def restore(self, counts: dict[str, int], positions: Mapping[str, Array], mode: Mode) -> None:
+        """Bring iterators that are alive to their positions."""
+        for iterator, known in self._iterations.alive():
+            packed = positions.get(f"{_KEY} {known.number}")
+            if packed is not None:
+                self._iterations.set_place(iterator, msgspec.msgpack.decode(packed.tobytes(), type=Place))
+        self._iterations.made = counts["begun"]
+
+    def parts_of_new(self, value: Any) -> tuple[str, list[object]] | None:
+        """Return the loader and the place of an iterator that the loop has made; None for anything else."""
+        for iterator, known in self._iterations.alive():
+            if iterator is value and not self._iterations.reason_to_load(iterator):
+                return KIND, [known.loader(), msgspec.msgpack.encode(self._iterations.place(iterator))]
+        return None
+
+    def remake(self, parts: list[Any]) -> object:
+        """Return the iterator that `parts_of_new` described."""
+        return self._iterations.make(parts[0], msgspec.msgpack.decode(parts[1], type=Place))
+
+    def uncaptured(self) -> list[str]:
+        """Return what workers that live on have changed where no resumed run finds it."""
+        changed = any(iterator._persistent_workers and known.is_moved for iterator, known in self._iterations.alive())
+        return ["what persistent workers of a DataLoader have changed in their copies of the data set"] if changed else []
+
+
+def _epoch(moment: Any) -> object:
+    return moment[:2] if isinstance(moment, tuple) else moment

@@ -1,0 +1,51 @@
+"""Which samplers may be advanced alone, without the batches between: those that draw when they begin, and never again
+from a generator that others draw from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+_AT_START: Final = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler, range, list, tuple)
+
+
+def reason_to_load(sampler: Any) -> str:
+    """Return why a sampler cannot be advanced alone; empty if it can.
+
+    The source: torch/utils/data/sampler.py, distributed.py.
+    """
+    if type(sampler) is BatchSampler:
+        return reason_to_load(sampler.sampler)
+    if type(sampler) is RandomSampler:
+        is_private = sampler.generator is None  # it seeds one of its own, once
+        if is_private or (not sampler.replacement and sampler.num_samples <= len(sampler.data_source)):
+            return ""
+        return "a RandomSampler draws from a generator that others may draw from between its batches"
+    if type(sampler) in _AT_START:
+        return ""
+    return f"what the sampler {type(sampler).__qualname__} draws between batches is not known"
+
+
+def generators_of(loader: Any) -> list[Any]:
+    """Return the generators that a loader and its samplers hold, each once."""
+    return list({id(each): each for each in _generators(loader) if each is not None}.values())
+
+
+def _generators(loader: Any) -> Iterator[Any]:
+    yield loader.generator
+    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    for _ in range(4):
+        if sampler is None or isinstance(sampler, list | tuple | range):
+            return
+        yield getattr(sampler, "generator", None)
+        sampler = getattr(sampler, "sampler", None)

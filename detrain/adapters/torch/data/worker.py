@@ -1,0 +1,136 @@
+"""What runs in a worker of a DataLoader: its random streams travel with each batch, and are set where a run resumes.
+
+`StampedInit` stands in for the program's `worker_init_fn`. It is pickled by its name, so it works with `spawn`, too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+import xxhash
+
+from detrain.python.process.random_streams import NumpyStream, PythonStream, Stream
+
+MARK: Final = "detrain: a batch with the streams behind it"
+_MOST_ITEMS: Final = 256
+_DEEPEST: Final = 8
+_SMALL_BYTES: Final = 1 << 12
+_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
+
+
+class Stamp(NamedTuple):
+    """What a worker holds behind a batch."""
+
+    streams: dict[str, bytes]
+    """Its random streams, by name."""
+    is_moved: bool
+    """Whether its copy of the data set is not what it was at the start."""
+
+
+class StampedInit:
+    """Calls the program's `worker_init_fn`, sets the streams if a run resumes, and has each batch stamped."""
+
+    def __init__(self, original: Callable[[int], None] | None, states: dict[int, dict[str, bytes]]) -> None:
+        self._original, self._states = original, states
+
+    def __call__(self, worker: int) -> None:
+        """Begin as the worker of this number."""
+        if self._original is not None:
+            self._original(worker)
+        from torch.utils.data import _DatasetKind, get_worker_info
+
+        info: Any = get_worker_info()
+        stamps = _Stamps(info.dataset)
+        if worker in self._states:
+            stamps.write(self._states[worker])
+        create = _DatasetKind.create_fetcher
+
+        def create_fetcher(*args: Any) -> Any:
+            fetcher = create(*args)
+            fetch = fetcher.fetch
+
+            def stamped(index: Any) -> Any:
+                data = fetch(index)
+                return MARK, data, stamps.take()
+
+            fetcher.fetch = stamped
+            return fetcher
+
+        _DatasetKind.create_fetcher = staticmethod(create_fetcher)
+
+
+class _Stamps:
+    def __init__(self, dataset: object) -> None:
+        from detrain.adapters.torch.streams import GeneratorStream
+
+        self._streams: dict[str, Stream] = {
+            "python": PythonStream(),
+            "numpy": NumpyStream(),
+            "torch": GeneratorStream(torch.default_generator),
+        }
+        self._dataset = dataset
+        self._was = _signature(dataset)
+        self._seen: tuple[object, ...] = ()
+
+    def write(self, states: dict[str, bytes]) -> None:
+        for name, packed in states.items():
+            self._streams[name].unpack(packed)
+
+    def take(self) -> Stamp | None:
+        """Return what the worker holds now; None if that is what it held behind the batch before."""
+        legacy: Any = np.random.get_state(legacy=False)
+        python, torch_now = random.getstate(), torch.default_generator.get_state().numpy().tobytes()
+        words, rest = legacy["state"].get("key"), (legacy["state"].get("pos"), legacy.get("has_gauss"), legacy.get("gauss"))
+        numpy_now = repr(legacy) if words is None else (words.tobytes(), *rest)
+        is_moved = _signature(self._dataset) != self._was
+        now = (python, numpy_now, torch_now, is_moved)
+        if now == self._seen:
+            return None
+        self._seen = now
+        return Stamp({name: stream.pack() for name, stream in self._streams.items()}, is_moved)
+
+
+def _signature(value: object) -> str:
+    """Return what an object holds, as far as that is cheap to tell: numbers, texts, small arrays, generators, sizes."""
+    state = xxhash.xxh3_128()
+    seen: set[int] = set()
+    left: list[tuple[object, int]] = [(value, 0)]
+    while left:
+        item, depth = left.pop()
+        if isinstance(item, _SCALARS):
+            state.update(repr(item).encode("utf-8", "surrogatepass"))
+            continue
+        state.update(type(item).__name__.encode())
+        if id(item) in seen or depth > _DEEPEST:
+            continue
+        seen.add(id(item))
+        left += [(part, depth + 1) for part in _parts(item, state)]
+    return state.hexdigest()
+
+
+def _parts(item: Any, state: Any) -> list[object]:
+    """Return what an object leads to; what is no object of Python's goes into the digest here."""
+    if isinstance(item, random.Random):
+        state.update(repr(item.getstate()).encode())
+    elif isinstance(item, np.random.RandomState | np.random.Generator):
+        bits = item._bit_generator if isinstance(item, np.random.RandomState) else item.bit_generator
+        state.update(repr(bits.state).encode())
+    elif isinstance(item, torch.Generator):
+        state.update(item.get_state().numpy().tobytes())
+    elif isinstance(item, torch.Tensor):
+        is_small = item.layout is torch.strided and item.numel() * item.element_size() <= _SMALL_BYTES
+        state.update(repr(item.tolist() if is_small else (tuple(item.shape), item._version)).encode())
+    elif isinstance(item, np.ndarray):
+        state.update(item.tobytes() if item.nbytes <= _SMALL_BYTES and item.dtype != object else repr(item.shape).encode())
+    elif isinstance(item, dict | list | tuple | set | frozenset):
+        state.update(str(len(item)).encode())
+        if len(item) <= _MOST_ITEMS:
+            return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
+    elif not isinstance(item, type) and not callable(getattr(item, "__code__", None)):
+        own = getattr(item, "__dict__", None)
+        return list(own.values()) if isinstance(own, dict) and len(own) <= _MOST_ITEMS else []
+    return []

@@ -1,0 +1,74 @@
+"""Graph -> Python state: tensors that are changed in place, and the memory that they share.
+
+A tensor is put back where the process has it, so that whoever holds it sees it: at the address that it had when the
+loop was entered, else at its place. Its memory is filled in place, too, as views of it may be held where nothing leads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detrain.base.digest import digest_array
+from detrain.python.codec.decoding import Decoding
+from detrain.python.inspect.object_graph import ABSENT, Item
+
+
+def decode_shared(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+    """Return the tensor of a node, the live one wherever there is one."""
+    _kind, owner, address, _memory_number, form, parts, own_items = node
+    tensors = decoding.hooks.tensors_of(owner)
+    if tensors is None:
+        decoding.miss(path, f"it is a tensor of {owner}, which has not been imported")
+        return ABSENT
+    live = _live(decoding, owner, decoding.baseline.at(address), is_reserved=True)
+    if live is ABSENT:
+        live = _live(decoding, owner, current, is_reserved=False)
+    memory = _put_memory(decoding, tensors, node, live, path)
+    if memory is ABSENT:
+        return live
+    tensor = tensors.put(form, memory, None if live is ABSENT else live)
+    decoding.made[number] = tensor
+    now = decoding.hooks.shared(tensor)
+    old = [] if now is None else now.parts
+    values = [
+        decoding.required(item, old[index] if index < len(old) and old[index] is not None else ABSENT, f"{path}.grad")
+        for index, item in enumerate(parts)
+    ]
+    tensors.set_parts(tensor, values)
+    own = getattr(tensor, "__dict__", None)
+    if own is not None:
+        decoding.fill_attributes(own, own_items, path)
+    return tensor
+
+
+def _live(decoding: Decoding, owner: str, value: object, *, is_reserved: bool) -> object:
+    """Return a live object if it is a tensor that may be filled, and take it; else ABSENT."""
+    if value is ABSENT or id(value) in decoding.claimed or (not is_reserved and id(value) in decoding.reserved):
+        return ABSENT
+    shared = decoding.hooks.shared(value)
+    if shared is None or shared.owner != owner:
+        return ABSENT
+    decoding.claimed[id(value)] = value
+    return value
+
+
+def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object, path: str) -> object:
+    """Return the memory of a tensor with the content that it had: the live one where that is free and of its size."""
+    number = node[3][0]
+    if number in decoding.memories:
+        return decoding.memories[number]
+    _kind, name, digest = decoding.nodes[number]
+    there = decoding.live_memories.get(number)
+    if there is None and live is not ABSENT:
+        shared = decoding.hooks.shared(live)
+        there = None if shared is None or id(shared.memory) in decoding.reserved else shared.memory
+    if there is not None and id(there) in decoding.filled:
+        there = None
+    if name is None:
+        if there is None or digest_array(tensors.read(there, holds=False)) != digest:
+            decoding.miss(path, f"the large tensor is not the one that the first run had (digest {digest})")
+            return ABSENT
+    elif there is None or not tensors.fill(there, decoding.arrays[name]):
+        there = tensors.new_memory(decoding.arrays[name], node[4])
+    decoding.filled[id(there)] = decoding.memories[number] = there
+    return there
