@@ -33,6 +33,26 @@ sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
+ORACLES = {
+    "tensorflow": ORACLE,
+    "torch": """
+import os, random, runpy, sys
+random.seed(0)
+import numpy
+numpy.random.seed(0)
+import torch
+torch.manual_seed(0)
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.utils.deterministic.fill_uninitialized_memory = False
+random.seed(0)
+numpy.random.seed(0)
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+""",
+}
+"""By framework, a bare run: the same seeds and settings, and nothing of detrain."""
+
 
 @dataclass(frozen=True)
 class Result:

@@ -157,10 +157,19 @@ class Iterations:
         known: Iteration = vars(iterator)[_ITERATION]
         if iterator._num_yielded == place.given and known.states == place.streams:
             return
-        self._build(iterator, known.loader(), Rebuild(place, known.indices.behind(place.given)))
+        loader, indices = known.loader(), known.indices
+        is_kept = indices.count - place.given <= len(indices.ahead)
+        self._build(iterator, loader, Rebuild(place, indices.behind(place.given) if is_kept else self._indices(loader, place)))
 
     def make(self, loader: Any, place: Place) -> Any:
         """Return a new iterator of a loader at a place: of a run that the loop had begun."""
+        kind = _Many if loader.num_workers else _Single
+        made = kind.__new__(kind)
+        self._build(made, loader, Rebuild(place, self._indices(loader, place)))
+        return made
+
+    def _indices(self, loader: Any, place: Place) -> Indices:
+        """Return what the sampler of a loader hands out behind a place, from where it drew first."""
         generators = generators_of(loader)
         before = _read(generators)
         if place.birth:
@@ -173,9 +182,7 @@ class Iterations:
         finally:
             _write(before, generators)
         indices.birth = place.birth
-        made = (_Many if loader.num_workers else _Single).__new__(_Many if loader.num_workers else _Single)
-        self._build(made, loader, Rebuild(place, indices))
-        return made
+        return indices
 
     def _build(self, iterator: Any, loader: Any, rebuild: Rebuild) -> None:
         """Make an iterator from its seed and behind so many batches, in place."""
@@ -200,12 +207,12 @@ class Iterations:
         def begun_again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             reset(iterator, loader, first_iter)
             known = vars(iterator).get(_ITERATION)
-            if first_iter and known is not None:  # the constructor has noted it; its sampler was asked again since
+            if self._rebuild is not None:
+                self._begin(iterator, loader)
+                self._turn(iterator, self._rebuild.place.given)
+            elif first_iter and known is not None:  # the constructor has noted it; its sampler was asked again since
                 known.indices.source = iterator._sampler_iter
                 iterator._sampler_iter = known.indices
-                if self._rebuild is not None:
-                    self._begin(iterator, loader)
-                    self._turn(iterator, self._rebuild.place.given)
             else:
                 self._begin(iterator, loader)
                 if known is not None:  # workers that live on
