@@ -8,7 +8,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
 venv=${DETRAIN_VENV:-$here/.venv}
 
-install() {  # once for each state of pyproject.toml
+install() {  # EXTRAS [REQUIREMENT…]: once for each state of pyproject.toml
   local size="TensorFlow is"
   case $1 in torch*) size="PyTorch is" ;; esac
   local stamp="$venv/.detrain-$1"
@@ -18,7 +18,7 @@ install() {  # once for each state of pyproject.toml
   fi
   if ! cmp -s "$here/pyproject.toml" "$stamp" 2>/dev/null; then
     echo "installing detrain[$1] ($size large: a minute or two)" >&2
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$here[$1]"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$here[$1]" "${@:2}"
     cp "$here/pyproject.toml" "$stamp"
   fi
 }
@@ -32,13 +32,13 @@ case "${1:-}" in
     ;;
   "" | torch)
     program=train.py
-    extras=tensorflow,examples
+    extras=(tensorflow,examples)
     if [ "${1:-}" = torch ]; then
       program=torch_train.py
-      extras=torch,examples
+      extras=(torch,examples torch==2.13.0)  # the version that the tests use
       venv=${DETRAIN_VENV:-$here/.venv-torch}
     fi
-    install "$extras"
+    install "${extras[@]}"
     home=${CKPT_DIR:-$here/ckpt}
     "$venv/bin/detrain" run --ckpt "$home" "$here/examples/digits/$program"
     echo

@@ -217,7 +217,8 @@ def _is_possible(row: Mapping[str, object]) -> bool:
     if row["data"] == "stream" and row.get("order", "none") != "none":
         return False
     if row.get("optimizer") == "lbfgs":
-        return row.get("step", "plain") == "plain" and row.get("model", "net") == "net"
+        is_plain = row.get("step", "plain") == "plain" and row.get("model", "net") == "net"
+        return is_plain and row.get("schedule") != "onecycle"  # it has no momentum
     return True
 
 

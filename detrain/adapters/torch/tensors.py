@@ -17,6 +17,7 @@ from detrain.python.inspect.names import class_name, find_class
 from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
 
 _META: Final = "meta"
+_MOST_FUNCTIONS: Final = 100
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
 
 
@@ -72,7 +73,9 @@ class Tensors:
         parts = [value.grad if value.is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
         while parts and parts[-1] is None:
             parts.pop()
-        return SharedTensor("torch", value.untyped_storage(), form, parts, OF_GRAPH if graph else "")
+        return SharedTensor(
+            "torch", value.untyped_storage(), form, parts, OF_GRAPH if graph and _may_go_backward(value.grad_fn) else ""
+        )
 
     def read(self, memory: Any, *, holds: bool) -> Array:
         """Return a storage's bytes; with `holds` a copy of them."""
@@ -142,6 +145,23 @@ class Tensors:
             tensor._backward_hooks = backward
         if tensor._post_accumulate_grad_hooks is not accumulated:
             tensor._post_accumulate_grad_hooks = accumulated
+
+
+def _may_go_backward(function: Any) -> bool:
+    """Return whether a graph may be gone through: after a `backward`, what it had kept for that has been freed."""
+    seen, left = {function}, [function]
+    while left and len(seen) < _MOST_FUNCTIONS:
+        node = left.pop()
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    getattr(node, name)
+                except RuntimeError:  # "… after they have already been freed"
+                    return False
+        new = [each for each, _number in node.next_functions if each is not None and each not in seen]
+        seen.update(new)
+        left += new
+    return True
 
 
 def _bytes(storage: Any) -> Array:

@@ -232,6 +232,8 @@ class LeafEncoder(ABC):
             if made is not None:
                 return made
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
+            if (reason := self._hooks.no_position(value)) and not self._is_loader:
+                why = f": {reason}{AND_READ}"
             if module_of(type(value)).partition(".")[0] in _BESIDE and is_read(path, self._hooks.files()):
                 why = f": what goes on beside the loop has made it{AND_READ}"
             return self._lose(number, path, f"{type_name(value)}{why}")
@@ -273,6 +275,11 @@ class LeafEncoder(ABC):
         back; return where that is.
         """
         if self._hooks.is_loader(value):
+            reason = self._hooks.no_position(value)
+            if reason and (self._is_loader or self._are_loads_replayed):
+                self._moved.append(f"{shown(path)} ({reason})")
+            elif reason:
+                self._lose(number, path, f"{type_name(value)}: {reason}{AND_READ}")
             return None
         now = position(value)
         if now is None and self._is_loader:

@@ -162,6 +162,10 @@ class Hooks:
         """Return whether an object hands out one thing after another, and is brought to where it was by a framework."""
         return False
 
+    def no_position(self, _value: object) -> str:
+        """Return why a framework cannot put such an object where it is; empty if it can."""
+        return ""
+
     def loader_state(self, _value: object) -> tuple[int, object] | None:
         """Return the position that an object of a library offers, by which of its protocols, or None."""
         return None

@@ -54,6 +54,9 @@ class Place(msgspec.Struct, frozen=True):
     birth: list[bytes]
     """The streams as its sampler drew first: Python's, NumPy's, PyTorch's, and those of generators that the loader
     holds; none if it has not drawn."""
+    is_loaded: bool = False
+    """Whether the batches before are loaded again, as nothing else brings the iterator there."""
+    has_ended: bool = False
 
 
 class Indices:
@@ -63,6 +66,7 @@ class Indices:
         self.source, self.count, self.keeps, self._read = source, count, keeps, read
         self.ahead: deque[Any] = deque(maxlen=keeps)
         self.birth: list[bytes] = []
+        self.has_ended = False
 
     def __iter__(self) -> Indices:
         return self
@@ -70,7 +74,11 @@ class Indices:
     def __next__(self) -> Any:
         if self.count == 0 and not self.birth:
             self.birth = self._read()
-        index = next(self.source)
+        try:
+            index = next(self.source)
+        except StopIteration:
+            self.has_ended = True
+            raise
         self.count += 1
         self.ahead.append(index)
         return index
@@ -137,6 +145,8 @@ class Iterations:
             workers=iterator._num_workers,
             streams={worker: dict(states) for worker, states in sorted(known.states.items())},
             birth=known.indices.birth,
+            is_loaded=bool(self.reason_to_load(iterator)),
+            has_ended=self.has_ended(iterator),
         )
 
     def reason_to_load(self, iterator: Any) -> str:
@@ -144,13 +154,37 @@ class Iterations:
         known: Iteration = vars(iterator)[_ITERATION]
         if type(iterator) not in (_Single, _Many):
             return f"a loader of the kind {type(iterator).__module__}.{type(iterator).__qualname__} is not known"
-        if iterator._dataset_kind != dataloader._DatasetKind.Map:
-            return "an IterableDataset has no positions"
         if known.loader() is None:
             return "its DataLoader is gone"
+        if self.has_ended(iterator) and not (iterator._persistent_workers and known.is_moved):
+            return ""
+        if iterator._dataset_kind != dataloader._DatasetKind.Map:
+            return "an IterableDataset has no positions"
         if known.is_moved:
             return "workers of a DataLoader change their copy of the data set"
         return reason_to_load(iterator._index_sampler)
+
+    def no_position(self, iterator: Any) -> str:
+        """Return why an iterator that lives on cannot be brought to its place, not even by loading its batches again.
+
+        Workers load the same again: all that goes into it is their seed, the data set, and what the sampler says.
+        """
+        known: Iteration = vars(iterator)[_ITERATION]
+        reason = self.reason_to_load(iterator)
+        if not reason or (iterator._num_yielded == 0 and not known.is_moved and not known.indices.count):
+            return ""
+        is_alone = type(iterator) is _Many and not iterator._persistent_workers and known.loader() is not None
+        is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
+        return "" if is_iterable or (is_alone and not reason_to_load(iterator._index_sampler)) else reason
+
+    def has_ended(self, iterator: Any) -> bool:
+        """Return whether an iterator has no further batch."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        if iterator._dataset_kind == dataloader._DatasetKind.Map:
+            return known.indices.has_ended and iterator._num_yielded >= known.indices.count
+        if type(iterator) is _Single:
+            return bool(iterator._dataset_fetcher.ended)
+        return type(iterator) is _Many and not any(iterator._workers_status)
 
     def set_place(self, iterator: Any, place: Place) -> None:
         """Bring a live iterator to a place."""
@@ -158,27 +192,42 @@ class Iterations:
         if iterator._num_yielded == place.given and known.states == place.streams:
             return
         loader, indices = known.loader(), known.indices
+        if place.is_loaded:
+            self._load(iterator, loader, place)
+            return
         is_kept = indices.count - place.given <= len(indices.ahead)
         self._build(iterator, loader, Rebuild(place, indices.behind(place.given) if is_kept else self._indices(loader, place)))
+
+    def _load(self, iterator: Any, loader: Any, place: Place) -> None:
+        """Bring an iterator with workers to a place by loading what lies before again."""
+        begin = msgspec.structs.replace(place, given=0, streams={})
+        self._build(iterator, loader, Rebuild(begin, self._indices(loader, begin)))
+        for _ in range(place.given):
+            next(iterator)
 
     def make(self, loader: Any, place: Place) -> Any:
         """Return a new iterator of a loader at a place: of a run that the loop had begun."""
         kind = _Many if loader.num_workers else _Single
         made = kind.__new__(kind)
-        self._build(made, loader, Rebuild(place, self._indices(loader, place)))
+        if place.is_loaded:
+            self._load(made, loader, place)
+        else:
+            self._build(made, loader, Rebuild(place, self._indices(loader, place)))
         return made
 
     def _indices(self, loader: Any, place: Place) -> Indices:
         """Return what the sampler of a loader hands out behind a place, from where it drew first."""
         generators = generators_of(loader)
+        if place.has_ended:
+            ended = Indices(iter(()), 1, lambda: _read(generators), place.given)
+            ended.birth, ended.has_ended = place.birth, True
+            return ended
         before = _read(generators)
         if place.birth:
             _write(place.birth, generators)
         indices = Indices(iter(loader._index_sampler), _ahead(loader), lambda: _read(generators))
         try:
             indices = indices.behind(place.given)
-        except StopIteration:
-            indices = Indices(iter(()), 1, lambda: [], place.given)
         finally:
             _write(before, generators)
         indices.birth = place.birth
