@@ -21,7 +21,7 @@ from torch.utils.data import dataloader
 from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
 from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit
 from detrain.base import messages
-from detrain.base.errors import FrameworkUnsupported
+from detrain.base.errors import Diverged, FrameworkUnsupported
 from detrain.python.process.random_streams import NumpyStream, PythonStream
 
 _Base: Any = dataloader._BaseDataLoaderIter
@@ -57,6 +57,8 @@ class Place(msgspec.Struct, frozen=True):
     is_loaded: bool = False
     """Whether the batches before are loaded again, as nothing else brings the iterator there."""
     has_ended: bool = False
+    reason: str = ""
+    """Why no process can bring an iterator there, other than the program itself."""
 
 
 class Indices:
@@ -147,6 +149,7 @@ class Iterations:
             birth=known.indices.birth,
             is_loaded=bool(self.reason_to_load(iterator)),
             has_ended=self.has_ended(iterator),
+            reason=self.no_position(iterator),
         )
 
     def reason_to_load(self, iterator: Any) -> str:
@@ -191,6 +194,12 @@ class Iterations:
         known: Iteration = vars(iterator)[_ITERATION]
         if iterator._num_yielded == place.given and known.states == place.streams:
             return
+        if place.reason:
+            raise Diverged(
+                f"an iterator over a DataLoader is at batch {iterator._num_yielded}, and was at {place.given} in the first run; "
+                f"it cannot be brought there: {place.reason}",
+                "draw its batches in the header of the loop, or in the statement that loads; or start anew with --fresh",
+            )
         loader, indices = known.loader(), known.indices
         if place.is_loaded:
             self._load(iterator, loader, place)
@@ -295,7 +304,7 @@ class Iterations:
 
     def _begin(self, iterator: Any, loader: Any) -> None:
         """Note a run of an iterator over its loader that begins, or is made again."""
-        rebuild, generators = self._rebuild, generators_of(loader)
+        rebuild, generators, moment = self._rebuild, generators_of(loader), self._moment()
         if rebuild is None:
             number, states = self.made, {}
             self.made += 1
@@ -303,8 +312,10 @@ class Iterations:
         else:
             number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
             iterator._base_seed = rebuild.place.seed
+            before = vars(iterator).get(_ITERATION)
+            moment = None if before is None else before.moment  # None: it was made before this epoch
         iterator._sampler_iter = indices
-        vars(iterator)[_ITERATION] = Iteration(number, self._moment(), weakref.ref(loader), indices, states)
+        vars(iterator)[_ITERATION] = Iteration(number, moment, weakref.ref(loader), indices, states)
         self._alive.add(iterator)
 
     def _turn(self, iterator: Any, given: int) -> None:

@@ -27,17 +27,16 @@ class Loaders:
         children.exempt(iterations.workers)
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of iterators alive; with `forward` only of those that an epoch before has begun."""
+        """Return the positions of iterators alive, and why those that this epoch has made must be loaded again.
+
+        With `forward` they are positions, too: what bodies draw is not drawn again, and must be set.
+        """
         found: dict[str, Array] = {}
         reasons: list[str] = []
         for iterator, known in self._iterations.alive():
-            is_of_epoch = _epoch(known.moment) == _epoch(self._moment())
             reason = self._iterations.reason_to_load(iterator)
-            if is_of_epoch and (mode == "forward" or reason):
-                reasons += [reason] if reason else []
-                continue
-            if reason and self._iterations.no_position(iterator):
-                continue  # the codec names it, if the program can still reach it
+            if reason and _epoch(known.moment) == _epoch(self._moment()):
+                reasons.append(reason)
             packed = msgspec.msgpack.encode(self._iterations.place(iterator))
             found[f"{_KEY} {known.number}"] = np.frombuffer(packed, np.uint8)
         return found, reasons
