@@ -20,7 +20,7 @@ from detrain.adapters.torch.data.loaders import Loaders
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.streams import RandomStreams
 from detrain.adapters.torch.tensors import Tensors
-from detrain.adapters.torch.updates import watch_updates
+from detrain.adapters.torch.updates import Updates
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
@@ -49,7 +49,7 @@ class Torch:
             )
         self._settings = settings
         flags.fix(settings.seed, settings.threads)
-        watch_updates(settings.on_update)
+        self._updates = Updates(settings.on_update)
         self.shared = Tensors()
         self.random = RandomStreams()
         self.loaders = Loaders(settings.moment)

@@ -73,9 +73,8 @@ class Tensors:
         parts = [value.grad if value.is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
         while parts and parts[-1] is None:
             parts.pop()
-        return SharedTensor(
-            "torch", value.untyped_storage(), form, parts, OF_GRAPH if graph and _may_go_backward(value.grad_fn) else ""
-        )
+        is_live = bool(graph) and _may_go_backward(value.grad_fn)
+        return SharedTensor("torch", value.untyped_storage(), form, _extent(value), parts, OF_GRAPH if is_live else "")
 
     def read(self, memory: Any, *, holds: bool) -> Array:
         """Return a storage's bytes; with `holds` a copy of them."""
@@ -145,6 +144,15 @@ class Tensors:
             tensor._backward_hooks = backward
         if tensor._post_accumulate_grad_hooks is not accumulated:
             tensor._post_accumulate_grad_hooks = accumulated
+
+
+def _extent(value: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of its storage that a tensor looks at, and that behind the last."""
+    start, size = value.storage_offset(), value.element_size()
+    if value.numel() == 0 or value.device.type == _META:
+        return 0, 0
+    last = start + sum((length - 1) * stride for length, stride in zip(value.shape, value.stride(), strict=True))
+    return start * size, (last + 1) * size
 
 
 def _may_go_backward(function: Any) -> bool:

@@ -57,7 +57,7 @@ def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object
     number = node[3][0]
     if number in decoding.memories:
         return decoding.memories[number]
-    _kind, name, digest = decoding.nodes[number]
+    _kind, name, digest, (start, stop) = decoding.nodes[number]
     there = decoding.live_memories.get(number)
     if there is None and live is not ABSENT:
         shared = decoding.hooks.shared(live)
@@ -65,7 +65,7 @@ def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object
     if there is not None and id(there) in decoding.filled:
         there = None
     if name is None:
-        if there is None or digest_array(tensors.read(there, holds=False)) != digest:
+        if there is None or digest_array(tensors.read(there, holds=False)[start:stop]) != digest:
             decoding.miss(path, f"the large tensor is not the one that the first run had (digest {digest})")
             return ABSENT
     elif there is None or not tensors.fill(there, decoding.arrays[name]):

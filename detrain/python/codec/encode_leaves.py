@@ -366,6 +366,9 @@ class LeafEncoder(ABC):
             number = self._node(shared.memory, [])[0]
             self._memories[id(shared.memory)] = number
             self._nodes[number] = self._encode_memory(shared, path)
+        elif not self._collects:
+            extent: Any = self._nodes[number][3]  # type: ignore[index]
+            extent[:] = min(extent[0], shared.extent[0]), max(extent[1], shared.extent[1])
         if shared.loss and not self._collects:
             self._lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
         parts = [self.encode(part, f"{path}.grad") for part in shared.parts]
@@ -378,17 +381,27 @@ class LeafEncoder(ABC):
     def _encode_memory(self, shared: SharedTensor, path: str) -> list[Item]:
         """Encode a memory; a large one that is as it was when the loop was entered is only compared on resume."""
         tensors, before = self._hooks.tensors_of(shared.owner), self._baseline.paths.get(path)
+        start, stop = shared.extent
         if self._collects:
             if not self._is_unordered:
-                self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False))
+                self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False)[start:stop])
             return []
-        if before is not None:
-            now = tensors.read(shared.memory, holds=False)
-            if now.nbytes > LARGE_BYTES and digest_array(now) == before:
-                return ["memory", None, before]
+        if before is not None and stop - start > LARGE_BYTES:
+            now = tensors.read(shared.memory, holds=False)[start:stop]
+            if digest_array(now) == before:
+                return ["memory", None, before, [start, stop]]
         name = f"{len(self._arrays):05d}"
         self._arrays[name] = tensors.read(shared.memory, holds=True)
-        return ["memory", name, ""]
+        return ["memory", name, "", [start, stop]]
+
+    def _clear_unseen(self) -> None:
+        """Set the bytes of memories that no tensor looks at to zero: they are not state, and others in each process."""
+        for number in self._memories.values():
+            _kind, name, _digest, (start, stop) = self._nodes[number]  # type: ignore[misc]
+            if name is not None and (start > 0 or stop < self._arrays[name].nbytes):
+                seen = np.zeros_like(self._arrays[name])
+                seen[start:stop] = self._arrays[name][start:stop]
+                self._arrays[name] = seen
 
     def _store(self, array: Array) -> str:
         if self._collects:

@@ -70,6 +70,8 @@ class Encoder(Functions):
 
     def finish(self, roots: Mapping[str, Item]) -> Encoded:
         """Return the graph with its named roots."""
+        if not self._collects:
+            self._clear_unseen()
         for number, view, path in self._far_views:
             is_near = id(owner_of(view)) in self._numbers
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)

@@ -113,7 +113,8 @@ class LiveEncoder(Encoder):
         return None
 
     def _encode_memory(self, shared: SharedTensor, _path: str) -> list[Item]:
-        return ["memory", self._store(self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)), ""]
+        held = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)
+        return ["memory", self._store(held), "", list(shared.extent)]
 
     def _is_of_loop(self, _value: object) -> bool:
         return False

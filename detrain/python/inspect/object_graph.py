@@ -76,6 +76,9 @@ class SharedTensor:
     """The same object for all tensors that share it."""
     form: list[Item]
     """How the tensor looks at the memory: class, dtype, offset, shape, strides and the like."""
+    extent: tuple[int, int]
+    """The bytes of the memory from the first to behind the last that the tensor looks at: what no tensor looks at was
+    never written, and is whatever was there."""
     parts: list[object]
     """What else belongs to it and may lead to other tensors: its gradient."""
     loss: str = ""
