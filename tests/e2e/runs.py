@@ -75,6 +75,16 @@ Run = Callable[..., Result]
 """Runs a command: its words, and as keywords `cwd` and changes of the environment."""
 
 
+def goes_through(resumed: list[str], whole: list[str]) -> bool:
+    """Return whether a resumed run has printed what the whole run did, to its end; before its cut lines may be left
+    out.
+
+    Between two trainings, code runs again, and prints again.
+    """
+    lines = iter(whole)
+    return bool(resumed) and resumed[-1] == whole[-1] and all(line in lines for line in resumed)
+
+
 def environment(**changes: str) -> dict[str, str]:
     """The environment of the runs."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("DETRAIN", "CKPT_DIR", "PYTHONHASHSEED"))}
