@@ -75,14 +75,20 @@ Run = Callable[..., Result]
 """Runs a command: its words, and as keywords `cwd` and changes of the environment."""
 
 
-def goes_through(resumed: list[str], whole: list[str]) -> bool:
-    """Return whether a resumed run has printed what the whole run did, to its end; before its cut lines may be left
-    out.
+def goes_through(resumed: list[str], whole: list[str], trainings: int) -> bool:
+    """Return whether a resumed run has printed what the whole run did, to its end, but for what each training left out.
 
-    Between two trainings, code runs again, and prints again.
+    Code before a training, and between the head of an epoch and its batches, runs again, and prints again: what lies
+    between that and the cut is left out, at two places a training.
     """
-    lines = iter(whole)
-    return bool(resumed) and resumed[-1] == whole[-1] and all(line in lines for line in resumed)
+    left_out = {-1: 0}  # where the lines so far may end in the whole run, and at how many places some are left out
+    for line in resumed:
+        left_out = {
+            at: min(count + (before != at - 1) for before, count in left_out.items() if before < at)
+            for at, other in enumerate(whole)
+            if other == line and min(left_out, default=at) < at
+        }
+    return bool(resumed) and left_out.get(len(whole) - 1, 2 * trainings + 1) <= 2 * trainings
 
 
 def environment(**changes: str) -> dict[str, str]:

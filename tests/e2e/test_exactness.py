@@ -130,17 +130,14 @@ def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kil
     whole = run(server, path, tmp_path / "whole", every, [])
     outside = outside_of(tmp_path / "whole.home")
     draw = random.Random(f"{path.name} {seed}")
+    if not whole.batches:  # it trains nothing
+        return
     half = whole.batches // 2
     places = sorted([*draw.sample(range(1, half), min(kills, half) - 1), draw.randrange(half, whole.batches)])
     killed = run(server, path, tmp_path / "killed", every, places, outside)
 
     lines, expected = ([STOPWATCH.sub("", line) for line in each.last.out.splitlines()] for each in (killed, whole))
-    assert lines
-    assert goes_through(lines, expected), places
-    if len(whole.states) == 2:  # of one training, and of the program
-        before = next((number for number, pair in enumerate(zip(lines, expected, strict=False)) if pair[0] != pair[1]), len(lines))
-        tail = lines[before:]  # behind what the program prints before its loop, again in each process
-        assert tail == expected[len(expected) - len(tail) :], places
+    assert goes_through(lines, expected, len(whole.states) - 1), places
     # One may have variables of which Python has not freed the last holder yet.
     for of, digests in killed.states.items():
         common = digests.keys() & whole.states[of].keys()
