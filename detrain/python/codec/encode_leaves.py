@@ -13,7 +13,7 @@ import weakref
 import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from types import CellType, MappingProxyType
+from types import CellType, GeneratorType, MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -234,6 +234,9 @@ class LeafEncoder(ABC):
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
             if (reason := self._hooks.no_position(value)) and not self._is_loader:
                 why = f": {reason}{AND_READ}"
+            is_at_rest = not self._is_loader and not self._are_loads_replayed
+            if isinstance(value, GeneratorType) and is_at_rest and is_read(path, self._hooks.files()):
+                why = f": the loop has made it{AND_READ}"
             if module_of(type(value)).partition(".")[0] in _BESIDE and is_read(path, self._hooks.files()):
                 why = f": what goes on beside the loop has made it{AND_READ}"
             return self._lose(number, path, f"{type_name(value)}{why}")
