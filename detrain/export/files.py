@@ -18,6 +18,7 @@ from detrain.base.digest import Array, raw_bytes
 from detrain.base.dtypes import dtype_name, is_extension
 from detrain.base.errors import StoreError, UsageError
 from detrain.export import keras as models
+from detrain.export.object_tensors import tensors_of
 from detrain.store import Meta, read
 from detrain.store.atomic_file import Sink, exporting
 from detrain.store.catalogue import is_ours
@@ -61,7 +62,7 @@ def export(file: Path, form: str, output: Path | None = None, match: str = "") -
             arrays = [snapshot.tensors[key] for group in weights.groups for key in group.keys]
             yield Exported(path, len(arrays), sum(array.nbytes for array in arrays), weights.name)
         return
-    tensors = {name: np.asarray(array, order="C") for name, array in snapshot.tensors.items() if match in name}
+    tensors = {name: np.asarray(array, order="C") for name, array in tensors_of(snapshot).items() if match in name}
     if not tensors:
         raise UsageError(f"no tensor of {str(file)!r} has {match!r} in its name", "`detrain ckpt show` lists them")
     if form == "npz":

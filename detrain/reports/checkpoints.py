@@ -14,6 +14,7 @@ import msgspec
 
 from detrain.base.digest import digest_array
 from detrain.base.errors import CheckpointDamaged, DetrainError, StoreError
+from detrain.export.object_tensors import tensors_of
 from detrain.python.process.random_streams import RngState
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
@@ -114,7 +115,7 @@ def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
         "meta": json.loads(msgspec.json.encode(snapshot.meta)),
         "tensors": [
             {"name": key, "shape": list(array.shape), "dtype": str(array.dtype), "digest": digest_array(array)}
-            for key, array in snapshot.tensors.items()
+            for key, array in tensors_of(snapshot).items()
         ],
         "rng": {name: {"bytes": len(state), "position": _position(name, state)} for name, state in snapshot.rng.items()},
         "python": {key.replace("|", " "): _brief(item, graph["nodes"], snapshot) for key, item in graph["roots"].items()},

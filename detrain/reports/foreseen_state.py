@@ -10,6 +10,7 @@ import msgspec
 
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
+from detrain.base.framework_names import TENSORFLOW, TORCH
 from detrain.base.source_files import sources
 from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
@@ -60,8 +61,7 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
     """Return what is captured and what is not, as far as the source and the newest checkpoint show it."""
     lifted = [f"  {each}" for each in lifted_random_ops(trees)]
     captured = [
-        "every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators",
-        "random streams: random, numpy.random, TensorFlow's eager seeds; stateful random ops in traced functions are lifted",
+        *_of_frameworks(trees),
         *lifted,
         "files that the program writes are set back to their length at the cut, those that it reads to their position",
     ]
@@ -89,6 +89,25 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
         captured.append(f"Python state, among it what the loops assign: {', '.join(changed)}")
     outside = [str(each) for each in outside_inputs(trees)]
     return {"captured": captured, "loaders": loaders, "outside": outside, "not_captured": lost}
+
+
+def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:
+    """Return what is captured of the frameworks that a program imports."""
+    names = {
+        alias.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+    names |= {node.module or "" for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    tops = {name.partition(".")[0] for name in names}
+    has_torch = not TORCH.modules.isdisjoint(tops)
+    found = []
+    if has_torch:
+        found.append("PyTorch's tensors that the program can reach: weights, gradients, what optimizers keep, buffers")
+    if not has_torch or not TENSORFLOW.modules.isdisjoint(tops):
+        found.append("every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators")
+    streams = ["random, numpy.random", *(["PyTorch's generators, those of workers too"] if has_torch else [])]
+    if len(found) > has_torch:
+        streams.append("TensorFlow's eager seeds; stateful random ops in traced functions are lifted")
+    return [*found, f"random streams: {', '.join(streams)}"]
 
 
 def _cursor(meta: Meta) -> Cursor:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from detrain.base.digest import Array, digest_array, raw_bytes
-from detrain.base.dtypes import named_dtype
+from detrain.export.object_tensors import values_of
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.store.snapshot import Snapshot
 
@@ -210,24 +210,11 @@ class _Walk:
 
     def _note_tensor(self, one: list[Any], two: list[Any], path: str) -> None:
         """Keep how two tensors that look at the same places of other bytes differ."""
-        arrays = [self._values(side, node) for side, node in enumerate((one, two))]
+        arrays = [values_of(node, self._nodes[side], self._arrays[side]) for side, node in enumerate((one, two))]
         if one[4] == two[4] and arrays[0] is not None and arrays[1] is not None:
             difference = compare_arrays(path, arrays[0], arrays[1])
             if difference is not None:
                 self.tensors[path] = difference
-
-    def _values(self, side: int, node: list[Any]) -> Array | None:
-        """Return the values of a tensor; None where its memory is not stored, or of a dtype that NumPy has not."""
-        _kind, stored, *_rest = self._nodes[side][node[3][0]]
-        _class, dtype, _device, offset, shape, strides = node[4][:6]
-        try:
-            plain = np.dtype(dtype if dtype != "bfloat16" else named_dtype(dtype))
-        except (TypeError, ValueError):
-            return None
-        if stored is None:
-            return None
-        flat = self._arrays[side][stored].view(plain)[offset:]
-        return np.lib.stride_tricks.as_strided(flat, shape, [each * plain.itemsize for each in strides], writeable=False)
 
     def _array(self, side: int, node: list[Any]) -> object:
         """Return what an array's node says of its value, not whether it is as it was when the loop was entered."""

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.base.framework_names import KNOWN
+from detrain.base.framework_names import KNOWN, MODULES
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.object_graph import ABSENT, BASES, STREAMS
 
@@ -252,7 +252,8 @@ def _walk(module: object, qualified: str) -> object:
 
 def is_user_module(module: types.ModuleType | None) -> bool:
     """Return whether a module is the program's own."""
-    return is_user_file(getattr(module, "__file__", None) or "")
+    is_of_framework = getattr(module, "__name__", "").partition(".")[0] in MODULES
+    return is_user_file(getattr(module, "__file__", None) or "") and not is_of_framework
 
 
 def is_own_class(cls: type) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import sys
 from types import ModuleType
 
+from detrain.base.framework_names import MODULES
 from detrain.python.inspect.frames import is_user_file
 
 _seen: set[str] = set()
@@ -24,6 +25,7 @@ def user_modules() -> dict[str, ModuleType]:
         module = sys.modules.get(name)
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         _seen.add(name)
-        if name != "__mp_main__" and is_user_file(file or ""):
+        # A framework makes modules with a bare file name (`torch.ops`), as if they lay beside the program.
+        if name != "__mp_main__" and is_user_file(file or "") and name.partition(".")[0] not in MODULES:
             _user_names.append(name)
     return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}

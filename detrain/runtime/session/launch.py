@@ -245,11 +245,11 @@ class _Finder:
             try:
                 streams = self._session.parts.streams if self._session is not None else Streams()
                 adapter = registry.make(name, settings, streams)
+                if self._session is not None:
+                    self._session.parts.attach(adapter)
             except DetrainError as error:
                 probes.fail(error)
             self._made.append(adapter)
-            if self._session is not None:
-                self._session.parts.attach(adapter)
             for other in FOLLOWED:  # imported before the framework was done, as a part of it
                 if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
                     adapter.on_import(other)

@@ -8,6 +8,7 @@ from pathlib import Path
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.group import Adapters
 from detrain.base.config import Config
+from detrain.base.errors import FrameworkUnsupported
 from detrain.faults.experiment import of_environment
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.codec.api import Baseline
@@ -149,7 +150,12 @@ class Parts:
         )
 
     def attach(self, adapter: Adapter) -> None:
-        """A framework has been imported."""
+        """A framework has been imported. Raises FrameworkUnsupported where the guard cannot look at it."""
+        if self.config.guard and adapter.norms is None:
+            raise FrameworkUnsupported(
+                f"--guard {self.config.guard}: the guard does not know yet what to look at in {adapter.name}",
+                "run it without --guard",
+            )
         self.adapters.add(adapter)
         if self.guards_gradients and adapter.norms is not None:
             adapter.norms.watch_gradients()

@@ -1,0 +1,89 @@
+"""The tensors of a checkpoint that are leaves of Python objects (PyTorch's), by the names that lead to them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from detrain.base.digest import Array
+from detrain.base.dtypes import named_dtype
+from detrain.python.inspect.object_graph import CONTAINERS
+from detrain.store import Snapshot
+
+_OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers"})
+"""Where a module keeps its parts: left out of names, as `state_dict()` does."""
+_LISTS: Final = {"list": 1, "tuple": 1, "deque": 1, "namedtuple": 2, "made": 2}
+
+
+def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
+    """Return all tensors of a checkpoint: variables by their keys, then those of objects, as `model.0.weight` and
+    `optimizer.state.model.0.weight.exp_avg`.
+
+    Left out are large ones that are as they were when the loop was entered, which a checkpoint does not hold.
+    """
+    found = dict(snapshot.tensors)
+    graph = msgspec.msgpack.decode(snapshot.python)
+    nodes: list[list[Any]] = graph["nodes"]
+    if not any(node[0] == "shared" for node in nodes):
+        return found
+    names: dict[int, str] = {}
+    waiting = deque((item, key.rpartition("|")[2]) for key, item in graph["roots"].items())
+    keyed: deque[tuple[Any, str, Any]] = deque()
+    """What is held under a tensor: named when that has a name."""
+    while waiting or keyed:
+        if waiting:
+            item, name = waiting.popleft()
+        else:
+            item, name, key = keyed.popleft()
+            name = f"{name}.{names.get(key, key)}"
+        if not _is_reference(item) or item[0] in names:
+            continue
+        names[item[0]] = name
+        node = nodes[item[0]]
+        if node[0] == "shared":
+            values = values_of(node, nodes, snapshot.arrays)
+            if values is not None:
+                found[name if name not in found else f"{name} {item[0]}"] = values
+        if node[0] in CONTAINERS and issubclass(CONTAINERS[node[0]], dict):
+            keyed.extend((value, name, key[0]) for key, value in node[1] if _is_reference(key))
+        waiting.extend(_parts(node, name))
+    return found
+
+
+def values_of(node: list[Any], nodes: list[list[Any]], arrays: Mapping[str, Array]) -> Array | None:
+    """Return the values of a tensor's node; None where its memory is not stored, or of a dtype that NumPy has not."""
+    _kind, stored, *_rest = nodes[node[3][0]]
+    _class, dtype, _device, offset, shape, strides = node[4][:6]
+    try:
+        plain = named_dtype(dtype) if dtype.startswith(("bfloat", "float8")) else np.dtype(dtype)
+    except (TypeError, ValueError):
+        return None
+    if stored is None or (arrays[stored].nbytes == 0 and np.prod(shape) > 0):
+        return None
+    flat = arrays[stored][: arrays[stored].nbytes // plain.itemsize * plain.itemsize].view(plain)[offset:]
+    return np.lib.stride_tricks.as_strided(flat, shape, [each * plain.itemsize for each in strides], writeable=False)
+
+
+def _parts(node: list[Any], name: str) -> Iterator[tuple[Any, str]]:
+    kind = node[0]
+    if kind in ("object", "derived"):
+        for key, item in node[2 if kind == "object" else 3] or ():
+            yield item, name if key in _OF_MODULES else f"{name}.{key}"
+        if kind == "object" and node[4] is not None:
+            yield from _parts(node[4], name)
+    elif kind == "shared":
+        for item in node[5]:
+            yield item, f"{name}.grad"
+    elif kind in _LISTS:
+        for index, item in enumerate(node[_LISTS[kind]]):
+            yield item, f"{name}.{index}"
+    elif kind in CONTAINERS and issubclass(CONTAINERS[kind], dict):
+        yield from ((item, f"{name}.{key}") for key, item in node[1] if not _is_reference(key))
+
+
+def _is_reference(item: Any) -> bool:
+    return type(item) is list and len(item) == 1 and type(item[0]) is int
