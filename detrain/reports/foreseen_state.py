@@ -93,10 +93,9 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
 
 def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:
     """Return what is captured of the frameworks that a program imports."""
-    names = {
-        alias.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-    }
-    names |= {node.module or "" for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     tops = {name.partition(".")[0] for name in names}
     has_torch = not TORCH.modules.isdisjoint(tops)
     found = []
