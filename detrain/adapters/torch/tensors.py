@@ -7,16 +7,23 @@ needs no `no_grad`, and moves no version counter (`torch/csrc/autograd/VariableT
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class
 from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
 
 _META: Final = "meta"
+_CREATION: Final = torch._C._autograd.CreationMeta
+_creation: Final = torch._C._autograd._get_creation_meta
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
 
 
@@ -26,17 +33,29 @@ class Lost(torch.autograd.Function):  # type: ignore[misc]
     """
 
     @staticmethod
-    def forward(_ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        """Return the value."""
-        return value.view_as(value)
+    def forward(_ctx: Any, _reason: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
+        """Return the tensor that a list holds: of an argument it would be a view, that nothing may be added to."""
+        return held[0]
 
     @staticmethod
-    def backward(_ctx: Any, _grad: torch.Tensor) -> torch.Tensor:
+    def backward(_ctx: Any, *_grads: torch.Tensor) -> torch.Tensor:
         """Raise RuntimeError."""
         raise RuntimeError(
             "detrain: this tensor was computed before the checkpoint, which does not hold the graph behind it: compute it again, "
             "or take checkpoints where no graph goes on (--every 1)"
         )
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Let nobody of the program's see what is done to tensors, nor change it: tensors and modes that follow each call
+    (`torch.set_default_device`, a counter of operations), inference mode, gradients.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        yield
 
 
 class Tensors:
@@ -49,37 +68,22 @@ class Tensors:
         """
         if not isinstance(value, torch.Tensor):
             return False
-        is_plain = value.layout is torch.strided and not value.is_nested and not value.is_quantized
-        return is_plain and not torch.nn.parameter.is_lazy(value) and not hasattr(type(value), "__tensor_flatten__")
+        with unseen():
+            return _is_plain(value)
 
     def look(self, value: Any) -> SharedTensor | None:
         """Return what a tensor is: its storage, how it looks at it, its gradient and hooks."""
-        if not self.is_shared(value):
+        if not isinstance(value, torch.Tensor):
             return None
-        graph = "" if value.grad_fn is None else type(value.grad_fn).__name__
-        form = [
-            class_name(type(value)),
-            str(value.dtype).removeprefix("torch."),
-            str(value.device),
-            value.storage_offset(),
-            list(value.shape),
-            list(value.stride()),
-            value.requires_grad,
-            graph,
-            value.is_conj(),
-            value.is_neg(),
-        ]
-        parts = [value.grad if value.is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
-        while parts and parts[-1] is None:
-            parts.pop()
-        return SharedTensor("torch", value.untyped_storage(), form, parts, OF_GRAPH if graph else "")
+        with unseen():
+            return _look(value) if _is_plain(value) else None
 
     def read(self, memory: Any, *, holds: bool) -> Array:
         """Return a storage's bytes; with `holds` a copy of them."""
         if memory.nbytes() == 0 or memory.device.type == _META:
             return np.empty(0, np.uint8)
         if memory.device.type != "cpu":
-            return _bytes(memory.cpu())
+            memory, holds = memory.cpu(), True
         found = _bytes(memory)
         return found.copy() if holds else found
 
@@ -90,61 +94,158 @@ class Tensors:
         if memory.nbytes() != content.nbytes:
             return False
         if content.nbytes and memory.device.type == "cpu":
+            memory.data_ptr()  # of one that is copied on write: now
             _bytes(memory)[:] = content
         elif content.nbytes:
-            memory.copy_(torch.from_numpy(np.ascontiguousarray(content)).untyped_storage())
+            memory.copy_(torch.from_numpy(np.array(content)).untyped_storage())
         return True
 
     def new_memory(self, content: Array, form: list[Item]) -> object:
         """Return a storage with these bytes, on the device of a form."""
-        made = torch.empty(content.nbytes, dtype=torch.uint8, device=form[2]).untyped_storage()
+        with unseen():
+            made = torch.empty(content.nbytes, dtype=torch.uint8, device=form[2]).untyped_storage()
         self.fill(made, content)
         return made
 
-    def put(self, form: list[Item], memory: Any, current: Any) -> object:
-        """Return the tensor of a form at a storage."""
-        name, dtype, device, offset, shape, strides, requires_grad, graph, is_conj, is_neg = form
-        kind = getattr(torch, dtype)
-        now = None if current is None else self.look(current)
-        if now is not None and now.form[0] == name:
-            is_there = now.memory._cdata == memory._cdata and now.form[1:6] == form[1:6] and now.form[7:] == form[7:]
-            if is_there or (device == _META and now.form[1:6] == form[1:6]):
-                if current.is_leaf and current.requires_grad != requires_grad:
-                    current.requires_grad_(requires_grad)
-                return current
-        if device == _META:
-            made = torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=_META)
-        else:
-            made = torch.empty(0, dtype=kind, device=memory.device).set_(memory, offset, tuple(shape), tuple(strides))
-            made = made.conj() if is_conj else made
-            made = torch._neg_view(made) if is_neg else made
-        if graph:
-            with torch.enable_grad():
-                return Lost.apply(made.requires_grad_())
-        if now is not None and now.form[0] == name and current.is_leaf:
-            with torch.no_grad():
-                current.data = made
-            current.requires_grad_(requires_grad)
-            return current
-        cls: Any = _CLASSES.get(name) or find_class(name, current)
-        if cls is torch.nn.Parameter:
-            return torch.nn.Parameter(made, requires_grad)
-        if cls is not None and cls is not torch.Tensor:
-            made = made.as_subclass(cls)
-        return made.requires_grad_(requires_grad)
+    def span(self, memory: Any) -> tuple[int, int]:
+        """Return the address of a storage and its size in bytes; no size if it is not in the host's memory."""
+        return (_address(memory), memory.nbytes()) if memory.device.type == "cpu" else (0, 0)
+
+    def array_of(self, memory: Any) -> Array:
+        """Return an array [byte] uint8 that lies in a storage, as `numpy()` does."""
+        with unseen():
+            return np.asarray(torch.empty(0, dtype=torch.uint8, device="cpu").set_(memory).numpy())
+
+    def memory_in(self, array: Array) -> object:
+        """Return a storage that lies in an array [byte] uint8, as `from_numpy` does."""
+        with unseen():
+            return torch.from_numpy(array).untyped_storage()
+
+    def put(self, form: list[Item], memory: Any, current: Any, base: Any) -> object:
+        """Return the tensor of a form at a storage, a view of `base` if that is not None. Raises ValueError where it
+        cannot be.
+        """
+        with unseen(), torch.inference_mode(mode=False):
+            return _put(form, memory, current, base)
 
     def set_parts(self, tensor: Any, parts: list[Any]) -> None:
         """Give a tensor the gradient and hooks that it had."""
         grad, backward, accumulated = (*parts, None, None, None)[:3]
-        if tensor.is_leaf and tensor.grad is not grad:
-            tensor.grad = grad
-        if tensor._backward_hooks is not backward:
-            tensor._backward_hooks = backward
-        if tensor._post_accumulate_grad_hooks is not accumulated:
-            tensor._post_accumulate_grad_hooks = accumulated
+        with unseen():
+            if tensor.is_leaf and tensor.grad is not grad:
+                tensor.grad = grad
+            if tensor._backward_hooks is not backward:
+                tensor._backward_hooks = backward
+            if tensor._post_accumulate_grad_hooks is not accumulated:
+                tensor._post_accumulate_grad_hooks = accumulated
+
+
+def _is_plain(value: Any) -> bool:
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized or torch.nn.parameter.is_lazy(value):
+        return False
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        return True
+    # A subclass may wrap others, and have a storage in name only.
+    has_memory = value.device.type != "cpu" or value.untyped_storage().nbytes() == 0 or torch._C._data_address(value) != 0
+    return has_memory and not hasattr(type(value), "__tensor_flatten__")
+
+
+def _look(value: Any) -> SharedTensor:
+    graph = "" if value.grad_fn is None else type(value.grad_fn).__name__
+    form = [
+        class_name(type(value)),
+        str(value.dtype).removeprefix("torch."),
+        str(value.device),
+        value.storage_offset(),
+        list(value.shape),
+        list(value.stride()),
+        value.requires_grad,
+        graph,
+        value.is_conj(),
+        value.is_neg(),
+    ]
+    parts = [value.grad if value.is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
+    while parts and parts[-1] is None:
+        parts.pop()
+    return SharedTensor("torch", value.untyped_storage(), form, parts, OF_GRAPH if graph else "", _base(value))
+
+
+def _base(value: Any) -> Any:
+    """Return the tensor that another is a view of, where autograd knows it: what is written into the one with gradients
+    is then computed for the other. Views that were made without gradients take none.
+    """
+    if not value.is_leaf or not value._is_view() or _creation(value) != _CREATION.DEFAULT:
+        return None
+    return value._base if value._base.is_leaf and _is_plain(value._base) else None
+
+
+def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
+    name, dtype, device, offset, shape, strides, requires_grad, graph, is_conj, is_neg = form
+    kind = getattr(torch, dtype)
+    now = _look(current) if isinstance(current, torch.Tensor) and _is_plain(current) else None
+    if now is not None and now.form[0] == name:
+        is_there = now.memory._cdata == memory._cdata and now.form[1:6] == form[1:6] and now.form[7:] == form[7:]
+        is_there = is_there or (device == _META and now.form[1:6] == form[1:6])
+        if is_there and now.base is base and not graph:
+            if current.requires_grad != requires_grad:
+                current.requires_grad_(requires_grad)
+            return current
+    if base is not None:
+        made = _view(base, form)
+    elif device == _META:
+        made = torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=_META)
+    else:
+        made = torch.empty(0, dtype=kind, device=memory.device).set_(memory, offset, tuple(shape), tuple(strides))
+        made = made.conj() if is_conj else made
+        made = torch._neg_view(made) if is_neg else made
+    if graph:
+        with torch.enable_grad():
+            return Lost.apply(torch.empty(0, requires_grad=True), [made])
+    if now is not None and now.form[0] == name and current.is_leaf and base is None and not current._is_view():
+        with torch.no_grad():
+            current.data = made
+        current.requires_grad_(requires_grad)
+        return current
+    cls: Any = _CLASSES.get(name) or find_class(name, current)
+    if cls is torch.nn.Parameter:
+        return torch.nn.Parameter(made, requires_grad)
+    if cls is None and name not in _CLASSES:
+        raise ValueError(f"class {name!r} is not there")
+    if cls is not torch.Tensor:
+        made = made.as_subclass(cls)
+    return made.requires_grad_(requires_grad)
+
+
+def _view(base: Any, form: list[Item]) -> Any:
+    """Return a view of a tensor that autograd knows as one."""
+    _name, dtype, _device, offset, shape, strides, _requires_grad, _graph, is_conj, is_neg = form
+    kind, needs_grad = getattr(torch, dtype), base.requires_grad
+    base.requires_grad_(False)  # else the view would be computed from it
+    try:
+        with torch.enable_grad():
+            if kind is base.dtype:
+                made = base
+            elif base.dtype.is_complex and not base.is_conj():
+                made = torch.view_as_real(base)
+            else:
+                made = base.view(kind)
+            made = made.as_strided(tuple(shape), tuple(strides), offset)
+            made = made.conj() if is_conj != made.is_conj() else made
+            made = torch._neg_view(made) if is_neg != made.is_neg() else made
+    except RuntimeError as error:
+        raise ValueError(f"it is no view any more of what it was one of ({error})") from error
+    finally:
+        base.requires_grad_(needs_grad)
+    return made
 
 
 def _bytes(storage: Any) -> Array:
-    """Return the bytes of a storage in the host's memory, without a copy."""
-    found: Array = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return found
+    """Return the bytes of a storage in the host's memory, without a copy: not as `numpy()` does, behind which PyTorch
+    would not resize it any more, and which copies what is copied on write.
+    """
+    return np.frombuffer((ctypes.c_uint8 * storage.nbytes()).from_address(_address(storage)), np.uint8)
+
+
+def _address(storage: Any) -> int:
+    with unseen():
+        return int(torch._C._data_address(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)))

@@ -17,7 +17,7 @@ import numpy as np
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.library_reads import is_consulted
-from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_own_class, static_name, type_name
+from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
 from detrain.python.inspect.progress import place_of
 
@@ -110,7 +110,7 @@ class Decoding(ABC):
         """Return the class of the program with a name, the one at its address if it has one, or None."""
         name, _, address = described.partition(" @ ")
         found = self.baseline.at(address)
-        if isinstance(found, type) and class_name(found) == name and is_own_class(found):
+        if isinstance(found, type) and class_name(found) == name and (is_own_class(found) or is_open(found)):
             return found
         return find_class(name, current)
 

@@ -14,11 +14,11 @@ import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from detrain.base.array_memory import address_of, axes_of, memory_of, owner_of
+from detrain.base.array_memory import address_of, axes_of, bounds_of, memory_of, owner_of
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
@@ -28,6 +28,7 @@ from detrain.python.inspect.library_reads import is_consulted, is_read
 from detrain.python.inspect.names import (
     class_name,
     is_findable,
+    is_made_open,
     is_own_class,
     module_of,
     type_name,
@@ -52,6 +53,18 @@ from detrain.python.inspect.stored_attributes import is_of_framework
 _BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
 """Modules of Python's whose objects stand for what threads, tasks and processes do."""
 _UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
+
+
+class Span(NamedTuple):
+    """Where in the process a memory of tensors or an array lies."""
+
+    start: int
+    end: int
+    number: int
+    path: str
+    array: Array | None = None
+    is_foreign: bool = False
+    """Neither of NumPy's nor a framework's."""
 
 
 class LeafEncoder(ABC):
@@ -93,6 +106,8 @@ class LeafEncoder(ABC):
         self._far_views: list[tuple[int, Array, str]] = []
         self._memories: dict[int, int] = {}
         """Numbers of the memories that tensors share, by their identity."""
+        self._spans: list[Span] = []
+        """Where these memories and arrays lie: of NumPy's and a framework's, several may look at one memory."""
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
         self._depth = 0
@@ -159,11 +174,13 @@ class LeafEncoder(ABC):
         """Return the name of an object's class; behind it, where no name leads to a class made in a function, its
         address.
         """
-        if is_findable(cls) or not is_own_class(cls):
+        if is_findable(cls) or not (is_own_class(cls) or is_made_open(cls)):
             return class_name(cls)
         if self._collects:
             self._baseline.add(cls, "" if self._is_unordered else f"{path}.__class__")
         address = self._baseline.address(cls)
+        if address is None and not self._collects and not is_own_class(cls):
+            self._lost.append(f"{shown(path)} ({class_name(cls)}: the loop has made its class)")
         return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
 
     def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
@@ -315,6 +332,8 @@ class LeafEncoder(ABC):
         if dtype_name(value.dtype) is None:
             return self._encode_opaque(number, value, path)
         if not is_view or dtype_name(owner.dtype) is None:
+            if not self._collects:
+                self._spans.append(Span(*bounds_of(value), number, path, value))
             return self._encode_array("ndarray", value, value, path)
         if id(owner) in self._numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES):
             return self._encode_view(value, path)
@@ -358,20 +377,28 @@ class LeafEncoder(ABC):
         if number is None:
             number = self._node(shared.memory, [])[0]
             self._memories[id(shared.memory)] = number
-            self._nodes[number] = self._encode_memory(shared, path)
+            self._nodes[number] = self._encode_memory(shared, path, is_known=self._address_of(value) is not None)
+            if not self._collects:
+                start, size = self._hooks.tensors_of(shared.owner).span(shared.memory)
+                self._spans.append(Span(start, start + size, number, path))
         if shared.loss and not self._collects:
             self._lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
         parts = [self.encode(part, f"{path}.grad") for part in shared.parts]
         own = self._encode_pairs(getattr(value, "__dict__", None) or {}, path)
-        return ["shared", shared.owner, self._address_of(value), [number], shared.form, parts, own]
+        base = [] if shared.base is None else [self.encode(shared.base, f"{path}._base")]
+        return ["shared", shared.owner, self._address_of(value), [number], shared.form, parts, own, *base]
 
     def _address_of(self, value: object) -> str | None:
         return self._baseline.address(value)
 
-    def _encode_memory(self, shared: SharedTensor, path: str) -> list[Item]:
-        """Encode a memory; a large one that is as it was when the loop was entered is only compared on resume."""
-        tensors, before = self._hooks.tensors_of(shared.owner), self._baseline.paths.get(path)
+    def _encode_memory(self, shared: SharedTensor, path: str, *, is_known: bool) -> list[Item]:
+        """Encode a memory; a large one that is as it was when the loop was entered is only compared on resume, if a
+        tensor that `is_known` leads to it.
+        """
+        tensors = self._hooks.tensors_of(shared.owner)
+        before = self._baseline.paths.get(path) if is_known and self._baseline.has(shared.memory) else None
         if self._collects:
+            self._baseline.add(shared.memory)
             if not self._is_unordered:
                 self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False))
             return []

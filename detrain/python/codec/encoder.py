@@ -3,6 +3,7 @@ never guessed."""
 
 from __future__ import annotations
 
+import array
 import collections
 import functools
 import logging
@@ -14,10 +15,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from detrain.base.array_memory import owner_of
+from detrain.base.array_memory import address_of, bounds_of, memory_of, owner_of
 from detrain.base.digest import Array
+from detrain.base.dtypes import dtype_name
 from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.encode_functions import Functions
+from detrain.python.codec.encode_leaves import Span
 from detrain.python.codec.state_rules import (
     class_attributes,
     class_methods,
@@ -65,6 +68,11 @@ _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 """Where a process of 64 bits may have its objects."""
 
 
+def _rank(span: Span) -> int:
+    """Of a memory and an array that lie in one place, the memory is the outer one."""
+    return 0 if span.array is None else 1
+
+
 class Encoder(Functions):
     """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
 
@@ -73,6 +81,8 @@ class Encoder(Functions):
         for number, view, path in self._far_views:
             is_near = id(owner_of(view)) in self._numbers
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
+        if self._memories and not self._collects:
+            self._join_memories()
         for number, holder, keys, path in self._addresses:
             if not self._numbers.keys().isdisjoint(keys):
                 self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
@@ -82,6 +92,36 @@ class Encoder(Functions):
         roots = {**roots, **self._classes, **cells}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
+
+    def _join_memories(self) -> None:
+        """Describe arrays and memories of tensors that lie in one another as such: what is written into one is written
+        into the other.
+        """
+        spans = sorted(
+            (each for each in self._spans if each.end > each.start), key=lambda each: (each.start, -each.end, _rank(each))
+        )
+        outer = Span(0, 0, 0, "")
+        for span in spans:
+            if span.start >= outer.end:
+                outer = span
+            elif span.end > outer.end or span.is_foreign or outer.is_foreign:
+                self._lose(span.number, span.path, f"memory: a part of it is also that of {outer.path}")
+            elif outer.array is not None and memory_of(outer.array) is None:
+                self._lose(span.number, span.path, f"memory: it lies in that of {outer.path}, which has gaps")
+            elif span.array is not None and outer.array is not None:
+                continue  # of NumPy's alone: a view of what is too large to be written for its sake
+            elif span.array is not None:
+                form = [address_of(span.array) - outer.start, list(span.array.shape), list(span.array.strides)]
+                self._drop(span.number, ["view", [outer.number], *form, dtype_name(span.array.dtype), span.array.flags.writeable])
+            else:
+                self._drop(span.number, ["memory", None, "", [outer.number], span.start - outer.start, span.end - span.start])
+
+    def _drop(self, number: int, node: list[Item]) -> None:
+        """Put another node in the place of one that has its content to itself."""
+        before = self._nodes[number]
+        if before is not None and before[0] in ("memory", "ndarray") and before[1] is not None:
+            del self._arrays[before[1]]
+        self._nodes[number] = node
 
     def encode_loader(self, value: object, path: str) -> Item:
         """Return the item for what a batch loop goes over, after all else: what is lost of it is loaded again,
@@ -136,6 +176,8 @@ class Encoder(Functions):
 
     def _encode_object(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)
+        if cls in (bytearray, array.array) and not self._collects:
+            self._spans.append(Span(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
         if cls in (set, frozenset):
             return self._encode_set(number, value, path)
         if cls.__name__ in CONTAINERS and CONTAINERS[cls.__name__] is cls:
@@ -160,7 +202,9 @@ class Encoder(Functions):
             self._note_addresses(number, cls, [key for key, _ in entries], path)
             pairs = [[self.encode(k, f"{path} key"), self.encode(v, key_path(path, k))] for k, v in entries]
             factory = self.encode(value.default_factory, f"{path}.default_factory") if cls is collections.defaultdict else None
-            return [cls.__name__, pairs, factory]
+            # PyTorch's `state_dict` sets attributes on one.
+            own = vars(value) if cls is collections.OrderedDict and type(value) is cls else None
+            return [cls.__name__, pairs, factory, *([self._encode_pairs(own, path)] if own else [])]
         items = self._encode_all(list(cls.__iter__(value)), path)
         return [cls.__name__, items, value.maxlen] if cls is collections.deque else [cls.__name__, items]
 
@@ -200,6 +244,8 @@ class Encoder(Functions):
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
         if computes(value):
             return ["static", static_name(value), None]
+        if cls is types.FunctionType and (described := self._hooks.parts(value)) is not None:
+            return ["made", described[0], self._encode_all(described[1], path)]
         if cls is types.FunctionType and (has_user_code(value) or self._baseline.is_other(value)):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):

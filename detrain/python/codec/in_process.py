@@ -112,8 +112,11 @@ class LiveEncoder(Encoder):
     def _address_of(self, _value: object) -> None:
         return None
 
-    def _encode_memory(self, shared: SharedTensor, _path: str) -> list[Item]:
+    def _encode_memory(self, shared: SharedTensor, _path: str, *, is_known: bool) -> list[Item]:
         return ["memory", self._store(self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)), ""]
+
+    def _join_memories(self) -> None:
+        """Each object stays where it lies."""
 
     def _is_of_loop(self, _value: object) -> bool:
         return False

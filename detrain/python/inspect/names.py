@@ -88,6 +88,7 @@ _DATA_TYPES: Final = (
 
 _OPEN: Final = frozenset[str]().union(*(each.open_modules for each in KNOWN))
 _CLOSED: Final = tuple(name for each in KNOWN for name in each.closed)
+_OPEN_AGAIN: Final = tuple(name for each in KNOWN for name in each.open_again)
 _HEAP_TYPE: Final = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE` (Include/object.h): of classes that are written in Python, and some of C."""
 _MOST_CLASSES: Final = 1 << 14
@@ -270,13 +271,19 @@ def is_open(cls: type) -> bool:
     return all(base in (object, *_PLAIN, *BASES) or _is_transparent(base) or _is_of_python(base) for base in cls.__mro__)
 
 
+def is_made_open(cls: type) -> bool:
+    """Return whether a class is open, and made as the program ran: its name does not lead to it."""
+    return is_open(cls) and find_class(class_name(cls), None) is not cls
+
+
 def _is_transparent(base: type) -> bool:
     return module_of(base) in _TRANSPARENT_MODULES
 
 
 def _is_of_python(cls: type) -> bool:
     is_heap = bool(cls.__flags__ & _HEAP_TYPE) and type(cls).__module__ != "pybind11_builtins"
-    return is_heap and not class_name(cls).startswith(_CLOSED)
+    name = class_name(cls)
+    return is_heap and (name.startswith(_OPEN_AGAIN) or not name.startswith(_CLOSED))
 
 
 def is_user_class(cls: type) -> bool:

@@ -80,6 +80,8 @@ class SharedTensor:
     """What else belongs to it and may lead to other tensors: its gradient."""
     loss: str = ""
     """What of it cannot be captured, in words."""
+    base: Any = None
+    """The tensor that it is a view of, where what is written into the one with gradients is computed for the other."""
 
 
 class Hooks:
