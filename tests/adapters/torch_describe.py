@@ -80,7 +80,7 @@ class _Look:
             yield from ((f"<{name}>.training", each.training) for name, each in value.named_modules())
             yield from _of_script(value._c, "")
         elif isinstance(value, np.ndarray):
-            self._say(path, f"{value.dtype} {value.shape} {value.strides} {value.tobytes().hex()}")
+            self._say(path, f"{value.dtype} {value.shape} {value.strides if value.size else ()} {value.tobytes().hex()}")
             self._arrays.append((path, value))
         elif isinstance(value, torch.Generator):
             self._say(path, value.get_state().numpy().tobytes().hex())
@@ -103,9 +103,10 @@ class _Look:
         if torch.nn.parameter.is_lazy(value):
             return self._say(path, f"{value.dtype} {value.device} {value.requires_grad}")
         self._say(path, f"{value.dtype} {list(value.shape) if not value.is_nested else ''} {value.device} {value.layout}")
-        self._say(path, f"requires_grad {value.requires_grad} leaf {value.is_leaf}")
-        if self._of_graphs and value.grad_fn is not None:
-            self._say(path, value.grad_fn.name())
+        function = _function(value)
+        self._say(path, f"requires_grad {value.requires_grad} leaf {function is None}")
+        if self._of_graphs and function is not None:
+            self._say(path, function.name())
         if type(value).__name__ == "Closed":
             return
         if hasattr(type(value), "__tensor_flatten__"):
@@ -122,8 +123,8 @@ class _Look:
             self._say(path, f"{value.qscheme()} {value.int_repr().numpy().tobytes().hex()} {value.dequantize().tolist()}")
         else:
             self._of_memory(value, path)
-        yield "._base", value._base if value.is_leaf and value._is_view() else None
-        yield ".grad", value.grad if value.is_leaf else None
+        yield "._base", value._base if function is None and value._is_view() else None
+        yield ".grad", value.grad if function is None else None
         yield "._backward_hooks", value._backward_hooks
         yield "._post_accumulate_grad_hooks", value._post_accumulate_grad_hooks
         # What jagged tensors and compiled code count for the process is not the program's.
@@ -137,6 +138,14 @@ class _Look:
             return
         self._spans.append((path, storage.data_ptr(), storage.nbytes()))
         self._say(path, ctypes.string_at(storage.data_ptr(), storage.nbytes()).hex())
+
+
+def _function(tensor: Any) -> Any:
+    """Return the function that computed a tensor; None for a view of which PyTorch does not say."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 def _contents(cell: types.CellType) -> object:

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KIND, Loaders
 from detrain.adapters.torch.streams import GeneratorStream
-from detrain.adapters.torch.tensors import unseen
+from detrain.adapters.torch.tensors import grad_function, unseen
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class, is_own_class
 from detrain.python.inspect.object_graph import ABSENT
@@ -146,7 +146,7 @@ def _tensor_parts(value: Any) -> tuple[str, list[object]] | None:
     is_wrapper = hasattr(type(value), "__tensor_flatten__")
     if value.layout is torch.strided and not (is_wrapper or value.is_nested or value.is_quantized):
         return None
-    if value.grad_fn is not None:  # the graph behind it cannot be had, and no tensor of these kinds stands for it
+    if grad_function(value) is not None:  # the graph behind it cannot be had, and no tensor of these kinds stands for it
         return "torch.unknown", [Unknown()]
     parts = _wrapper_parts(value) if is_wrapper else _inner_parts(value)
     if parts is None:

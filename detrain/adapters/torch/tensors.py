@@ -22,6 +22,7 @@ from detrain.python.inspect.names import class_name, find_class
 from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
 
 _META: Final = "meta"
+_MOVED: Final = "what it was a view of, before its `data` was set"
 _CREATION: Final = torch._C._autograd.CreationMeta
 _creation: Final = torch._C._autograd._get_creation_meta
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
@@ -132,12 +133,22 @@ class Tensors:
         """Give a tensor the gradient and hooks that it had."""
         grad, backward, accumulated = (*parts, None, None, None)[:3]
         with unseen():
-            if tensor.is_leaf and tensor.grad is not grad:
-                tensor.grad = grad
+            if grad_function(tensor) is None and tensor.grad is not grad:
+                _set_gradient(tensor, grad)
             if tensor._backward_hooks is not backward:
                 tensor._backward_hooks = backward
             if tensor._post_accumulate_grad_hooks is not accumulated:
                 tensor._post_accumulate_grad_hooks = accumulated
+
+
+def _set_gradient(tensor: Any, gradient: Any) -> None:
+    try:
+        tensor.grad = gradient
+    except RuntimeError:  # the tensor was given other data since
+        data = tensor.data
+        tensor.data = torch.empty_like(gradient)
+        tensor.grad = gradient
+        tensor.data = data
 
 
 def _is_plain(value: Any) -> bool:
@@ -151,7 +162,15 @@ def _is_plain(value: Any) -> bool:
 
 
 def _look(value: Any) -> SharedTensor:
-    graph = "" if value.grad_fn is None else type(value.grad_fn).__name__
+    function = grad_function(value)
+    graph, is_leaf = "" if function is None else type(function).__name__, function is None
+    memory = value.untyped_storage()
+    base = value._base if is_leaf and value._is_view() else None
+    if base is not None and (grad_function(base) is not None or not _is_plain(base)):
+        base = None
+    loss = OF_GRAPH if graph else ""
+    if base is not None and not (base.untyped_storage()._cdata == memory._cdata and _is_seen_as(base, value.dtype)):
+        base, loss = None, _MOVED
     form = [
         class_name(type(value)),
         str(value.dtype).removeprefix("torch."),
@@ -159,35 +178,56 @@ def _look(value: Any) -> SharedTensor:
         value.storage_offset(),
         list(value.shape),
         list(value.stride()),
-        value.requires_grad,
+        value.requires_grad if graph else _wants_gradient(value),
         graph,
         value.is_conj(),
         value.is_neg(),
+        *([] if base is None else [_creation(value).name]),
     ]
-    parts = [value.grad if value.is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
+    parts = [value.grad if is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
     while parts and parts[-1] is None:
         parts.pop()
-    return SharedTensor("torch", value.untyped_storage(), form, parts, OF_GRAPH if graph else "", _base(value))
+    return SharedTensor("torch", memory, form, parts, loss, base)
 
 
-def _base(value: Any) -> Any:
-    """Return the tensor that another is a view of, where autograd knows it: what is written into the one with gradients
-    is then computed for the other. Views that were made without gradients take none.
+def _wants_gradient(value: Any) -> bool:
+    """Return whether a tensor that was not computed has gradients itself: PyTorch says so of a view, too, where
+    what it is a view of has some.
     """
-    if not value.is_leaf or not value._is_view() or _creation(value) != _CREATION.DEFAULT:
+    if not (value.requires_grad and value._is_view() and value._base.requires_grad):
+        return bool(value.requires_grad)
+    try:
+        with torch.enable_grad():
+            function = value.view_as(value).grad_fn
+    except RuntimeError:  # nothing can be computed from it: see `grad_function`
+        return False
+    return function is not None and function.next_functions[0][0] is not None
+
+
+def _is_seen_as(base: Any, dtype: Any) -> bool:
+    """Return whether what a dtype sees of a tensor is a view for autograd: of complex numbers their parts are."""
+    return dtype is base.dtype or (base.dtype.is_complex and dtype is base.dtype.to_real() and not base.is_conj())
+
+
+def grad_function(value: Any) -> Any:
+    """Return the function that computed a tensor, or None: also of a view made without gradients whose tensor was
+    written since, of which PyTorch does not say.
+    """
+    try:
+        return value.grad_fn
+    except RuntimeError:
         return None
-    return value._base if value._base.is_leaf and _is_plain(value._base) else None
 
 
 def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
-    name, dtype, device, offset, shape, strides, requires_grad, graph, is_conj, is_neg = form
+    name, dtype, device, offset, shape, strides, requires_grad, graph, is_conj, is_neg = form[:10]
     kind = getattr(torch, dtype)
     now = _look(current) if isinstance(current, torch.Tensor) and _is_plain(current) else None
     if now is not None and now.form[0] == name:
         is_there = now.memory._cdata == memory._cdata and now.form[1:6] == form[1:6] and now.form[7:] == form[7:]
         is_there = is_there or (device == _META and now.form[1:6] == form[1:6])
         if is_there and now.base is base and not graph:
-            if current.requires_grad != requires_grad:
+            if now.form[6] != requires_grad:
                 current.requires_grad_(requires_grad)
             return current
     if base is not None:
@@ -196,12 +236,12 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
         made = torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=_META)
     else:
         made = torch.empty(0, dtype=kind, device=memory.device).set_(memory, offset, tuple(shape), tuple(strides))
-        made = made.conj() if is_conj else made
-        made = torch._neg_view(made) if is_neg else made
+        torch._C._set_conj(made, is_conj)
+        torch._C._set_neg(made, is_neg)
     if graph:
         with torch.enable_grad():
             return Lost.apply(torch.empty(0, requires_grad=True), [made])
-    if now is not None and now.form[0] == name and current.is_leaf and base is None and not current._is_view():
+    if now is not None and now.form[0] == name and not now.form[7] and base is None and not current._is_view():
         with torch.no_grad():
             current.data = made
         current.requires_grad_(requires_grad)
@@ -213,22 +253,17 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
         raise ValueError(f"class {name!r} is not there")
     if cls is not torch.Tensor:
         made = made.as_subclass(cls)
-    return made.requires_grad_(requires_grad)
+    return made.requires_grad_() if requires_grad else made
 
 
 def _view(base: Any, form: list[Item]) -> Any:
     """Return a view of a tensor that autograd knows as one."""
-    _name, dtype, _device, offset, shape, strides, _requires_grad, _graph, is_conj, is_neg = form
+    _name, dtype, _device, offset, shape, strides, _requires_grad, _graph, is_conj, is_neg, creation = form
     kind, needs_grad = getattr(torch, dtype), base.requires_grad
     base.requires_grad_(False)  # else the view would be computed from it
     try:
         with torch.enable_grad():
-            if kind is base.dtype:
-                made = base
-            elif base.dtype.is_complex and not base.is_conj():
-                made = torch.view_as_real(base)
-            else:
-                made = base.view(kind)
+            made = base if kind is base.dtype else torch.view_as_real(base)
             made = made.as_strided(tuple(shape), tuple(strides), offset)
             made = made.conj() if is_conj != made.is_conj() else made
             made = torch._neg_view(made) if is_neg != made.is_neg() else made
@@ -236,6 +271,7 @@ def _view(base: Any, form: list[Item]) -> Any:
         raise ValueError(f"it is no view any more of what it was one of ({error})") from error
     finally:
         base.requires_grad_(needs_grad)
+    torch._C._autograd._set_creation_meta(made, _CREATION.__members__[creation])
     return made
 
 

@@ -60,7 +60,8 @@ def decode_array(decoding: Decoding, number: int, node: list[Item], current: Any
     if is_alike and not is_writeable and digest_array(current) == digest_array(array):
         return current
     # What is a view here and was none would write into an owner that has a state of its own.
-    if is_alike and is_writeable and owner_of(current) is current and decoding.claim(current, np.ndarray):
+    is_free = is_alike and is_writeable and owner_of(current) is current and not decoding.lies_in_tensor(current)
+    if is_free and decoding.claim(current, np.ndarray):
         current[...] = array
         return current
     made = np.array(array, copy=True, order="K")

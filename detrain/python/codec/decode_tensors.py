@@ -33,7 +33,7 @@ def decode_shared(decoding: Decoding, number: int, node: list[Item], current: An
             return decoding.made[number]
         base = None if base is ABSENT else base
     live = _live(decoding, owner, decoding.baseline.at(address), is_reserved=True)
-    if live is ABSENT:
+    if live is ABSENT and (decoding.finds_by_place or (address is not None and decoding.baseline.address(current) is None)):
         live = _live(decoding, owner, current, is_reserved=False)
     memory = _put_memory(decoding, tensors, node, live, path)
     if memory is ABSENT:
@@ -83,11 +83,11 @@ def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object
     number = node[3][0]
     if number in decoding.memories:
         return decoding.memories[number]
-    _kind, name, digest, *inside = decoding.nodes[number]
+    _kind, name, digest, _address, *inside = decoding.nodes[number]
     there = decoding.live_memories.get(number)
-    if there is None and live is not ABSENT:
+    if there is None and decoding.finds_by_place:
         shared = decoding.hooks.shared(live)
-        there = None if shared is None or id(shared.memory) in decoding.reserved else shared.memory
+        there = None if shared is None else shared.memory
     if there is not None and id(there) in decoding.filled:
         there = None
     if inside:

@@ -63,6 +63,7 @@ class Span(NamedTuple):
     number: int
     path: str
     array: Array | None = None
+    memory: object = None
     is_foreign: bool = False
     """Neither of NumPy's nor a framework's."""
 
@@ -380,7 +381,7 @@ class LeafEncoder(ABC):
             self._nodes[number] = self._encode_memory(shared, path, is_known=self._address_of(value) is not None)
             if not self._collects:
                 start, size = self._hooks.tensors_of(shared.owner).span(shared.memory)
-                self._spans.append(Span(start, start + size, number, path))
+                self._spans.append(Span(start, start + size, number, path, memory=shared.memory))
         if shared.loss and not self._collects:
             self._lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
         parts = [self.encode(part, f"{path}.grad") for part in shared.parts]
@@ -396,19 +397,21 @@ class LeafEncoder(ABC):
         tensor that `is_known` leads to it.
         """
         tensors = self._hooks.tensors_of(shared.owner)
-        before = self._baseline.paths.get(path) if is_known and self._baseline.has(shared.memory) else None
         if self._collects:
-            self._baseline.add(shared.memory)
+            self._baseline.add(shared.memory, "" if self._is_unordered else f"{path}.memory")
+        address = self._address_of(shared.memory)
+        before = self._baseline.paths.get(path) if is_known and address is not None else None
+        if self._collects:
             if not self._is_unordered:
                 self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False))
             return []
         if before is not None:
             now = tensors.read(shared.memory, holds=False)
             if now.nbytes > LARGE_BYTES and digest_array(now) == before:
-                return ["memory", None, before]
+                return ["memory", None, before, address]
         name = f"{len(self._arrays):05d}"
         self._arrays[name] = tensors.read(shared.memory, holds=True)
-        return ["memory", name, ""]
+        return ["memory", name, "", address]
 
     def _store(self, array: Array) -> str:
         if self._collects:

@@ -114,7 +114,18 @@ class Encoder(Functions):
                 form = [address_of(span.array) - outer.start, list(span.array.shape), list(span.array.strides)]
                 self._drop(span.number, ["view", [outer.number], *form, dtype_name(span.array.dtype), span.array.flags.writeable])
             else:
-                self._drop(span.number, ["memory", None, "", [outer.number], span.start - outer.start, span.end - span.start])
+                self._drop(
+                    span.number,
+                    [
+                        "memory",
+                        None,
+                        "",
+                        self._address_of(span.memory),
+                        [outer.number],
+                        span.start - outer.start,
+                        span.end - span.start,
+                    ],
+                )
 
     def _drop(self, number: int, node: list[Item]) -> None:
         """Put another node in the place of one that has its content to itself."""

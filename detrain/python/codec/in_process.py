@@ -113,7 +113,7 @@ class LiveEncoder(Encoder):
         return None
 
     def _encode_memory(self, shared: SharedTensor, _path: str, *, is_known: bool) -> list[Item]:
-        return ["memory", self._store(self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)), ""]
+        return ["memory", self._store(self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)), "", None]
 
     def _join_memories(self) -> None:
         """Each object stays where it lies."""
@@ -133,6 +133,8 @@ class LiveEncoder(Encoder):
 
 class LiveDecoder(Decoder):
     """Puts a live graph back, in place."""
+
+    finds_by_place = True
 
     def __init__(self, live: Live, hooks: Hooks, baseline: Baseline) -> None:
         super().__init__(live.graph, live.arrays, hooks, baseline)
