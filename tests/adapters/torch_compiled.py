@@ -20,6 +20,24 @@ def a_compiled_model(w: Any) -> Step:
 
 
 @case()
+def a_compiled_function(w: Any) -> Step:
+    w.weight = torch.ones(3, requires_grad=True)
+
+    @torch.compile(backend="eager")
+    def loss(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (x * weight).square().mean()
+
+    w.loss = loss
+
+    def step(w: Any, turn: int) -> None:
+        w.loss(w.weight, batch(turn)).backward()
+        w.weight.data -= 0.1 * w.weight.grad
+        w.weight.grad = None
+
+    return step
+
+
+@case()
 def a_compiled_model_that_alone_is_held(w: Any) -> Step:
     w.model = torch.compile(network(), backend="eager")
     w.optimizer = torch.optim.Adam(w.model.parameters(), 0.05)

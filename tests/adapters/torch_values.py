@@ -279,6 +279,61 @@ def a_resized_tensor(w: Any) -> Step:
     return step
 
 
+class Kept(nn.Module):
+    """A model whose class holds tensors."""
+
+    seen = torch.zeros(2)
+    count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Kept.seen = Kept.seen + x.detach().sum()
+        Kept.count += 1
+        return x * Kept.count
+
+
+@case()
+def tensors_that_a_class_holds(w: Any) -> Step:
+    Kept.seen, Kept.count = torch.zeros(2), 0
+    w.model, w.kind = Kept(), Kept
+    w.buffer = nn.Buffer(torch.zeros(2), persistent=False)
+
+    def step(w: Any, turn: int) -> None:
+        w.out = w.model(batch(turn))
+        w.buffer += 1
+        w.new, w.late = nn.Buffer(w.buffer + 1), nn.Parameter(torch.ones(2), requires_grad=turn % 2 == 0)
+        w.seen, w.count = w.kind.seen, w.kind.count
+
+    return step
+
+
+@case()
+def what_functions_return(w: Any) -> Step:
+    w.best = batch(0).max(0)
+    w.model = nn.GRU(3, 2)
+
+    def step(w: Any, turn: int) -> None:
+        w.best, w.sorted = batch(turn).max(0), batch(turn).sort()
+        w.packed = nn.utils.rnn.pack_sequence([batch(turn, 3, 3), batch(turn + 9, 2, 3)])
+        w.out = w.model(w.packed)[1].detach()
+
+    return step
+
+
+@case()
+def a_tensor_whose_memory_is_let_go_of(w: Any) -> Step:
+    w.weight, w.full = torch.ones(4), torch.ones(4)
+
+    def step(w: Any, turn: int) -> None:
+        if turn == 2:
+            w.weight.untyped_storage().resize_(0)
+        if turn == 4:
+            w.weight.untyped_storage().resize_(16)
+            w.weight.copy_(w.full)
+        w.full += 1
+
+    return step
+
+
 @case()
 def a_model_of_float64_with_descent(w: Any) -> Step:
     w.model = nn.Linear(3, 2).double()

@@ -1,12 +1,14 @@
-"""What PyTorch keeps for the whole process about hooks: how many were made, which keys them, and those that are called
-for every module and optimizer.
+"""What PyTorch keeps for the whole process, where no name leads to it: how many hooks were made, which keys them; those
+that are called for every module and optimizer; weights in other forms.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import torch
 from torch.nn.modules import module as modules
+from torch.nn.utils import parametrize
 from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
@@ -37,7 +39,21 @@ class GlobalHooks:
     def uncaptured(self) -> list[str]:
         """Return what the loop has registered or removed for all modules or optimizers, in words."""
         now = _global()
-        return [f"hooks of every {name.partition(' ')[0]}" for name, held in now.items() if held != self._before[name]]
+        return [*_kept(), *(f"hooks of every {name.partition(' ')[0]}" for name, held in now.items() if held != self._before[name])]
+
+
+def _kept() -> list[str]:
+    """Return what weights in other forms PyTorch keeps as long as a loop is inside of a `with`: a resumed run would
+    make them anew, of weights that have been trained since.
+    """
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    found = []
+    if depth and torch.is_autocast_cache_enabled():
+        found.append("weights that `torch.autocast` around the loop has converted and keeps")
+    if parametrize._cache:
+        found.append("what `parametrize.cached` around the loop keeps")
+    return found
 
 
 def _global() -> dict[str, list[tuple[int, int]]]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch.nested._internal.nested_tensor import NestedTensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
@@ -28,6 +29,10 @@ _VALUES: Final = {
     "torch.qscheme": torch.qscheme,
 }
 _NUMBERS: Final = {"finfo": torch.finfo, "iinfo": torch.iinfo}
+_RETURNED: Final = "torch.return_types"
+_OF_TENSORS: Final = frozenset(
+    f"torch.{name}" for name in ("wrapper", "nested", "sparse_coo", "compressed", "quantized", "quantized channels")
+)
 _QUANTIZED: Final = (torch.qint8, torch.quint8, torch.qint32)
 _JAGGED: Final = {class_name(NestedTensor): NestedTensor}
 _COMPRESSED: Final = {
@@ -81,6 +86,10 @@ class Leaves:
             return wrapped_steps.parts(value)
         if cls is torch.Size:
             return "torch.Size", [list(value)]
+        if cls.__module__ == _RETURNED:  # by `max`, `sort` and the like
+            return _RETURNED, [cls.__name__, list(value)]
+        if cls is PackedSequence:
+            return "torch.PackedSequence", [list(value)]
         if cls in _NUMBERS.values():
             return f"torch.{cls.__name__}", [str(value.dtype)]
         for kind, known in _VALUES.items():
@@ -109,6 +118,10 @@ class Leaves:
             return self._loaders.remake(parts)
         if kind == "torch.Size":
             return torch.Size(parts[0])
+        if kind == _RETURNED:
+            return getattr(torch.return_types, parts[0])(parts[1])
+        if kind == "torch.PackedSequence":
+            return PackedSequence(*parts[0])
         if kind.removeprefix("torch.") in _NUMBERS:
             return _NUMBERS[kind.removeprefix("torch.")](getattr(torch, parts[0]))
         if kind in ("torch.scheduled", "torch.hooked"):
@@ -194,6 +207,8 @@ def _remake_tensor(kind: str, parts: list[Any], current: Any) -> Any:
         lazy: Any = {class_name(cls): cls for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)}.get(parts[0])
         dtype = getattr(torch, parts[2].removeprefix("torch."))
         return None if lazy is None else lazy(requires_grad=parts[1], device=parts[3], dtype=dtype)
+    if kind not in _OF_TENSORS:
+        return None
     *inner, (name, requires_grad, grad, backward, accumulated, attributes) = parts
     made = _make_tensor(kind, inner, current)
     if made is None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detrain.adapters.torch import lost_graph
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class
 from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
@@ -26,25 +27,6 @@ _MOVED: Final = "what it was a view of, before its `data` was set"
 _CREATION: Final = torch._C._autograd.CreationMeta
 _creation: Final = torch._C._autograd._get_creation_meta
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
-
-
-class Lost(torch.autograd.Function):  # type: ignore[misc]
-    """Stands for the graph behind a tensor that was computed, which no checkpoint holds: its value is exact, a
-    `backward` through it fails.
-    """
-
-    @staticmethod
-    def forward(_ctx: Any, _reason: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
-        """Return the tensor that a list holds: of an argument it would be a view, that nothing may be added to."""
-        return held[0]
-
-    @staticmethod
-    def backward(_ctx: Any, *_grads: torch.Tensor) -> torch.Tensor:
-        """Raise RuntimeError."""
-        raise RuntimeError(
-            "detrain: this tensor was computed before the checkpoint, which does not hold the graph behind it: compute it again, "
-            "or take checkpoints where no graph goes on (--every 1)"
-        )
 
 
 @contextmanager
@@ -235,12 +217,12 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
     elif device == _META:
         made = torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=_META)
     else:
-        made = torch.empty(0, dtype=kind, device=memory.device).set_(memory, offset, tuple(shape), tuple(strides))
+        with _large_enough(memory, (offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * kind.itemsize):
+            made = torch.empty(0, dtype=kind, device=memory.device).set_(memory, offset, tuple(shape), tuple(strides))
         torch._C._set_conj(made, is_conj)
         torch._C._set_neg(made, is_neg)
     if graph:
-        with torch.enable_grad():
-            return Lost.apply(torch.empty(0, requires_grad=True), [made])
+        return lost_graph.stand_in(made)
     if now is not None and now.form[0] == name and not now.form[7] and base is None and not current._is_view():
         with torch.no_grad():
             current.data = made
@@ -254,6 +236,18 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
     if cls is not torch.Tensor:
         made = made.as_subclass(cls)
     return made.requires_grad_() if requires_grad else made
+
+
+@contextmanager
+def _large_enough(memory: Any, size: int) -> Iterator[None]:
+    """Let a storage be of a size for a moment: the program may have let go of the memory behind a tensor."""
+    before = memory.nbytes()
+    if before < size and before == 0 and memory.resizable():
+        memory.resize_(size)
+        yield
+        memory.resize_(before)
+    else:
+        yield
 
 
 def _view(base: Any, form: list[Item]) -> Any:
