@@ -15,8 +15,9 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KIND, Loaders
+from detrain.adapters.torch.held_memory import unseen
 from detrain.adapters.torch.streams import GeneratorStream
-from detrain.adapters.torch.tensors import grad_function, unseen
+from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class, is_own_class
 from detrain.python.inspect.object_graph import ABSENT

@@ -7,17 +7,15 @@ needs no `no_grad`, and moves no version counter (`torch/csrc/autograd/VariableT
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from detrain.adapters.torch import lost_graph
+from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class
 from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
@@ -29,20 +27,11 @@ _creation: Final = torch._C._autograd._get_creation_meta
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Let nobody of the program's see what is done to tensors, nor change it: tensors and modes that follow each call
-    (`torch.set_default_device`, a counter of operations), inference mode, gradients.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunction())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        yield
-
-
 class Tensors:
     """See `detrain.adapters.api.SharedTensors`."""
+
+    def __init__(self) -> None:
+        watch()
 
     def is_shared(self, value: object) -> bool:
         """Return whether a value is a tensor with a storage of plain memory.
@@ -62,13 +51,12 @@ class Tensors:
             return _look(value) if _is_plain(value) else None
 
     def read(self, memory: Any, *, holds: bool) -> Array:
-        """Return a storage's bytes; with `holds` a copy of them."""
+        """Return a storage's bytes; with `holds` such as stay as they are now."""
         if memory.nbytes() == 0 or memory.device.type == _META:
             return np.empty(0, np.uint8)
         if memory.device.type != "cpu":
-            memory, holds = memory.cpu(), True
-        found = _bytes(memory)
-        return found.copy() if holds else found
+            return look_at(memory.cpu()).copy()
+        return hold(memory) if holds else look_at(memory)
 
     def fill(self, memory: Any, content: Array) -> bool:
         """Write bytes into a storage of their size."""
@@ -78,7 +66,7 @@ class Tensors:
             return False
         if content.nbytes and memory.device.type == "cpu":
             memory.data_ptr()  # of one that is copied on write: now
-            _bytes(memory)[:] = content
+            look_at(memory)[:] = content
         elif content.nbytes:
             memory.copy_(torch.from_numpy(np.array(content)).untyped_storage())
         return True
@@ -92,7 +80,7 @@ class Tensors:
 
     def span(self, memory: Any) -> tuple[int, int]:
         """Return the address of a storage and its size in bytes; no size if it is not in the host's memory."""
-        return (_address(memory), memory.nbytes()) if memory.device.type == "cpu" else (0, 0)
+        return (address_of(memory), memory.nbytes()) if memory.device.type == "cpu" else (0, 0)
 
     def array_of(self, memory: Any) -> Array:
         """Return an array [byte] uint8 that lies in a storage, as `numpy()` does."""
@@ -267,15 +255,3 @@ def _view(base: Any, form: list[Item]) -> Any:
         base.requires_grad_(needs_grad)
     torch._C._autograd._set_creation_meta(made, _CREATION.__members__[creation])
     return made
-
-
-def _bytes(storage: Any) -> Array:
-    """Return the bytes of a storage in the host's memory, without a copy: not as `numpy()` does, behind which PyTorch
-    would not resize it any more, and which copies what is copied on write.
-    """
-    return np.frombuffer((ctypes.c_uint8 * storage.nbytes()).from_address(_address(storage)), np.uint8)
-
-
-def _address(storage: Any) -> int:
-    with unseen():
-        return int(torch._C._data_address(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)))
