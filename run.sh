@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # ./run.sh            install into .venv if need be, and run the main job on the bundled digits example
+# ./run.sh torch      the same with PyTorch, in an environment without TensorFlow (.venv-torch)
 # ./run.sh test       run the test suite (more arguments go to pytest; --slow adds the long suites)
 # ./run.sh PROGRAM …  detrain run PROGRAM … in the same environment
 set -euo pipefail
@@ -7,15 +8,17 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
 venv=${DETRAIN_VENV:-$here/.venv}
 
-install() {  # once for each state of pyproject.toml
+install() {  # EXTRAS [REQUIREMENT…]: once for each state of pyproject.toml
+  local size="TensorFlow is"
+  case $1 in torch*) size="PyTorch is" ;; esac
   local stamp="$venv/.detrain-$1"
   if [ ! -x "$venv/bin/python" ]; then
     echo "making $venv" >&2
     "$python" -m venv "$venv"
   fi
   if ! cmp -s "$here/pyproject.toml" "$stamp" 2>/dev/null; then
-    echo "installing detrain[$1] (TensorFlow is large: a minute or two)" >&2
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$here[$1]"
+    echo "installing detrain[$1] ($size large: a minute or two)" >&2
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$here[$1]" "${@:2}"
     cp "$here/pyproject.toml" "$stamp"
   fi
 }
@@ -27,10 +30,17 @@ case "${1:-}" in
     cd "$here"
     exec "$venv/bin/python" -m pytest -n auto --dist worksteal "$@"
     ;;
-  "")
-    install tensorflow,examples
+  "" | torch)
+    program=train.py
+    extras=(tensorflow,examples)
+    if [ "${1:-}" = torch ]; then
+      program=torch_train.py
+      extras=(torch,examples torch==2.13.0)  # the version that the tests use
+      venv=${DETRAIN_VENV:-$here/.venv-torch}
+    fi
+    install "${extras[@]}"
     home=${CKPT_DIR:-$here/ckpt}
-    "$venv/bin/detrain" run --ckpt "$home" "$here/examples/digits/train.py"
+    "$venv/bin/detrain" run --ckpt "$home" "$here/examples/digits/$program"
     echo
     "$venv/bin/detrain" ckpt ls "$home"
     echo

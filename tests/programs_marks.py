@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PROGRAMS: Final = Path(__file__).resolve().parent / "programs"
+TORCH: Final = PROGRAMS / "torch"
+"""Those that train with PyTorch."""
 ROLES: Final = ("epoch loop", "batch loop", "load", "update")
 LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 MARK: Final = re.compile(r"#\s*<-\s*(.+?)\s*$")
@@ -32,7 +34,9 @@ class Phase(NamedTuple):
 
 def programs() -> list[Path]:
     """All programs: files, and folders of several files."""
-    return sorted(p for p in PROGRAMS.iterdir() if (p.suffix == ".py" or (p.is_dir() and any(p.glob("*.py")))))
+    others = [TORCH]
+    found = [p for p in PROGRAMS.iterdir() if p.suffix == ".py" or (p.is_dir() and p not in others and any(p.glob("*.py")))]
+    return sorted(found)
 
 
 def sources(path: Path) -> list[Path]:

@@ -217,6 +217,11 @@ class LoaderPositions(Protocol):
     def is_loader(self, value: object) -> bool:
         """Return whether an object is one whose position `Adapter.set_state` brings back."""
 
+    def no_position(self, value: object) -> str:
+        """Return why such an object, if it lives on from an epoch to the next, cannot be put where it is; empty if it
+        can be.
+        """
+
     def loader_key(self, loader: object) -> str:
         """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
 

@@ -38,6 +38,8 @@ class FrameworkNames:
     """Distributions whose versions decide about bits."""
     settings: tuple[str, ...] = ()
     """Environment variables that do."""
+    chosen: tuple[tuple[str, str], ...] = ()
+    """Those of them that a run sets where nobody else has, with the value."""
 
 
 _OPS: Final = ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
@@ -79,6 +81,7 @@ TORCH: Final = FrameworkNames(
     computing=frozenset(_TORCH_FUNCTIONS),
     packages=("torch", "torchvision", "torchaudio", "torchdata"),
     settings=("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
+    chosen=(("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),),  # without it no matrix product of CUDA repeats
 )
 
 KNOWN: Final = (TENSORFLOW, TORCH)

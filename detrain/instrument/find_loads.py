@@ -12,6 +12,8 @@ from typing import Final
 from detrain.base.structure import AnyLoop, bound_names
 from detrain.instrument.syntax import GRADIENTS, arguments_of, called_name, loop_counts, read_names
 
+_BACKWARD: Final = frozenset({"backward", "grad", "manual_backward"})
+"""Calls that take gradients, which an optimizer's `step` then finds where they were left."""
 _PASSING_ON: Final = frozenset(
     {"enumerate", "zip", "tqdm", "track", "iter", "list", "islice", "progress", "progressbar", "Progbar"}
 )
@@ -71,6 +73,9 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
                 wanted |= read_names(statement)
             break
         before.append(statement)
+    # What a loss was computed from does not flow into `optimizer.step()` by names, but into its `backward()`.
+    calls = [node for statement in before for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    wanted |= {name for call in calls if called_name(call) in _BACKWARD for name in read_names(call)}
     header = set() if isinstance(loop, ast.While) or loop_counts(loop, counting) else set(bound_names([loop.target]))
     for statement in reversed(before):
         if wanted & set(bound_names([statement])):

@@ -218,7 +218,7 @@ class _Walk:
 
     def _values(self, side: int, node: list[Any]) -> Array | None:
         """Return the values of a tensor; None where its memory is not stored, or of a dtype that NumPy has not."""
-        _kind, stored, _digest = self._nodes[side][node[3][0]]
+        _kind, stored, *_rest = self._nodes[side][node[3][0]]
         _class, dtype, _device, offset, shape, strides = node[4][:6]
         try:
             plain = np.dtype(dtype if dtype != "bfloat16" else named_dtype(dtype))

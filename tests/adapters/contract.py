@@ -24,7 +24,7 @@ from detrain.faults.experiment import Experiment
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 
-SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow"}
+SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow", "torch": "tests.adapters.of_torch"}
 """The module with the function `subject(experiment)` of each adapter."""
 
 
@@ -56,8 +56,14 @@ class Subject(Protocol):
     def constants(self) -> list[Any]:
         """Return immutable tensors of all dtypes that checkpoints hold, with values that are no numbers among them."""
 
+    def tensors(self) -> list[Any]:
+        """Return tensors that can be changed, of all dtypes and strides, views of others among them."""
+
     def bytes_of(self, value: Any) -> bytes:
         """Return dtype, shape and content of a tensor, as the framework itself tells them."""
+
+    def change(self, value: Any) -> None:
+        """Flip a bit of the memory of such a tensor, if it has one."""
 
     def draw(self) -> bytes:
         """Draw from each global stream of the framework."""
@@ -130,6 +136,7 @@ def a_constant_read_and_made_again_is_the_same(subject: Subject) -> None:
     """Bit for bit: NaN payloads, zeros with a sign, text that ends in zeros."""
     leaves = subject.adapter.leaves
     for value in subject.constants():
+        assert leaves.constant_type is not None
         assert isinstance(value, leaves.constant_type)
         array = leaves.constant(value)
         assert array is not None
@@ -137,6 +144,30 @@ def a_constant_read_and_made_again_is_the_same(subject: Subject) -> None:
     assert leaves.constant(np.ones(2)) is None
     assert leaves.to_array(object()) is None
     assert leaves.parts(object()) is None
+
+
+def a_tensor_put_back_is_the_same_in_place(subject: Subject) -> None:
+    """Bit for bit, and the very object; where there is none, another one that is the same. Reading changes nothing."""
+    shared = subject.adapter.shared
+    assert shared is not None
+    assert shared.look(object()) is None
+    assert not shared.is_shared(object())
+    for value in subject.tensors():
+        before, look = subject.bytes_of(value), shared.look(value)
+        assert look is not None
+        assert shared.is_shared(value)
+        held, form = shared.read(look.memory, holds=True), json.loads(json.dumps(look.form))
+        kept = held.copy()
+        subject.change(value)
+        assert (held == kept).all(), "what is held has changed"
+        assert shared.fill(look.memory, kept)
+        assert shared.put(form, look.memory, value, look.base) is value
+        shared.set_parts(value, look.parts)
+        assert subject.bytes_of(value) == before, form
+        made = shared.put(form, shared.new_memory(kept, form), None, None)
+        shared.set_parts(made, look.parts)
+        assert made is not value
+        assert subject.bytes_of(made) == before, form
 
 
 def a_stream_read_and_written_gives_the_same_draws(subject: Subject) -> None:
@@ -322,6 +353,7 @@ NEEDS = {
         "variables",
     ),
     a_constant_read_and_made_again_is_the_same: "leaves",
+    a_tensor_put_back_is_the_same_in_place: "shared",
     a_stream_read_and_written_gives_the_same_draws: "random",
     a_loader_has_a_name_and_a_position: "loaders",
     a_loader_set_to_its_position_goes_on_with_the_same_batches: "loaders",
@@ -330,8 +362,8 @@ NEEDS = {
     rollback_is_the_identity: "rollback",
     norms_are_those_of_the_values: "norms",
     a_plain_training_is_captured: "name",
-    the_sites_of_a_step_have_names_of_their_own: "name",
-    a_fault_at_a_site_does_what_its_plan_says_and_again: "name",
+    the_sites_of_a_step_have_names_of_their_own: "instruments",
+    a_fault_at_a_site_does_what_its_plan_says_and_again: "instruments",
 }
 """The promises, and the part of an adapter that makes each. An adapter without the part makes none."""
 trial = Trial()
@@ -345,14 +377,15 @@ def main(name: str, plan: str = "") -> None:
     found: dict[str, str | None] = {}
     for promise, part in NEEDS.items():
         is_of_faults = promise is a_fault_at_a_site_does_what_its_plan_says_and_again
-        if getattr(subject.adapter, part) is None or is_of_faults != bool(plan):
+        has_part = trial.instruments is not None if part == "instruments" else getattr(subject.adapter, part) is not None
+        if not has_part or is_of_faults != bool(plan):
             continue
         try:
             promise(subject)
             found[promise.__name__] = None
         except Exception:
             found[promise.__name__] = traceback.format_exc()
-    if not plan:
+    if not plan and trial.instruments is not None:
         found_sites = [
             each for each in profiled(subject) if each.stage == "forward" and each.operands.keys() >= {"output", "weight"}
         ]

@@ -61,6 +61,12 @@ class Training:
         narrow = tf.cast(tf.constant([1.5, float("inf")]), tf.bfloat16)
         return [tf.constant(odd), *map(tf.constant, plain), tf.constant(True), tf.zeros((0, 3)), texts, narrow]
 
+    def tensors(self) -> list[Any]:
+        return []
+
+    def change(self, _value: Any) -> None:
+        raise NotImplementedError
+
     def bytes_of(self, value: Any) -> bytes:
         return f"{value.dtype.name} {value.shape}".encode() + tf.io.serialize_tensor(value).numpy()
 

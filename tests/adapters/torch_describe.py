@@ -134,10 +134,13 @@ class _Look:
         storage = value.untyped_storage()
         number = self._memories.setdefault(storage._cdata, len(self._memories))
         self._say(path, f"memory {number} {value.storage_offset()} {list(value.stride())} {value.is_conj()} {value.is_neg()}")
-        if storage.device.type == "meta" or number < len(self._memories) - 1:
+        if storage.device.type == "meta" or value.numel() == 0 or storage.nbytes() == 0:
             return
-        self._spans.append((path, storage.data_ptr(), storage.nbytes()))
-        self._say(path, ctypes.string_at(storage.data_ptr(), storage.nbytes()).hex())
+        start = value.storage_offset() * value.element_size()
+        steps = sum((count - 1) * stride for count, stride in zip(value.shape, value.stride(), strict=True))
+        size = (steps + 1) * value.element_size()  # what no tensor looks at is no state
+        self._spans.append((path, storage.data_ptr() + start, size))
+        self._say(path, ctypes.string_at(storage.data_ptr() + start, size).hex())
 
 
 def _function(tensor: Any) -> Any:

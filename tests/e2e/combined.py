@@ -294,7 +294,7 @@ STATES: Final = (
     ("", "", "if random.random() < 0.3:\n    print('lucky', step)", ""),
     ("", "", "", "with open('log.csv', 'a', newline='') as file:\n    csv.writer(file).writerow([epoch, float(loss)])"),
     ("log = open('log.txt', 'w')", "", "print(epoch, step, float(loss), file=log, flush=True)", ""),
-    ("rows = []", "", "", "rows.append(float(loss))\nwith open('log.json', 'w') as file:\n    json.dump(rows, file)"),
+    ("ends = []", "", "", "ends.append(float(loss))\nwith open('log.json', 'w') as file:\n    json.dump(ends, file)"),
 )
 """What is made before the loops, at the start of an epoch, in each batch behind the step, and at the end of an
 epoch."""

@@ -18,6 +18,14 @@ def server() -> Iterator[Server]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def torch_server() -> Iterator[Server]:
+    """The same, with PyTorch."""
+    made = Server("torch")
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def detrain(server: Server) -> Run:
     """Runs the command `detrain` in a process that the server forks; what is about how an interpreter starts needs a

@@ -17,12 +17,16 @@ from typing import Any, NoReturn
 
 def serve() -> None:
     """Answer requests until there are no more."""
-    import libcst  # noqa: F401
-    import tensorflow  # noqa: F401
+    import importlib
 
-    import detrain.adapters.tensorflow.adapter
+    import libcst  # noqa: F401
+
     import detrain.cli.run
     import detrain.runtime.session.launch  # noqa: F401
+
+    framework = sys.argv[3]
+    importlib.import_module(framework)
+    importlib.import_module(f"detrain.adapters.{framework}.adapter")
 
     requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     for line in requests:
@@ -109,7 +113,8 @@ def _forget_frameworks() -> None:
     import importlib.abc
     import importlib.machinery
 
-    known = {name: sys.modules.pop(name) for name in ("tensorflow", "keras")}
+    names = {"tensorflow": ("tensorflow", "keras"), "torch": ("torch",)}[sys.argv[3]]
+    known = {name: sys.modules.pop(name) for name in names}
     find = importlib.machinery.PathFinder.find_spec
 
     class Again(importlib.abc.Loader):
@@ -117,9 +122,9 @@ def _forget_frameworks() -> None:
             return known[spec.name]
 
         def exec_module(self, module: Any) -> None:
-            if module is known["tensorflow"]:  # imports Keras
+            if module is known.get("tensorflow"):  # imports Keras
                 sys.modules.setdefault("keras", known["keras"])
-            else:
+            elif module is known.get("keras"):
                 import tensorflow  # noqa: F401
 
     def found(name: str, *arguments: Any) -> Any:

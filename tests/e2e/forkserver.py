@@ -1,4 +1,4 @@
-"""Fresh processes at a second each: a server that has imported TensorFlow, and made nothing with it, forks one for
+"""Fresh processes at a second each: a server that has imported a framework, and made nothing with it, forks one for
 every run.
 
 Each run is a process of its own with the environment, the folder and the output that it was asked to have; it is
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.runs import ORACLE, ROOT, TIMEOUT_S, Result, environment
+from tests.e2e.runs import ORACLES, ROOT, TIMEOUT_S, Result, environment
 
 _SERVER: Final = Path(__file__).with_name("forking.py")
 _START: Final = "import sys; exec(compile(open(sys.argv[1]).read(), '<forking>', 'exec'))"
@@ -28,9 +28,10 @@ _START: Final = "import sys; exec(compile(open(sys.argv[1]).read(), '<forking>',
 class Server:
     """Starts runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: str = "tensorflow") -> None:
+        self._framework = framework
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(_SERVER), str(3 * TIMEOUT_S)],
+            [sys.executable, "-c", _START, str(_SERVER), str(3 * TIMEOUT_S), framework],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -45,7 +46,7 @@ class Server:
 
     def bare(self, *command: object, cwd: Path, **changes: str) -> Result:
         """Run a program with the same determinism settings and without detrain."""
-        return self._run(ORACLE, [*map(str, command)], cwd, changes)
+        return self._run(ORACLES[self._framework], [*map(str, command)], cwd, changes)
 
     def _run(self, code: str, command: Sequence[str], cwd: Path, changes: dict[str, str]) -> Result:
         assert self._process.stdin is not None

@@ -33,6 +33,26 @@ sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
+ORACLES = {
+    "tensorflow": ORACLE,
+    "torch": """
+import os, random, runpy, sys
+random.seed(0)
+import numpy
+numpy.random.seed(0)
+import torch
+torch.manual_seed(0)
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.utils.deterministic.fill_uninitialized_memory = False
+random.seed(0)
+numpy.random.seed(0)
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+""",
+}
+"""By framework, a bare run: the same seeds and settings, and nothing of detrain."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -53,6 +73,22 @@ class Result:
 
 Run = Callable[..., Result]
 """Runs a command: its words, and as keywords `cwd` and changes of the environment."""
+
+
+def goes_through(resumed: list[str], whole: list[str], trainings: int) -> bool:
+    """Return whether a resumed run has printed what the whole run did, to its end, but for what each training left out.
+
+    Code before a training, and between the head of an epoch and its batches, runs again, and prints again: what lies
+    between that and the cut is left out, at two places a training.
+    """
+    left_out = {-1: 0}  # where the lines so far may end in the whole run, and at how many places some are left out
+    for line in resumed:
+        left_out = {
+            at: min(count + (before != at - 1) for before, count in left_out.items() if before < at)
+            for at, other in enumerate(whole)
+            if other == line and min(left_out, default=at) < at
+        }
+    return bool(resumed) and left_out.get(len(whole) - 1, 2 * trainings + 1) <= 2 * trainings
 
 
 def environment(**changes: str) -> dict[str, str]:

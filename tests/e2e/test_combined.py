@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e import combined, combined_fit
 from tests.e2e.forkserver import Server
+from tests.e2e.runs import goes_through
 
 SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(200)]
 
@@ -41,18 +42,8 @@ def _compare(source: str, everies: list[str], places: list[str], server: Server,
         assert killed.status in (-9, 0), killed.err  # an epoch may have fewer batches
         assert again.status == 0, again.err
         if killed.status:
-            assert _goes_through(again.out.splitlines(), whole.out.splitlines()), (every, place)
+            assert goes_through(again.out.splitlines(), whole.out.splitlines(), trainings=2), (every, place)
         assert _written(folder) == _written(home / "whole"), (every, place)
-
-
-def _goes_through(resumed: list[str], whole: list[str]) -> bool:
-    """Return whether a resumed run has printed what the whole run did, to its end; before its cut lines may be left
-    out.
-
-    Between two trainings, code runs again, and prints again.
-    """
-    lines = iter(whole)
-    return bool(resumed) and resumed[-1] == whole[-1] and all(line in lines for line in resumed)
 
 
 def _folder(path: Path, source: str) -> Path:

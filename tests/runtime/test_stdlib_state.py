@@ -82,6 +82,60 @@ def test_an_iterator_goes_on_where_the_described_one_was(kind: str, steps: int, 
     assert taken(before["iterator"], 20) == taken(after["iterator"], 20)
 
 
+class Feed:
+    """An iterator of a program's own, which each `iter` begins again."""
+
+    def __init__(self) -> None:
+        self.times, self.at = 0, 0
+
+    def __iter__(self) -> Feed:
+        self.times, self.at = self.times + 1, 0
+        return self
+
+    def __next__(self) -> int:
+        if self.at == len(DATA):
+            raise StopIteration
+        self.at += 1
+        return 10 * self.times + DATA[self.at - 1]
+
+
+OVER_A_FEED: dict[str, Callable[[Feed], Iterator[Any]]] = {
+    "enumerate": enumerate,
+    "zip": lambda feed: zip(feed, range(9), strict=False),
+    "map": lambda feed: map(operator.neg, feed),
+    "filter": lambda feed: filter(None, feed),
+    "nested": lambda feed: enumerate(zip(range(9), feed, strict=False)),
+    "accumulate": itertools.accumulate,
+    "chain": lambda feed: itertools.chain([1, 2], feed),
+    "compress": lambda feed: itertools.compress(feed, [1, 0, 1, 1, 0, 1, 1, 1]),
+    "cycle": itertools.cycle,
+    "dropwhile": lambda feed: itertools.dropwhile(bool, feed),
+    "islice": lambda feed: itertools.islice(feed, 1, 7, 2),
+    "starmap": lambda feed: itertools.starmap(operator.neg, itertools.zip_longest(feed)),
+    "takewhile": lambda feed: itertools.takewhile(bool, feed),
+    "tee": lambda feed: itertools.tee(feed)[0],
+    "zip_longest": lambda feed: itertools.zip_longest(range(9), feed),
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OVER_A_FEED if sys.version_info < (3, 14) or kind in ON_3_14_AS_WELL])
+@pytest.mark.parametrize("steps", range(4))
+def test_an_iterator_over_one_of_the_programs_own_does_not_begin_that_again(kind: str, steps: int) -> None:
+    def world() -> World:
+        return {"feed": (feed := Feed()), "iterator": OVER_A_FEED[kind](feed)}
+
+    after, before = world(), world()
+    baseline = baseline_of(after)
+    taken(after["iterator"], steps)
+
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert vars(before["feed"]) == vars(after["feed"])
+    assert taken(before["iterator"], 20) == taken(after["iterator"], 20)
+
+
 @pytest.mark.parametrize("kind", sorted(ON_3_14_AS_WELL))
 def test_an_iterator_that_is_where_it_was_stays_the_same_object(kind: str) -> None:
     data = list(DATA)

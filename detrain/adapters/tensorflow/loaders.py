@@ -30,6 +30,10 @@ class Loaders:
         """Return whether an object is a tf.data iterator that is counted, or a generator that `fit` trains on."""
         return self._datasets.is_counted(value) or self._fit.is_loader(value)
 
+    def no_position(self, _value: object) -> str:
+        """What has no position is drawn from as often again."""
+        return ""
+
     def loader_key(self, loader: object) -> str:
         """Return the name of an iterator over a tf.data set."""
         return self._datasets.loader_key(loader)

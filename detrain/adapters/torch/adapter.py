@@ -21,7 +21,7 @@ from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.streams import RandomStreams
 from detrain.adapters.torch.tensors import Tensors
-from detrain.adapters.torch.updates import watch_updates
+from detrain.adapters.torch.updates import Updates
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
@@ -50,7 +50,7 @@ class Torch:
             )
         self._settings = settings
         flags.fix(settings.seed, settings.threads)
-        watch_updates(settings.on_update)
+        self._updates = Updates(settings.on_update)
         self.shared = Tensors()
         self.random = RandomStreams()
         self.loaders = Loaders(settings.moment)
@@ -102,8 +102,8 @@ class Torch:
         """Nothing is noted of a loop that is over."""
 
     def uncaptured(self) -> list[str]:
-        """Return what loaders there are whose workers hold what no checkpoint does, and hooks of the process."""
-        return [*self.loaders.uncaptured(), *self._hooks.uncaptured()]
+        """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
+        return self._hooks.uncaptured()
 
     def flush(self) -> None:
         """PyTorch writes nothing by itself."""

@@ -7,7 +7,6 @@ PyTorch 2.13.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ import torch
 
 from detrain.base import messages
 
-_CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
 _MATMUL: Any = torch.backends.cuda.matmul
 _CUDNN: Any = torch.backends.cudnn
 
@@ -59,7 +57,6 @@ FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
 
 def fix(seed: int, threads: int) -> None:
     """Fix the seed, the number of threads, and deterministic algorithms; where CUDA has none, it warns."""
-    os.environ.setdefault(_CUBLAS, ":4096:8")  # read at the first call of cuBLAS
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
     refix()

@@ -24,6 +24,7 @@ _META: Final = "meta"
 _MOVED: Final = "what it was a view of, before its `data` was set"
 _CREATION: Final = torch._C._autograd.CreationMeta
 _creation: Final = torch._C._autograd._get_creation_meta
+_MOST_FUNCTIONS: Final = 100
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
 
 
@@ -138,7 +139,7 @@ def _look(value: Any) -> SharedTensor:
     base = value._base if is_leaf and value._is_view() else None
     if base is not None and (grad_function(base) is not None or not _is_plain(base)):
         base = None
-    loss = OF_GRAPH if graph else ""
+    loss = OF_GRAPH if graph and _may_go_backward(function) else ""
     if base is not None and not (base.untyped_storage()._cdata == memory._cdata and _is_seen_as(base, value.dtype)):
         base, loss = None, _MOVED
     form = [
@@ -157,7 +158,7 @@ def _look(value: Any) -> SharedTensor:
     parts = [value.grad if is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
     while parts and parts[-1] is None:
         parts.pop()
-    return SharedTensor("torch", memory, form, parts, loss, base)
+    return SharedTensor("torch", memory, form, _extent(value), parts, loss, base)
 
 
 def _wants_gradient(value: Any) -> bool:
@@ -255,3 +256,35 @@ def _view(base: Any, form: list[Item]) -> Any:
         base.requires_grad_(needs_grad)
     torch._C._autograd._set_creation_meta(made, _CREATION.__members__[creation])
     return made
+
+
+def _extent(value: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of its storage that a tensor looks at, and that behind the last."""
+    start, size = value.storage_offset(), value.element_size()
+    if value.numel() == 0 or value.device.type == _META:
+        return 0, 0
+    last = start + sum((length - 1) * stride for length, stride in zip(value.shape, value.stride(), strict=True))
+    return start * size, (last + 1) * size
+
+
+def _may_go_backward(function: Any) -> bool:
+    """Return whether a graph may be gone through: after a `backward`, what it had kept for that has been freed."""
+    seen, left = {function}, [function]
+    while left and len(seen) < _MOST_FUNCTIONS:
+        node = left.pop()
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    getattr(node, name)
+                except RuntimeError:  # "… after they have already been freed"
+                    return False
+        new = [each for each, _number in node.next_functions if each is not None and each not in seen]
+        seen.update(new)
+        left += new
+    return True
+
+
+def _bytes(storage: Any) -> Array:
+    """Return the bytes of a storage in the host's memory, without a copy."""
+    found: Array = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return found

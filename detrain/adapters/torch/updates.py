@@ -1,21 +1,94 @@
-"""Where weights change: the step of an optimizer, whatever the program calls it by."""
+"""Where weights change: the step of an optimizer; in a program that has none, the next gradient after they did."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
+import torch
+from torch._C import _functorch as functorch
+from torch.autograd import graph
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from detrain.base.digest import digest_array
+
+_MOST_FUNCTIONS: Final = 100_000
+_BY_HAND: Final = 1
+"""The number of what updates without an optimizer."""
 
 
-def watch_updates(on_update: Callable[[int], None]) -> None:
-    """Have each step of an optimizer told, with a number of the optimizer.
+class Updates:
+    """Tells of each update, with a number of what makes it.
 
-    PyTorch calls the hook also for derived classes, steps in hooks of `backward`, and compiled steps
-    (`torch/optim/optimizer.py`, `profile_hook_step`); not where a `GradScaler` skips a step.
+    PyTorch calls the hook for all optimizers, also for derived classes, steps in hooks of `backward`, and compiled
+    steps (`torch/optim/optimizer.py`, `profile_hook_step`). Where a `GradScaler` skips a step nothing changes.
+
+    A program may move its weights by hand: `w -= lr * w.grad`, `p.data.add_(...)`, new ones in the place of old. As
+    long as no optimizer has stepped, what gradients are taken of is looked at when the next are taken: has it changed,
+    or is it no more what it was, then there was an update.
     """
 
-    def stepped(optimizer: Any, _args: object, _kwargs: object) -> None:
-        on_update(id(optimizer))
+    def __init__(self, on_update: Callable[[int], None]) -> None:
+        self._on_update = on_update
+        self._has_optimizer = self._is_by_hand = False
+        self._leaves: list[tuple[weakref.ref[torch.Tensor], tuple[object, ...]]] = []
+        register_optimizer_step_post_hook(self._stepped)
+        original: Any = graph._engine_run_backward
 
-    register_optimizer_step_post_hook(stepped)
+        def run_backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            # While a graph is traced for a compiler, nothing is computed.
+            if not self._has_optimizer and _get_current_dispatch_mode() is None:
+                self._look(tensors, named.get("inputs") or (arguments[3] if len(arguments) > 3 else ()))
+            return original(tensors, *arguments, **named)
+
+        graph._engine_run_backward = run_backward
+        torch.autograd._engine_run_backward = run_backward
+
+    def _stepped(self, optimizer: Any, _arguments: object, _named: object) -> None:
+        self._has_optimizer = True
+        self._leaves = []
+        self._on_update(id(optimizer))
+
+    def _look(self, tensors: Iterable[Any], inputs: Iterable[Any]) -> None:
+        """Gradients are about to be taken: tell of an update if what they were taken of before is another now."""
+        if self._is_by_hand:
+            self._on_update(_BY_HAND)
+            return
+        before = self._leaves
+        leaves = [_plain(each) for each in inputs if isinstance(each, torch.Tensor)] or list(_leaves_behind(tensors))
+        self._leaves = [(weakref.ref(leaf), _mark(leaf)) for leaf in leaves]
+        if before and any(reference() is None or _mark(reference()) != mark for reference, mark in before):
+            self._is_by_hand, self._leaves = True, []
+            self._on_update(_BY_HAND)
+
+
+def _leaves_behind(tensors: Iterable[Any]) -> Iterable[torch.Tensor]:
+    """Yield the tensors that a `backward` of these would leave gradients on."""
+    left = [each.grad_fn for each in tensors if isinstance(each, torch.Tensor) and each.grad_fn is not None]
+    seen = set(left)
+    while left and len(seen) < _MOST_FUNCTIONS:
+        node = left.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        new = [each for each, _number in node.next_functions if each is not None and each not in seen]
+        seen.update(new)
+        left += new
+
+
+def _plain(tensor: Any) -> Any:
+    """Return the tensor that the wrappers of `torch.func` are around."""
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _mark(tensor: Any) -> tuple[object, ...]:
+    """Return what tells whether a tensor has changed: by counts, and by its bytes, as `.data` is not counted."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return (tensor._version,)
+    with torch._C._DisableFuncTorch():
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        return tensor._version, digest_array(plain.view(torch.uint8).numpy())

@@ -83,7 +83,7 @@ def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object
     number = node[3][0]
     if number in decoding.memories:
         return decoding.memories[number]
-    _kind, name, digest, _address, *inside = decoding.nodes[number]
+    _kind, name, digest, (start, stop), _address, *inside = decoding.nodes[number]
     there = decoding.live_memories.get(number)
     if there is None and decoding.finds_by_place:
         shared = decoding.hooks.shared(live)
@@ -95,11 +95,18 @@ def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object
         if there is ABSENT:
             return ABSENT
     elif name is None:
-        if there is None or digest_array(tensors.read(there, holds=False)) != digest:
+        if there is None or digest_array(tensors.read(there, holds=False)[start:stop]) != digest:
             decoding.miss(path, f"the large tensor is not the one that the first run had (digest {digest})")
             return ABSENT
-    elif there is None or not tensors.fill(there, decoding.arrays[name]):
-        there = tensors.new_memory(decoding.arrays[name], node[4])
+    else:
+        content = decoding.arrays[name]
+        if there is not None and stop - start < content.nbytes:  # others may look at the rest
+            now = np.array(tensors.read(there, holds=False))
+            if now.nbytes == content.nbytes:
+                now[start:stop] = content[start:stop]
+                content = now
+        if there is None or not tensors.fill(there, content):
+            there = tensors.new_memory(content, node[4])
     decoding.filled[id(there)] = decoding.memories[number] = there
     return there
 

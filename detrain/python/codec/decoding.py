@@ -105,7 +105,7 @@ class Decoding(ABC):
         for node in nodes:
             if node[0] == "shared" and (live := self.baseline.at(node[2])) is not ABSENT:
                 self.reserved.add(id(live))
-        memories = {number: self.baseline.at(node[3]) for number, node in enumerate(nodes) if node[0] == "memory"}
+        memories = {number: self.baseline.at(node[4]) for number, node in enumerate(nodes) if node[0] == "memory"}
         return {number: memory for number, memory in memories.items() if memory is not ABSENT}
 
     def lies_in_tensor(self, array: Array) -> bool:

@@ -14,7 +14,7 @@ import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from detrain.python.inspect.object_graph import (
     Hooks,
     Item,
     SharedTensor,
+    Span,
     is_plain,
     shown,
 )
@@ -53,19 +54,6 @@ from detrain.python.inspect.stored_attributes import is_of_framework
 _BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
 """Modules of Python's whose objects stand for what threads, tasks and processes do."""
 _UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
-
-
-class Span(NamedTuple):
-    """Where in the process a memory of tensors or an array lies."""
-
-    start: int
-    end: int
-    number: int
-    path: str
-    array: Array | None = None
-    memory: object = None
-    is_foreign: bool = False
-    """Neither of NumPy's nor a framework's."""
 
 
 class LeafEncoder(ABC):
@@ -250,6 +238,8 @@ class LeafEncoder(ABC):
             if made is not None:
                 return made
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
+            if (reason := self._hooks.no_position(value)) and not self._is_loader:
+                why = f": {reason}{AND_READ}"
             if module_of(type(value)).partition(".")[0] in _BESIDE and is_read(path, self._hooks.files()):
                 why = f": what goes on beside the loop has made it{AND_READ}"
             return self._lose(number, path, f"{type_name(value)}{why}")
@@ -291,6 +281,11 @@ class LeafEncoder(ABC):
         back; return where that is.
         """
         if self._hooks.is_loader(value):
+            reason = self._hooks.no_position(value)
+            if reason and (self._is_loader or self._are_loads_replayed):
+                self._moved.append(f"{shown(path)} ({reason})")
+            elif reason:
+                self._lose(number, path, f"{type_name(value)}: {reason}{AND_READ}")
             return None
         now = position(value)
         if now is None and self._is_loader:
@@ -381,7 +376,9 @@ class LeafEncoder(ABC):
             self._nodes[number] = self._encode_memory(shared, path, is_known=self._address_of(value) is not None)
             if not self._collects:
                 start, size = self._hooks.tensors_of(shared.owner).span(shared.memory)
-                self._spans.append(Span(start, start + size, number, path, memory=shared.memory))
+                self._spans.append(Span(start, start + size, number, path, memory=shared))
+        elif not self._collects:
+            self._widen(number, shared, *shared.extent)
         if shared.loss and not self._collects:
             self._lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
         parts = [self.encode(part, f"{path}.grad") for part in shared.parts]
@@ -401,17 +398,29 @@ class LeafEncoder(ABC):
             self._baseline.add(shared.memory, "" if self._is_unordered else f"{path}.memory")
         address = self._address_of(shared.memory)
         before = self._baseline.paths.get(path) if is_known and address is not None else None
+        start, stop = shared.extent
         if self._collects:
             if not self._is_unordered:
-                self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False))
+                self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False)[start:stop])
             return []
-        if before is not None:
-            now = tensors.read(shared.memory, holds=False)
-            if now.nbytes > LARGE_BYTES and digest_array(now) == before:
-                return ["memory", None, before, address]
+        if before is not None and stop - start > LARGE_BYTES:
+            now = tensors.read(shared.memory, holds=False)[start:stop]
+            if digest_array(now) == before:
+                return ["memory", None, before, [start, stop], address]
+        return ["memory", self._hold(shared), "", [start, stop], address]
+
+    def _hold(self, shared: SharedTensor) -> str:
         name = f"{len(self._arrays):05d}"
-        self._arrays[name] = tensors.read(shared.memory, holds=True)
-        return ["memory", name, "", address]
+        self._arrays[name] = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=True)
+        return name
+
+    def _widen(self, number: int, shared: SharedTensor, start: int, stop: int) -> None:
+        """Have what is looked at of a memory reach from `start` to `stop`, too."""
+        node: Any = self._nodes[number]
+        wide = [min(node[3][0], start), max(node[3][1], stop)]
+        if wide != node[3] and node[1] is None:  # a part of it is as it was
+            node[1:3] = [self._hold(shared), ""]
+        node[3] = wide
 
     def _store(self, array: Array) -> str:
         if self._collects:

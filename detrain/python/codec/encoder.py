@@ -20,7 +20,6 @@ from detrain.base.digest import Array
 from detrain.base.dtypes import dtype_name
 from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.encode_functions import Functions
-from detrain.python.codec.encode_leaves import Span
 from detrain.python.codec.state_rules import (
     class_attributes,
     class_methods,
@@ -56,6 +55,7 @@ from detrain.python.inspect.object_graph import (
     MAX_DEPTH,
     Encoded,
     Item,
+    Span,
     deep_calls,
     key_path,
 )
@@ -83,6 +83,7 @@ class Encoder(Functions):
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
         if self._memories and not self._collects:
             self._join_memories()
+            self._clear_unseen()
         for number, holder, keys, path in self._addresses:
             if not self._numbers.keys().isdisjoint(keys):
                 self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
@@ -101,6 +102,7 @@ class Encoder(Functions):
             (each for each in self._spans if each.end > each.start), key=lambda each: (each.start, -each.end, _rank(each))
         )
         outer = Span(0, 0, 0, "")
+        inner: dict[int, list[Item]] = {}
         for span in spans:
             if span.start >= outer.end:
                 outer = span
@@ -111,21 +113,27 @@ class Encoder(Functions):
             elif span.array is not None and outer.array is not None:
                 continue  # of NumPy's alone: a view of what is too large to be written for its sake
             elif span.array is not None:
+                assert outer.memory is not None
+                self._widen(outer.number, outer.memory, span.start - outer.start, span.end - outer.start)
                 form = [address_of(span.array) - outer.start, list(span.array.shape), list(span.array.strides)]
-                self._drop(span.number, ["view", [outer.number], *form, dtype_name(span.array.dtype), span.array.flags.writeable])
+                inner[span.number] = ["view", [outer.number], *form, dtype_name(span.array.dtype), span.array.flags.writeable]
             else:
-                self._drop(
-                    span.number,
-                    [
-                        "memory",
-                        None,
-                        "",
-                        self._address_of(span.memory),
-                        [outer.number],
-                        span.start - outer.start,
-                        span.end - span.start,
-                    ],
-                )
+                before: Any = self._nodes[span.number]
+                at, size = span.start - outer.start, span.end - span.start
+                if outer.memory is not None:
+                    self._widen(outer.number, outer.memory, at + before[3][0], at + before[3][1])
+                inner[span.number] = ["memory", None, "", *before[3:5], [outer.number], at, size]
+        for number, node in inner.items():  # at the end: names of arrays are their number
+            self._drop(number, node)
+
+    def _clear_unseen(self) -> None:
+        """Set the bytes of memories that no tensor looks at to zero: they are not state, and others in each process."""
+        for number in self._memories.values():
+            _kind, name, _digest, (start, stop), *_rest = self._nodes[number]  # type: ignore[misc]
+            if name is not None and (start > 0 or stop < self._arrays[name].nbytes):
+                seen = np.zeros_like(self._arrays[name])
+                seen[start:stop] = self._arrays[name][start:stop]
+                self._arrays[name] = seen
 
     def _drop(self, number: int, node: list[Item]) -> None:
         """Put another node in the place of one that has its content to itself."""

@@ -44,6 +44,14 @@ _MAKERS: Final = {
     },
 }
 _NAMES: Final = {id(maker): name for name, maker in _MAKERS.items()}
+_DRAWN_FROM: Final = {
+    **dict.fromkeys(("builtins.enumerate", "itertools.accumulate", "itertools.cycle", "itertools.islice"), slice(0, 1)),
+    **dict.fromkeys(("builtins.zip", "itertools.compress", "itertools.zip_longest"), slice(None)),
+    **dict.fromkeys(
+        ("builtins.filter", "builtins.map", "itertools.dropwhile", "itertools.starmap", "itertools.takewhile"), slice(1, None)
+    ),
+}
+"""Which arguments of a maker it draws from: iterators that have begun, `()` for one that `zip_longest` has used up."""
 _Writer: Final = type(csv.writer(io.StringIO()))
 _COPYING: Final = ("dict_", "set_", "odict_")
 """Iterators that describe themselves by a copy of what is left, not by what they go over."""
@@ -58,6 +66,16 @@ _QUEUES: Final[tuple[Any, ...]] = (queue.Queue, queue.LifoQueue, queue.PriorityQ
 _QUEUES_BY_KIND: Final = {f"queue.{cls.__name__}": cls for cls in _QUEUES}
 _UNBOUND: Final = object()
 _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+
+
+class _Begun:
+    """What gives an iterator as it is to whom asks for one: `__iter__` of a program's own would begin it again."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterator
 
 
 def parts(value: Any) -> tuple[str, list[object]] | None:
@@ -178,7 +196,9 @@ def _make(kind: str, values: list[Any]) -> object | None:
     maker: Callable[..., Any] | None = _MAKERS.get(kind)
     if maker is None:
         return None
-    arguments, state = values[0], values[1:]
+    arguments, state = [*values[0]], values[1:]
+    begun = _DRAWN_FROM.get(kind, slice(0, 0))
+    arguments[begun] = [_Begun(each) if isinstance(each, Iterator) else each for each in arguments[begun]]
     made = maker(*arguments)
     if state and state[0] is not None:
         with _quiet():

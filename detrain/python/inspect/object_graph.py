@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -76,12 +76,28 @@ class SharedTensor:
     """The same object for all tensors that share it."""
     form: list[Item]
     """How the tensor looks at the memory: class, dtype, offset, shape, strides and the like."""
+    extent: tuple[int, int]
+    """The bytes of the memory from the first to behind the last that the tensor looks at: what no tensor looks at was
+    never written, and is whatever was there."""
     parts: list[object]
     """What else belongs to it and may lead to other tensors: its gradient."""
     loss: str = ""
     """What of it cannot be captured, in words."""
     base: Any = None
     """The tensor that it is a view of, where what is written into the one with gradients is computed for the other."""
+
+
+class Span(NamedTuple):
+    """Where in the process a memory of tensors or an array lies."""
+
+    start: int
+    end: int
+    number: int
+    path: str
+    array: Array | None = None
+    memory: SharedTensor | None = None
+    is_foreign: bool = False
+    """Neither of NumPy's nor a framework's."""
 
 
 class Hooks:
@@ -163,6 +179,10 @@ class Hooks:
     def is_loader(self, _value: object) -> bool:
         """Return whether an object hands out one thing after another, and is brought to where it was by a framework."""
         return False
+
+    def no_position(self, _value: object) -> str:
+        """Return why a framework cannot put such an object where it is; empty if it can."""
+        return ""
 
     def loader_state(self, _value: object) -> tuple[int, object] | None:
         """Return the position that an object of a library offers, by which of its protocols, or None."""

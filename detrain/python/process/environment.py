@@ -42,6 +42,7 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
     chosen = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "")}
     if not chosen["PYTHONHASHSEED"].isdigit():
         chosen["PYTHONHASHSEED"] = _HASH_SEED
+    chosen.update({name: os.environ.get(name) or value for each in KNOWN for name, value in each.chosen})
     if recorded is not None:
         chosen.update({name: recorded[name] for name in _SETTINGS if recorded.get(name)})
         here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -112,6 +112,10 @@ class ProgramHooks(Hooks):
         """Return whether a framework brings an object that hands out one thing after another to where it was."""
         return any(loaders.is_loader(value) for loaders in self._loaders)
 
+    def no_position(self, value: object) -> str:
+        """Return why a framework cannot put such an object where it is; empty if it can."""
+        return next((reason for each in self._loaders if (reason := each.no_position(value))), "")
+
     # What others bring back.
 
     def loader_state(self, value: object) -> tuple[int, object] | None:

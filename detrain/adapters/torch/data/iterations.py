@@ -21,7 +21,7 @@ from torch.utils.data import dataloader
 from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
 from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit
 from detrain.base import messages
-from detrain.base.errors import FrameworkUnsupported
+from detrain.base.errors import Diverged, FrameworkUnsupported
 from detrain.python.process.random_streams import NumpyStream, PythonStream
 
 _Base: Any = dataloader._BaseDataLoaderIter
@@ -54,6 +54,11 @@ class Place(msgspec.Struct, frozen=True):
     birth: list[bytes]
     """The streams as its sampler drew first: Python's, NumPy's, PyTorch's, and those of generators that the loader
     holds; none if it has not drawn."""
+    is_loaded: bool = False
+    """Whether the batches before are loaded again, as nothing else brings the iterator there."""
+    has_ended: bool = False
+    reason: str = ""
+    """Why no process can bring an iterator there, other than the program itself."""
 
 
 class Indices:
@@ -63,6 +68,7 @@ class Indices:
         self.source, self.count, self.keeps, self._read = source, count, keeps, read
         self.ahead: deque[Any] = deque(maxlen=keeps)
         self.birth: list[bytes] = []
+        self.has_ended = False
 
     def __iter__(self) -> Indices:
         return self
@@ -70,7 +76,11 @@ class Indices:
     def __next__(self) -> Any:
         if self.count == 0 and not self.birth:
             self.birth = self._read()
-        index = next(self.source)
+        try:
+            index = next(self.source)
+        except StopIteration:
+            self.has_ended = True
+            raise
         self.count += 1
         self.ahead.append(index)
         return index
@@ -137,6 +147,9 @@ class Iterations:
             workers=iterator._num_workers,
             streams={worker: dict(states) for worker, states in sorted(known.states.items())},
             birth=known.indices.birth,
+            is_loaded=bool(self.reason_to_load(iterator)),
+            has_ended=self.has_ended(iterator),
+            reason=self.no_position(iterator),
         )
 
     def reason_to_load(self, iterator: Any) -> str:
@@ -144,38 +157,90 @@ class Iterations:
         known: Iteration = vars(iterator)[_ITERATION]
         if type(iterator) not in (_Single, _Many):
             return f"a loader of the kind {type(iterator).__module__}.{type(iterator).__qualname__} is not known"
-        if iterator._dataset_kind != dataloader._DatasetKind.Map:
-            return "an IterableDataset has no positions"
         if known.loader() is None:
             return "its DataLoader is gone"
+        if self.has_ended(iterator) and not (iterator._persistent_workers and known.is_moved):
+            return ""
+        if iterator._dataset_kind != dataloader._DatasetKind.Map:
+            return "an IterableDataset has no positions"
         if known.is_moved:
             return "workers of a DataLoader change their copy of the data set"
         return reason_to_load(iterator._index_sampler)
+
+    def no_position(self, iterator: Any) -> str:
+        """Return why an iterator that lives on cannot be brought to its place, not even by loading its batches again.
+
+        Workers load the same again: all that goes into it is their seed, the data set, and what the sampler says.
+        """
+        known: Iteration = vars(iterator)[_ITERATION]
+        reason = self.reason_to_load(iterator)
+        if not reason or (iterator._num_yielded == 0 and not known.is_moved and not known.indices.count):
+            return ""
+        is_alone = type(iterator) is _Many and not iterator._persistent_workers and known.loader() is not None
+        is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
+        return "" if is_iterable or (is_alone and not reason_to_load(iterator._index_sampler)) else reason
+
+    def has_ended(self, iterator: Any) -> bool:
+        """Return whether an iterator has no further batch."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        if iterator._dataset_kind == dataloader._DatasetKind.Map:
+            return known.indices.has_ended and iterator._num_yielded >= known.indices.count
+        if type(iterator) is _Single:
+            return bool(iterator._dataset_fetcher.ended)
+        return type(iterator) is _Many and not any(iterator._workers_status)
 
     def set_place(self, iterator: Any, place: Place) -> None:
         """Bring a live iterator to a place."""
         known: Iteration = vars(iterator)[_ITERATION]
         if iterator._num_yielded == place.given and known.states == place.streams:
             return
-        self._build(iterator, known.loader(), Rebuild(place, known.indices.behind(place.given)))
+        if place.reason:
+            raise Diverged(
+                f"an iterator over a DataLoader is at batch {iterator._num_yielded}, and was at {place.given} in the first run; "
+                f"it cannot be brought there: {place.reason}",
+                "draw its batches in the header of the loop, or in the statement that loads; or start anew with --fresh",
+            )
+        loader, indices = known.loader(), known.indices
+        if place.is_loaded:
+            self._load(iterator, loader, place)
+            return
+        is_kept = indices.count - place.given <= len(indices.ahead)
+        self._build(iterator, loader, Rebuild(place, indices.behind(place.given) if is_kept else self._indices(loader, place)))
+
+    def _load(self, iterator: Any, loader: Any, place: Place) -> None:
+        """Bring an iterator with workers to a place by loading what lies before again."""
+        begin = msgspec.structs.replace(place, given=0, streams={})
+        self._build(iterator, loader, Rebuild(begin, self._indices(loader, begin)))
+        for _ in range(place.given):
+            next(iterator)
 
     def make(self, loader: Any, place: Place) -> Any:
         """Return a new iterator of a loader at a place: of a run that the loop had begun."""
+        kind = _Many if loader.num_workers else _Single
+        made = kind.__new__(kind)
+        if place.is_loaded:
+            self._load(made, loader, place)
+        else:
+            self._build(made, loader, Rebuild(place, self._indices(loader, place)))
+        return made
+
+    def _indices(self, loader: Any, place: Place) -> Indices:
+        """Return what the sampler of a loader hands out behind a place, from where it drew first."""
         generators = generators_of(loader)
+        if place.has_ended:
+            ended = Indices(iter(()), 1, lambda: _read(generators), place.given)
+            ended.birth, ended.has_ended = place.birth, True
+            return ended
         before = _read(generators)
         if place.birth:
             _write(place.birth, generators)
         indices = Indices(iter(loader._index_sampler), _ahead(loader), lambda: _read(generators))
         try:
             indices = indices.behind(place.given)
-        except StopIteration:
-            indices = Indices(iter(()), 1, lambda: [], place.given)
         finally:
             _write(before, generators)
         indices.birth = place.birth
-        made = (_Many if loader.num_workers else _Single).__new__(_Many if loader.num_workers else _Single)
-        self._build(made, loader, Rebuild(place, indices))
-        return made
+        return indices
 
     def _build(self, iterator: Any, loader: Any, rebuild: Rebuild) -> None:
         """Make an iterator from its seed and behind so many batches, in place."""
@@ -200,12 +265,12 @@ class Iterations:
         def begun_again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             reset(iterator, loader, first_iter)
             known = vars(iterator).get(_ITERATION)
-            if first_iter and known is not None:  # the constructor has noted it; its sampler was asked again since
+            if self._rebuild is not None:
+                self._begin(iterator, loader)
+                self._turn(iterator, self._rebuild.place.given)
+            elif first_iter and known is not None:  # the constructor has noted it; its sampler was asked again since
                 known.indices.source = iterator._sampler_iter
                 iterator._sampler_iter = known.indices
-                if self._rebuild is not None:
-                    self._begin(iterator, loader)
-                    self._turn(iterator, self._rebuild.place.given)
             else:
                 self._begin(iterator, loader)
                 if known is not None:  # workers that live on
@@ -239,7 +304,7 @@ class Iterations:
 
     def _begin(self, iterator: Any, loader: Any) -> None:
         """Note a run of an iterator over its loader that begins, or is made again."""
-        rebuild, generators = self._rebuild, generators_of(loader)
+        rebuild, generators, moment = self._rebuild, generators_of(loader), self._moment()
         if rebuild is None:
             number, states = self.made, {}
             self.made += 1
@@ -247,8 +312,10 @@ class Iterations:
         else:
             number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
             iterator._base_seed = rebuild.place.seed
+            before = vars(iterator).get(_ITERATION)
+            moment = None if before is None else before.moment  # None: it was made before this epoch
         iterator._sampler_iter = indices
-        vars(iterator)[_ITERATION] = Iteration(number, self._moment(), weakref.ref(loader), indices, states)
+        vars(iterator)[_ITERATION] = Iteration(number, moment, weakref.ref(loader), indices, states)
         self._alive.add(iterator)
 
     def _turn(self, iterator: Any, given: int) -> None:

@@ -27,17 +27,16 @@ class Loaders:
         children.exempt(iterations.workers)
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of iterators alive; with `forward` only of those that an epoch before has begun."""
+        """Return the positions of iterators alive, and why those that this epoch has made must be loaded again.
+
+        With `forward` they are positions, too: what bodies draw is not drawn again, and must be set.
+        """
         found: dict[str, Array] = {}
         reasons: list[str] = []
         for iterator, known in self._iterations.alive():
-            is_of_epoch = _epoch(known.moment) == _epoch(self._moment())
-            if mode == "forward" and is_of_epoch:
-                continue
             reason = self._iterations.reason_to_load(iterator)
-            if reason:
+            if reason and _epoch(known.moment) == _epoch(self._moment()):
                 reasons.append(reason)
-                continue
             packed = msgspec.msgpack.encode(self._iterations.place(iterator))
             found[f"{_KEY} {known.number}"] = np.frombuffer(packed, np.uint8)
         return found, reasons
@@ -45,6 +44,13 @@ class Loaders:
     def is_loader(self, value: object) -> bool:
         """Return whether a value is an iterator of a DataLoader."""
         return isinstance(value, dataloader._BaseDataLoaderIter)
+
+    def no_position(self, value: Any) -> str:
+        """Return why an iterator over a DataLoader that lives on cannot be put where it is; empty if it can."""
+        for iterator, _known in self._iterations.alive():
+            if iterator is value:
+                return self._iterations.no_position(iterator)
+        return ""
 
     def loader_key(self, loader: object) -> str:
         """Return the name of an iterator of a DataLoader; empty for any other object."""
@@ -72,18 +78,13 @@ class Loaders:
     def parts_of_new(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the loader and the place of an iterator that the loop has made; None for anything else."""
         for iterator, known in self._iterations.alive():
-            if iterator is value and not self._iterations.reason_to_load(iterator):
+            if iterator is value and not self._iterations.no_position(iterator):
                 return KIND, [known.loader(), msgspec.msgpack.encode(self._iterations.place(iterator))]
         return None
 
     def remake(self, parts: list[Any]) -> object:
         """Return the iterator that `parts_of_new` described."""
         return self._iterations.make(parts[0], msgspec.msgpack.decode(parts[1], type=Place))
-
-    def uncaptured(self) -> list[str]:
-        """Return what workers that live on have changed where no resumed run finds it."""
-        changed = any(iterator._persistent_workers and known.is_moved for iterator, known in self._iterations.alive())
-        return ["what persistent workers of a DataLoader have changed in their copies of the data set"] if changed else []
 
 
 def _epoch(moment: Any) -> object:

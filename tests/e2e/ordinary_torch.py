@@ -1,0 +1,287 @@
+"""Ordinary PyTorch programs: the common ways to load, to train and to look, in pairs.
+
+Their data have 46 rows in batches of 10, so 5 batches; they train for 4 epochs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from allpairspy import AllPairs
+
+PRELUDE: Final = """\
+import copy, hashlib, itertools, os, random, signal, sys
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import (BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, Subset,
+    SubsetRandomSampler, TensorDataset, WeightedRandomSampler, get_worker_info)
+
+turns, starts = 0, []
+
+def die():
+    global turns
+    turns += 1
+    if os.environ.get("DIE_AT") == str(turns):
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+x = torch.randn(46, 6)
+y = (x.sum(1) > 0).long()
+
+class Rows(Dataset):
+    def __len__(self):
+        return 46
+    def __getitem__(self, index):
+        return x[index], y[index]
+
+class Augmented(Rows):
+    def __getitem__(self, index):
+        row, label = super().__getitem__(index)
+        return row * random.uniform(0.9, 1.1) + float(np.random.normal(scale=0.1)) + 0.1 * torch.randn(6), label
+
+class Own(Rows):
+    def __init__(self):
+        self.rng, self.seen = np.random.default_rng(5), 0
+    def __getitem__(self, index):
+        row, label = super().__getitem__(index)
+        self.seen += 1
+        return row + float(self.rng.normal(scale=0.1)) + 0.001 * self.seen, label
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, 46, step):
+            yield x[index] + 0.1 * torch.randn(6), y[index]
+
+class Reversed(Sampler):
+    def __init__(self):
+        self.epoch = 0
+    def __iter__(self):
+        self.epoch += 1
+        order = list(range(46))
+        random.Random(self.epoch).shuffle(order)
+        yield from order
+    def __len__(self):
+        return 46
+
+class Drawing(Reversed):
+    def __iter__(self):
+        for _ in range(46):
+            yield random.randrange(46)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2)
+        self.calls = 0
+    def forward(self, rows):
+        self.calls += 1
+        return self.last(self.drop(torch.relu(self.norm(self.first(rows)))))
+
+class Sequence(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(8, 6)
+        self.rnn, self.last = nn.GRU(6, 8, num_layers=2, dropout=0.2, batch_first=True), nn.Linear(8, 8, bias=False)
+        self.last.weight = nn.Parameter(torch.randn(8, 8))
+        self.out = nn.Linear(8, 2)
+        self.state = None
+    def forward(self, rows):
+        words = (rows.abs() * 4).long().clamp(max=7)
+        out, state = self.rnn(self.words(words))
+        self.state = state.detach()
+        return self.out(self.last(out[:, -1]))
+
+def show(*more):
+    parts = [value for each in (model, *more) for value in each.state_dict().values()]
+    for state in optimizer.state_dict()["state"].values():
+        parts += [value for value in state.values() if isinstance(value, torch.Tensor)]
+    content = b"".join(part.detach().float().numpy().tobytes() for part in parts)
+    print("weights", hashlib.sha256(content).hexdigest(), hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:8])
+    print("starts", starts)
+
+"""
+
+TABLE: Final[dict[str, list[object]]] = {
+    "data": ["rows", "tensors", "augmented", "own", "stream", "subset", "generator", "slices"],
+    "order": ["shuffle", "none", "generator", "replacement", "weighted", "subset", "batches", "own sampler", "drawing sampler"],
+    "workers": [0, 2, "persistent"],
+    "loop": ["for", "enumerate", "next", "endless", "zip", "islice", "tqdm"],
+    "model": ["net", "sequence"],
+    "optimizer": ["adam", "sgd", "adamw fused", "rmsprop foreach", "lbfgs"],
+    "schedule": [None, "step", "onecycle", "plateau", "lambda"],
+    "step": ["plain", "accumulate", "autocast", "clip", "ema", "scaler"],
+    "after": [None, "validate", "best", "draw", "save"],
+    "every": ["1", "2b", "3b"],
+}
+_SETS: Final = {
+    "rows": "Rows()",
+    "tensors": "TensorDataset(x, y)",
+    "augmented": "Augmented()",
+    "own": "Own()",
+    "stream": "Stream()",
+    "subset": "Subset(Augmented(), list(range(45, -1, -1)))",
+}
+_ORDERS: Final = {
+    "shuffle": "batch_size=10, shuffle=True",
+    "none": "batch_size=10",
+    "generator": "batch_size=10, shuffle=True, generator=torch.Generator().manual_seed(4)",
+    "replacement": "batch_size=10, sampler=RandomSampler(data, replacement=True, num_samples=46)",
+    "weighted": "batch_size=10, sampler=WeightedRandomSampler(torch.arange(1.0, 47.0), 46)",
+    "subset": "batch_size=10, sampler=SubsetRandomSampler(range(46))",
+    "batches": "batch_sampler=BatchSampler(RandomSampler(data), 10, drop_last=False)",
+    "own sampler": "batch_size=10, sampler=Reversed()",
+    "drawing sampler": "batch_size=10, sampler=Drawing()",
+}
+_WORKERS: Final = {0: "", 2: ", num_workers=2", "persistent": ", num_workers=2, persistent_workers=True"}
+_OPTIMIZERS: Final = {
+    "adam": "torch.optim.Adam(model.parameters(), 0.01)",
+    "sgd": "torch.optim.SGD([{'params': model.parameters()}], 0.05, momentum=0.9, nesterov=True)",
+    "adamw fused": "torch.optim.AdamW(model.parameters(), 0.01, fused=True)",
+    "rmsprop foreach": "torch.optim.RMSprop(model.parameters(), 0.01, foreach=True)",
+    "lbfgs": "torch.optim.LBFGS(model.parameters(), 0.1, max_iter=3)",
+}
+_SCHEDULES: Final = {
+    None: ("", "", ""),
+    "step": ("torch.optim.lr_scheduler.StepLR(optimizer, 2)", "", "schedule.step()"),
+    "onecycle": ("torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=40)", "schedule.step()", ""),
+    "plateau": ("torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)", "", "schedule.step(total)"),
+    "lambda": ("torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch)", "", "schedule.step()"),
+}
+_STEPS: Final = {
+    "plain": "optimizer.zero_grad()\nloss = loss_of(model(a), b)\nloss.backward()\noptimizer.step()",
+    "accumulate": (
+        "loss = loss_of(model(a), b)\n(loss / 3).backward()\nif turns % 3 == 0:\n    optimizer.step()\n    optimizer.zero_grad()"
+    ),
+    "autocast": (
+        "optimizer.zero_grad()\nwith torch.autocast('cpu', torch.bfloat16):\n    loss = loss_of(model(a), b)\n"
+        "loss.backward()\noptimizer.step()"
+    ),
+    "clip": (
+        "optimizer.zero_grad(set_to_none=False)\nloss = loss_of(model(a), b)\nloss.backward()\n"
+        "nn.utils.clip_grad_norm_(model.parameters(), 0.5)\noptimizer.step()"
+    ),
+    "ema": ("optimizer.zero_grad()\nloss = loss_of(model(a), b)\nloss.backward()\noptimizer.step()\nema.update_parameters(model)"),
+    "scaler": (
+        "optimizer.zero_grad()\nloss = loss_of(model(a), b)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
+    ),
+}
+_CLOSURE: Final = """\
+def closure():
+    optimizer.zero_grad()
+    loss = loss_of(model(a), b)
+    loss.backward()
+    return loss
+loss = optimizer.step(closure)"""
+_AFTER: Final = {
+    None: "",
+    "validate": (
+        "model.eval()\nwith torch.no_grad():\n    print('right', sum(int((model(c).argmax(1) == d).sum()) for c, d in held_out))\n"
+        "model.train()"
+    ),
+    "best": "if total < best[0]:\n    best = total, copy.deepcopy(model.state_dict())",
+    "draw": "print(random.random(), float(np.random.rand()), float(torch.rand(())))",
+    "save": "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, 'own.pt')",
+}
+_LOOPS: Final = {
+    "for": ("", "for a, b in loader:", ""),
+    "enumerate": ("", "for step, (a, b) in enumerate(loader):", ""),
+    "tqdm": ("", "for a, b in tqdm(loader, disable=None, leave=False):", ""),
+    "zip": ("", "for (a, b), number in zip(loader, itertools.count()):", ""),
+    "islice": ("", "for a, b in itertools.islice(loader, 4):", ""),
+    "next": ("batches = iter(loader)", "for step in range(4):", "a, b = next(batches)"),
+    "endless": (
+        "",
+        "for step in range(4):",
+        "try:\n    a, b = next(batches)\nexcept StopIteration:\n    batches = iter(loader)\n    a, b = next(batches)",
+    ),
+}
+
+
+def rows() -> list[dict[str, object]]:
+    """Return programs, in which each two values of different choices occur together, where they can."""
+    names = list(TABLE)
+    chosen = AllPairs(list(TABLE.values()), filter_func=lambda values: _is_possible(dict(zip(names, values, strict=False))))
+    return [dict(zip(names, row, strict=True)) for row in chosen]
+
+
+def _is_possible(row: Mapping[str, object]) -> bool:
+    if row["data"] in ("generator", "slices"):
+        return (row.get("order", "none"), row.get("workers", 0)) == ("none", 0) and (
+            row["data"] != "slices" or row.get("loop", "for") == "for"
+        )
+    if row["data"] == "stream" and row.get("order", "none") != "none":
+        return False
+    if row.get("optimizer") == "lbfgs":
+        is_plain = row.get("step", "plain") == "plain" and row.get("model", "net") == "net"
+        return is_plain and row.get("schedule") != "onecycle"  # it has no momentum
+    return True
+
+
+def text(row: Mapping[str, object]) -> str:
+    """Return the program of a row."""
+    data = str(row["data"])
+    made, at_step, at_epoch = _SCHEDULES[row["schedule"]]  # type: ignore[index]
+    at_start, header, load = _LOOPS[str(row["loop"])]
+    if data == "generator":
+        source = """\
+class Batches:
+    def __iter__(self):
+        order = torch.randperm(46)
+        for start in range(0, 46, 10):
+            chosen = order[start : start + 10]
+            yield x[chosen] + 0.1 * torch.randn(len(chosen), 6), y[chosen]
+loader = Batches()
+"""
+    elif data == "slices":
+        source = ""
+        at_start = "order = torch.randperm(46)"
+        header, load = "for start in range(0, 46, 10):", "chosen = order[start : start + 10]\na, b = x[chosen], y[chosen]"
+    else:
+        source = f"data = {_SETS[data]}\nloader = DataLoader(data, {_ORDERS[str(row['order'])]}{_WORKERS[row['workers']]})\n"  # type: ignore[index]
+    if row["loop"] == "endless":
+        source += "batches = iter(loader)\n"
+    if row["loop"] == "tqdm":
+        source = "from tqdm import tqdm\n" + source
+    step = _CLOSURE if row["optimizer"] == "lbfgs" else _STEPS[str(row["step"])]
+    body = [load, "die()", step, at_step, "total += float(loss)"]
+    lines = [
+        at_start,
+        "total = 0.0",
+        "starts.append(turns + 1)",
+        header,
+        *_indented(body),
+        "print(epoch, total)",
+        at_epoch,
+        _AFTER[row["after"]],  # type: ignore[index]
+    ]
+    ema = "ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))\n"
+    scaler = "scaler = torch.amp.GradScaler('cpu', init_scale=64.0, growth_interval=3)\n"
+    return (
+        PRELUDE
+        + f"model = {'Net' if row['model'] == 'net' else 'Sequence'}()\noptimizer = {_OPTIMIZERS[str(row['optimizer'])]}\n"
+        + (f"schedule = {made}\n" if made else "")
+        + (ema if row["step"] == "ema" else scaler if row["step"] == "scaler" else "")
+        + "loss_of, best = nn.CrossEntropyLoss(), (9e9, None)\nheld_out = DataLoader(TensorDataset(x, y), 20, shuffle=True)\n"
+        + source
+        + "for epoch in range(4):\n"
+        + "\n".join(_indented(lines))
+        + f"\nshow({'ema' if row['step'] == 'ema' else ''})\n"
+    )
+
+
+def _indented(parts: list[str]) -> list[str]:
+    return [f"    {line}" for part in parts for line in part.splitlines() if part]
+
+
+def name_of(row: Mapping[str, object]) -> str:
+    """Return a row in words: what is not the first choice."""
+    return ", ".join(
+        str(value) if name == "data" else f"{name} {json.dumps(value)}"
+        for name, value in row.items()
+        if name == "data" or value != TABLE[name][0]
+    )
