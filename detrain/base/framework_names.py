@@ -77,7 +77,7 @@ TORCH: Final = FrameworkNames(
         *("torch.multiprocessing", "torch.futures", "torch.overrides", "torch.utils._python_dispatch", "torch.library"),
         *("torch.sparse", "torch.nested", "torch.masked"),
     ),
-    open_again=("torch.fx.graph_module:", "torch._dynamo.eval_frame:OptimizedModule"),
+    open_again=("torch.fx.graph_module:",),
     computing=frozenset(_TORCH_FUNCTIONS),
     packages=("torch", "torchvision", "torchaudio", "torchdata"),
     settings=("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),

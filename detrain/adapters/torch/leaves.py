@@ -34,6 +34,7 @@ _RETURNED: Final = "torch.return_types"
 _OF_TENSORS: Final = frozenset(
     f"torch.{name}" for name in ("wrapper", "nested", "sparse_coo", "compressed", "quantized", "quantized channels")
 )
+_COMPILED: Final = "torch._dynamo.eval_frame:OptimizedModule"
 _QUANTIZED: Final = (torch.qint8, torch.quint8, torch.qint32)
 _JAGGED: Final = {class_name(NestedTensor): NestedTensor}
 _COMPRESSED: Final = {
@@ -100,6 +101,8 @@ class Leaves:
             return "torch.Generator", [GeneratorStream(value).pack(), str(value.device)]
         if cls is RemovableHandle:
             return "torch.handle", [value.hooks_dict_ref(), value.id, [reference() for reference in value.extra_dict_ref]]
+        if class_name(cls) == _COMPILED:
+            return "torch.compiled", [value.dynamo_ctx, _of_program(value)]
         if isinstance(value, torch.jit.ScriptModule):
             return scripted.KIND, scripted.parts(value)
         if isinstance(value, torch.Tensor):
@@ -141,12 +144,29 @@ class Leaves:
             made = RemovableHandle.__new__(RemovableHandle)
             made.__setstate__((parts[0], parts[1], tuple(parts[2])))
             return made
+        if kind == "torch.compiled":
+            return _remake_compiled(parts, current)
         if kind == scripted.KIND:
             return scripted.remake(parts, current)
         if kind == "torch.unknown":
             return None if current is ABSENT else current
         with unseen(), torch.inference_mode(mode=False):
             return _remake_tensor(kind, parts, current)
+
+
+def _of_program(module: Any) -> dict[str, object]:
+    """Return the attributes of a compiled module that are not the compiler's own, which are addresses and functions."""
+    return {name: item for name, item in vars(module).items() if name not in type(module)._opt_mod_attributes}
+
+
+def _remake_compiled(parts: list[Any], current: Any) -> object | None:
+    if current is ABSENT or class_name(type(current)) != _COMPILED or current.dynamo_ctx is not parts[0]:
+        return None
+    own = vars(current)
+    for gone in _of_program(current).keys() - parts[1].keys():
+        del own[gone]
+    own.update(parts[1])
+    return current  # type: ignore[no-any-return]
 
 
 class Unknown:
