@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from types import ModuleType
 
+from detrain.base.framework_names import MODULES
 from detrain.python.inspect.frames import is_user_file
 
 _seen: set[str] = set()
@@ -24,6 +26,8 @@ def user_modules() -> dict[str, ModuleType]:
         module = sys.modules.get(name)
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         _seen.add(name)
-        if name != "__mp_main__" and is_user_file(file or ""):
+        # What a framework makes as it runs may say that it is from a file of no folder (`torch.ops`).
+        is_made = name.partition(".")[0] in MODULES and not os.path.isabs(file or "")
+        if name != "__mp_main__" and not is_made and is_user_file(file or ""):
             _user_names.append(name)
     return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}
