@@ -119,8 +119,19 @@ class SharedTensors(Protocol):
     def new_memory(self, content: Array, form: list[Item]) -> object:
         """Return a memory with these bytes, where a tensor of this form has its own."""
 
-    def put(self, form: list[Item], memory: Any, current: object) -> object:
-        """Return the tensor of a form at a memory: `current` if it is that, or can become it, else a new one."""
+    def span(self, memory: Any) -> tuple[int, int]:
+        """Return the address of a memory and its size in bytes; no size if it is not in the host's."""
+
+    def array_of(self, memory: Any) -> Array:
+        """Return an array [byte] uint8 that lies in a memory, and keeps it alive."""
+
+    def memory_in(self, array: Array) -> object:
+        """Return a memory that lies in an array [byte] uint8."""
+
+    def put(self, form: list[Item], memory: Any, current: object, base: object) -> object:
+        """Return the tensor of a form at a memory, a view of `base` if that is not None: `current` if it is that, or
+        can become it, else a new one. Raises ValueError where none can be made.
+        """
 
     def set_parts(self, tensor: Any, parts: list[Any]) -> None:
         """Give a tensor the parts that `look` told."""

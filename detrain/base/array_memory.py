@@ -32,3 +32,13 @@ def memory_of(array: Array) -> Array | None:
 def address_of(array: Array) -> int:
     """Return the address of the first element."""
     return int(array.__array_interface__["data"][0])
+
+
+def bounds_of(array: Array) -> tuple[int, int]:
+    """Return the addresses of an array's first byte and of the one behind its last, also of one with gaps."""
+    start = end = address_of(array)
+    if array.size == 0:
+        return start, start
+    for count, stride in zip(array.shape, array.strides, strict=True):
+        start, end = start + min(0, (count - 1) * stride), end + max(0, (count - 1) * stride)
+    return start, end + array.itemsize

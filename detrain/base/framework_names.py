@@ -24,6 +24,8 @@ class FrameworkNames:
     """
     closed: tuple[str, ...] = ()
     """What the names (`module:class`) of classes there begin with that are not so."""
+    open_again: tuple[str, ...] = ()
+    """What the names of those among these begin with that are so after all."""
     computing: frozenset[str] = frozenset()
     """Modules whose functions do nothing but compute."""
     readers: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ TORCH: Final = FrameworkNames(
         *("torch.multiprocessing", "torch.futures", "torch.overrides", "torch.utils._python_dispatch", "torch.library"),
         *("torch.sparse", "torch.nested", "torch.masked"),
     ),
+    open_again=("torch.fx.graph_module:",),
     computing=frozenset(_TORCH_FUNCTIONS),
     packages=("torch", "torchvision", "torchaudio", "torchdata"),
     settings=("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),

@@ -161,10 +161,10 @@ def a_tensor_put_back_is_the_same_in_place(subject: Subject) -> None:
         subject.change(value)
         assert (held == kept).all(), "what is held has changed"
         assert shared.fill(look.memory, kept)
-        assert shared.put(form, look.memory, value) is value
+        assert shared.put(form, look.memory, value, look.base) is value
         shared.set_parts(value, look.parts)
         assert subject.bytes_of(value) == before, form
-        made = shared.put(form, shared.new_memory(kept, form), None)
+        made = shared.put(form, shared.new_memory(kept, form), None, None)
         shared.set_parts(made, look.parts)
         assert made is not value
         assert subject.bytes_of(made) == before, form

@@ -17,6 +17,7 @@ import torch.utils.data
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.streams import RandomStreams
 from detrain.adapters.torch.tensors import Tensors
@@ -54,13 +55,18 @@ class Torch:
         self.random = RandomStreams()
         self.loaders = Loaders(settings.moment)
         self.leaves = Leaves(self.loaders)
+        self._hooks = GlobalHooks()
 
     def on_import(self, module: str) -> None:
         """Nothing that is followed belongs to PyTorch."""
 
     def state(self) -> bytes:
-        """Return the settings of the process, and how many loaders and iterators were made."""
-        state = {"flags": {name: get() for name, (get, _set) in flags.FLAGS.items()}, "loaders": self.loaders.counts()}
+        """Return the settings of the process, and how many loaders, iterators and hooks were made."""
+        state = {
+            "flags": {name: get() for name, (get, _set) in flags.FLAGS.items()},
+            "loaders": self.loaders.counts(),
+            "hooks": self._hooks.count(),
+        }
         return json.dumps(state, sort_keys=True).encode()
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
@@ -71,6 +77,7 @@ class Torch:
             if get() != value:
                 set_flag(value)
         self.loaders.restore(was["loaders"], positions, mode)
+        self._hooks.set_count(was["hooks"])
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits, besides versions."""
@@ -89,13 +96,14 @@ class Torch:
                 raise error
             self._settings.probes.fail(error)
         flags.refix()
+        self._hooks.begin_phase()
 
     def end_phase(self) -> None:
         """Nothing is noted of a loop that is over."""
 
     def uncaptured(self) -> list[str]:
-        """What is not captured, the codec names where it meets it."""
-        return []
+        """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
+        return self._hooks.uncaptured()
 
     def flush(self) -> None:
         """PyTorch writes nothing by itself."""

@@ -4,16 +4,23 @@ made of others (sparse, quantised, nested, wrapped), handles of hooks.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.nested._internal.nested_tensor import NestedTensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
+from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KIND, Loaders
+from detrain.adapters.torch.held_memory import unseen
 from detrain.adapters.torch.streams import GeneratorStream
+from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array
-from detrain.python.inspect.names import class_name, find_class
+from detrain.python.inspect.names import class_name, find_class, is_own_class
+from detrain.python.inspect.object_graph import ABSENT
 
 _VALUES: Final = {
     "torch.dtype": torch.dtype,
@@ -22,6 +29,14 @@ _VALUES: Final = {
     "torch.memory_format": torch.memory_format,
     "torch.qscheme": torch.qscheme,
 }
+_NUMBERS: Final = {"finfo": torch.finfo, "iinfo": torch.iinfo}
+_RETURNED: Final = "torch.return_types"
+_OF_TENSORS: Final = frozenset(
+    f"torch.{name}" for name in ("wrapper", "nested", "sparse_coo", "compressed", "quantized", "quantized channels")
+)
+_COMPILED: Final = "torch._dynamo.eval_frame:OptimizedModule"
+_QUANTIZED: Final = (torch.qint8, torch.quint8, torch.qint32)
+_JAGGED: Final = {class_name(NestedTensor): NestedTensor}
 _COMPRESSED: Final = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_csc: ("ccol_indices", "row_indices"),
@@ -46,7 +61,8 @@ class Leaves:
             return None
         described = self.parts(value)
         if described is not None:
-            arrays = [self.to_array(part) for part in described[1] if isinstance(part, torch.Tensor)]
+            inside = [*described[1], *(each for part in described[1] if isinstance(part, list) for each in part)]
+            arrays = [self.to_array(part) for part in inside if isinstance(part, torch.Tensor) and part is not value.grad]
             flat = [array.reshape(-1).view(np.uint8) for array in arrays if array is not None and array.size]
             return np.concatenate(flat) if flat else np.empty(0, np.uint8)
         if value.device.type == "meta":
@@ -68,8 +84,16 @@ class Leaves:
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the kind of such a value and what it is made of; None for anything else."""
         cls = type(value)
+        if cls is FunctionType:
+            return wrapped_steps.parts(value)
         if cls is torch.Size:
             return "torch.Size", [list(value)]
+        if cls.__module__ == _RETURNED:  # by `max`, `sort` and the like
+            return _RETURNED, [cls.__name__, list(value)]
+        if cls is PackedSequence:
+            return "torch.PackedSequence", [list(value)]
+        if cls in _NUMBERS.values():
+            return f"torch.{cls.__name__}", [str(value.dtype)]
         for kind, known in _VALUES.items():
             if cls is known:
                 return kind, [str(value)]
@@ -77,9 +101,16 @@ class Leaves:
             return "torch.Generator", [GeneratorStream(value).pack(), str(value.device)]
         if cls is RemovableHandle:
             return "torch.handle", [value.hooks_dict_ref(), value.id, [reference() for reference in value.extra_dict_ref]]
+        if class_name(cls) == _COMPILED:
+            return "torch.compiled", [value.dynamo_ctx, _of_program(value)]
         if isinstance(value, torch.jit.ScriptModule):
-            return "torch.script", [dict(value.named_parameters()), dict(value.named_buffers()), value.training]
-        return _tensor_parts(value) if isinstance(value, torch.Tensor) else None
+            return scripted.KIND, scripted.parts(value)
+        if isinstance(value, torch.Tensor):
+            with unseen():
+                return _tensor_parts(value)
+        if isinstance(value, torch.nn.Module | torch.optim.Optimizer) and not is_own_class(cls):  # its class is not open
+            return "torch.unknown", [Unknown()]
+        return None
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
         """Return what an iterator over a DataLoader is made of."""
@@ -91,6 +122,14 @@ class Leaves:
             return self._loaders.remake(parts)
         if kind == "torch.Size":
             return torch.Size(parts[0])
+        if kind == _RETURNED:
+            return getattr(torch.return_types, parts[0])(parts[1])
+        if kind == "torch.PackedSequence":
+            return PackedSequence(*parts[0])
+        if kind.removeprefix("torch.") in _NUMBERS:
+            return _NUMBERS[kind.removeprefix("torch.")](getattr(torch, parts[0]))
+        if kind in ("torch.scheduled", "torch.hooked"):
+            return wrapped_steps.remake(kind, parts, current)
         if kind == "torch.device":
             return torch.device(parts[0])
         if kind in _VALUES:
@@ -105,33 +144,80 @@ class Leaves:
             made = RemovableHandle.__new__(RemovableHandle)
             made.__setstate__((parts[0], parts[1], tuple(parts[2])))
             return made
-        if kind == "torch.script":  # its tensors were put back in place
-            if isinstance(current, torch.jit.ScriptModule):
-                current.train(parts[2])
-                return current
-            return None
-        return _remake_tensor(kind, parts, current)
+        if kind == "torch.compiled":
+            return _remake_compiled(parts, current)
+        if kind == scripted.KIND:
+            return scripted.remake(parts, current)
+        if kind == "torch.unknown":
+            return None if current is ABSENT else current
+        with unseen(), torch.inference_mode(mode=False):
+            return _remake_tensor(kind, parts, current)
+
+
+def _of_program(module: Any) -> dict[str, object]:
+    """Return the attributes of a compiled module that are not the compiler's own, which are addresses and functions."""
+    return {name: item for name, item in vars(module).items() if name not in type(module)._opt_mod_attributes}
+
+
+def _remake_compiled(parts: list[Any], current: Any) -> object | None:
+    if current is ABSENT or class_name(type(current)) != _COMPILED or current.dynamo_ctx is not parts[0]:
+        return None
+    own = vars(current)
+    for gone in _of_program(current).keys() - parts[1].keys():
+        del own[gone]
+    own.update(parts[1])
+    return current  # type: ignore[no-any-return]
+
+
+class Unknown:
+    """Stands for the state of what cannot be read: no run holds it, so that it is named."""
 
 
 def _tensor_parts(value: Any) -> tuple[str, list[object]] | None:
+    """Return what a tensor is made of, and last what all tensors have: class, gradient, hooks, attributes."""
     if torch.nn.parameter.is_lazy(value):
-        return "torch.lazy", [class_name(type(value)), value.requires_grad]
-    if hasattr(type(value), "__tensor_flatten__"):
-        names, context = value.__tensor_flatten__()
-        held = [getattr(value, name) for name in names]
-        return "torch.wrapper", [class_name(type(value)), list(names), held, list(value.shape), list(value.stride()), context]
+        return "torch.lazy", [class_name(type(value)), value.requires_grad, str(value.dtype), str(value.device)]
+    is_wrapper = hasattr(type(value), "__tensor_flatten__")
+    if value.layout is torch.strided and not (is_wrapper or value.is_nested or value.is_quantized):
+        return None
+    if grad_function(value) is not None:  # the graph behind it cannot be had, and no tensor of these kinds stands for it
+        return "torch.unknown", [Unknown()]
+    parts = _wrapper_parts(value) if is_wrapper else _inner_parts(value)
+    if parts is None:
+        return "torch.unknown", [Unknown()]
+    held = (value.requires_grad, value.grad, value._backward_hooks, value._post_accumulate_grad_hooks)
+    return parts[0], [*parts[1], [class_name(type(value)), *held, _attributes(value)]]
+
+
+def _attributes(value: Any) -> dict[str, object]:
+    """Return the attributes that are not what a tensor is made of."""
+    if not hasattr(type(value), "__tensor_flatten__"):
+        return dict(vars(value))
+    inside = value.__tensor_flatten__()[0]
+    return {name: item for name, item in vars(value).items() if name not in inside} if is_own_class(type(value)) else {}
+
+
+def _wrapper_parts(value: Any) -> tuple[str, list[object]]:
+    names, context = value.__tensor_flatten__()
+    held = [getattr(value, name) for name in names]
+    # A jagged one finds its size itself.
+    size = [None, None] if value.is_nested else [list(value.shape), list(value.stride())]
+    return "torch.wrapper", [class_name(type(value)), list(names), held, *size, context]
+
+
+def _inner_parts(value: Any) -> tuple[str, list[object]] | None:
     if value.is_nested:
-        return "torch.nested", list(value.unbind())
+        return "torch.nested", [list(value.detach().unbind())]
     if value.layout is torch.sparse_coo:
         return "torch.sparse_coo", [value._indices(), value._values(), list(value.shape), value.is_coalesced()]
     if value.layout in _COMPRESSED:
         inner = [getattr(value, name)() for name in _COMPRESSED[value.layout]]
-        return "torch.compressed", [str(value.layout), *inner, value.values(), list(value.shape)]
-    if value.is_quantized and value.qscheme() is torch.per_tensor_affine:
-        return "torch.quantized", [value.int_repr(), value.q_scale(), value.q_zero_point(), str(value.dtype)]
-    if value.is_quantized:
+        return "torch.compressed", [str(value.layout), *inner, value.detach().values(), list(value.shape)]
+    if value.is_quantized and value.dtype in _QUANTIZED and value.qscheme() is torch.per_tensor_affine:
+        return "torch.quantized", [value.int_repr(), value.q_scale(), value.q_zero_point()]
+    if value.is_quantized and value.dtype in _QUANTIZED and value.qscheme() is torch.per_channel_affine:
         per_channel = [value.q_per_channel_scales(), value.q_per_channel_zero_points(), value.q_per_channel_axis()]
-        return "torch.quantized channels", [value.int_repr(), *per_channel, str(value.dtype)]
+        return "torch.quantized channels", [value.int_repr(), *per_channel]
     return None
 
 
@@ -140,20 +226,42 @@ def _remake_tensor(kind: str, parts: list[Any], current: Any) -> Any:
         if isinstance(current, torch.Tensor) and torch.nn.parameter.is_lazy(current):
             return current
         lazy: Any = {class_name(cls): cls for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)}.get(parts[0])
-        return None if lazy is None else lazy(requires_grad=parts[1])
+        dtype = getattr(torch, parts[2].removeprefix("torch."))
+        return None if lazy is None else lazy(requires_grad=parts[1], device=parts[3], dtype=dtype)
+    if kind not in _OF_TENSORS:
+        return None
+    *inner, (name, requires_grad, grad, backward, accumulated, attributes) = parts
+    made = _make_tensor(kind, inner, current)
+    if made is None:
+        return None
+    if type(made) is torch.Tensor and name != class_name(torch.Tensor):
+        cls: Any = torch.nn.Parameter if name == class_name(torch.nn.Parameter) else find_class(name, current)
+        if cls is None:
+            return None
+        made = torch.nn.Parameter(made, requires_grad) if cls is torch.nn.Parameter else made.as_subclass(cls)
+    if made.requires_grad != requires_grad:
+        made.requires_grad_(requires_grad)
+    made.grad, made._backward_hooks, made._post_accumulate_grad_hooks = grad, backward, accumulated
+    vars(made).update(attributes)
+    return made
+
+
+def _make_tensor(kind: str, parts: list[Any], current: Any) -> Any:
     if kind == "torch.wrapper":
-        cls: Any = find_class(parts[0], current) or (type(current) if class_name(type(current)) == parts[0] else None)
-        held = dict(zip(parts[1], parts[2], strict=True))
-        return None if cls is None else cls.__tensor_unflatten__(held, parts[5], torch.Size(parts[3]), tuple(parts[4]))
+        cls: Any = find_class(parts[0], current) or _JAGGED.get(parts[0])
+        cls = cls or (type(current) if class_name(type(current)) == parts[0] else None)
+        held, shape = dict(zip(parts[1], parts[2], strict=True)), parts[3]
+        size = (None, None) if shape is None else (torch.Size(shape), tuple(parts[4]))
+        return None if cls is None else cls.__tensor_unflatten__(held, parts[5], *size)
     if kind == "torch.nested":
-        return torch.nested.nested_tensor(parts)
+        return torch._nested_tensor_from_tensor_list(parts[0])
     if kind == "torch.sparse_coo":
-        return torch.sparse_coo_tensor(parts[0], parts[1], parts[2])._coalesced_(parts[3])
+        return torch.sparse_coo_tensor(*parts[:3], check_invariants=False)._coalesced_(parts[3])
     if kind == "torch.compressed":
         layout = getattr(torch, parts[0].removeprefix("torch."))
-        return torch.sparse_compressed_tensor(*parts[1:4], size=parts[4], layout=layout)
+        return torch.sparse_compressed_tensor(*parts[1:4], size=parts[4], layout=layout, check_invariants=False)
     if kind == "torch.quantized":
-        return torch._make_per_tensor_quantized_tensor(*parts[:3])
+        return torch._make_per_tensor_quantized_tensor(*parts)
     if kind == "torch.quantized channels":
-        return torch._make_per_channel_quantized_tensor(*parts[:4])
+        return torch._make_per_channel_quantized_tensor(*parts)
     return None

@@ -7,41 +7,32 @@ needs no `no_grad`, and moves no version counter (`torch/csrc/autograd/VariableT
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from detrain.adapters.torch import lost_graph
+from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class
 from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
 
 _META: Final = "meta"
+_MOVED: Final = "what it was a view of, before its `data` was set"
+_CREATION: Final = torch._C._autograd.CreationMeta
+_creation: Final = torch._C._autograd._get_creation_meta
 _MOST_FUNCTIONS: Final = 100
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
 
 
-class Lost(torch.autograd.Function):  # type: ignore[misc]
-    """Stands for the graph behind a tensor that was computed, which no checkpoint holds: its value is exact, a
-    `backward` through it fails.
-    """
-
-    @staticmethod
-    def forward(_ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        """Return the value."""
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(_ctx: Any, _grad: torch.Tensor) -> torch.Tensor:
-        """Raise RuntimeError."""
-        raise RuntimeError(
-            "detrain: this tensor was computed before the checkpoint, which does not hold the graph behind it: compute it again, "
-            "or take checkpoints where no graph goes on (--every 1)"
-        )
-
-
 class Tensors:
     """See `detrain.adapters.api.SharedTensors`."""
+
+    def __init__(self) -> None:
+        watch()
 
     def is_shared(self, value: object) -> bool:
         """Return whether a value is a tensor with a storage of plain memory.
@@ -50,40 +41,23 @@ class Tensors:
         """
         if not isinstance(value, torch.Tensor):
             return False
-        is_plain = value.layout is torch.strided and not value.is_nested and not value.is_quantized
-        return is_plain and not torch.nn.parameter.is_lazy(value) and not hasattr(type(value), "__tensor_flatten__")
+        with unseen():
+            return _is_plain(value)
 
     def look(self, value: Any) -> SharedTensor | None:
         """Return what a tensor is: its storage, how it looks at it, its gradient and hooks."""
-        if not self.is_shared(value):
+        if not isinstance(value, torch.Tensor):
             return None
-        graph = "" if value.grad_fn is None else type(value.grad_fn).__name__
-        form = [
-            class_name(type(value)),
-            str(value.dtype).removeprefix("torch."),
-            str(value.device),
-            value.storage_offset(),
-            list(value.shape),
-            list(value.stride()),
-            value.requires_grad,
-            graph,
-            value.is_conj(),
-            value.is_neg(),
-        ]
-        parts = [value.grad if value.is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
-        while parts and parts[-1] is None:
-            parts.pop()
-        is_live = bool(graph) and _may_go_backward(value.grad_fn)
-        return SharedTensor("torch", value.untyped_storage(), form, _extent(value), parts, OF_GRAPH if is_live else "")
+        with unseen():
+            return _look(value) if _is_plain(value) else None
 
     def read(self, memory: Any, *, holds: bool) -> Array:
-        """Return a storage's bytes; with `holds` a copy of them."""
+        """Return a storage's bytes; with `holds` such as stay as they are now."""
         if memory.nbytes() == 0 or memory.device.type == _META:
             return np.empty(0, np.uint8)
         if memory.device.type != "cpu":
-            return _bytes(memory.cpu())
-        found = _bytes(memory)
-        return found.copy() if holds else found
+            return look_at(memory.cpu()).copy()
+        return hold(memory) if holds else look_at(memory)
 
     def fill(self, memory: Any, content: Array) -> bool:
         """Write bytes into a storage of their size."""
@@ -92,58 +66,196 @@ class Tensors:
         if memory.nbytes() != content.nbytes:
             return False
         if content.nbytes and memory.device.type == "cpu":
-            _bytes(memory)[:] = content
+            memory.data_ptr()  # of one that is copied on write: now
+            look_at(memory)[:] = content
         elif content.nbytes:
-            memory.copy_(torch.from_numpy(np.ascontiguousarray(content)).untyped_storage())
+            memory.copy_(torch.from_numpy(np.array(content)).untyped_storage())
         return True
 
     def new_memory(self, content: Array, form: list[Item]) -> object:
         """Return a storage with these bytes, on the device of a form."""
-        made = torch.empty(content.nbytes, dtype=torch.uint8, device=form[2]).untyped_storage()
+        with unseen():
+            made = torch.empty(content.nbytes, dtype=torch.uint8, device=form[2]).untyped_storage()
         self.fill(made, content)
         return made
 
-    def put(self, form: list[Item], memory: Any, current: Any) -> object:
-        """Return the tensor of a form at a storage."""
-        name, dtype, device, offset, shape, strides, requires_grad, graph, is_conj, is_neg = form
-        kind = getattr(torch, dtype)
-        now = None if current is None else self.look(current)
-        if now is not None and now.form[0] == name:
-            is_there = now.memory._cdata == memory._cdata and now.form[1:6] == form[1:6] and now.form[7:] == form[7:]
-            if is_there or (device == _META and now.form[1:6] == form[1:6]):
-                if current.is_leaf and current.requires_grad != requires_grad:
-                    current.requires_grad_(requires_grad)
-                return current
-        if device == _META:
-            made = torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=_META)
-        else:
-            made = torch.empty(0, dtype=kind, device=memory.device).set_(memory, offset, tuple(shape), tuple(strides))
-            made = made.conj() if is_conj else made
-            made = torch._neg_view(made) if is_neg else made
-        if graph:
-            with torch.enable_grad():
-                return Lost.apply(made.requires_grad_())
-        if now is not None and now.form[0] == name and current.is_leaf:
-            with torch.no_grad():
-                current.data = made
-            current.requires_grad_(requires_grad)
-            return current
-        cls: Any = _CLASSES.get(name) or find_class(name, current)
-        if cls is torch.nn.Parameter:
-            return torch.nn.Parameter(made, requires_grad)
-        if cls is not None and cls is not torch.Tensor:
-            made = made.as_subclass(cls)
-        return made.requires_grad_(requires_grad)
+    def span(self, memory: Any) -> tuple[int, int]:
+        """Return the address of a storage and its size in bytes; no size if it is not in the host's memory."""
+        return (address_of(memory), memory.nbytes()) if memory.device.type == "cpu" else (0, 0)
+
+    def array_of(self, memory: Any) -> Array:
+        """Return an array [byte] uint8 that lies in a storage, as `numpy()` does."""
+        with unseen():
+            return np.asarray(torch.empty(0, dtype=torch.uint8, device="cpu").set_(memory).numpy())
+
+    def memory_in(self, array: Array) -> object:
+        """Return a storage that lies in an array [byte] uint8, as `from_numpy` does."""
+        with unseen():
+            return torch.from_numpy(array).untyped_storage()
+
+    def put(self, form: list[Item], memory: Any, current: Any, base: Any) -> object:
+        """Return the tensor of a form at a storage, a view of `base` if that is not None. Raises ValueError where it
+        cannot be.
+        """
+        with unseen(), torch.inference_mode(mode=False):
+            return _put(form, memory, current, base)
 
     def set_parts(self, tensor: Any, parts: list[Any]) -> None:
         """Give a tensor the gradient and hooks that it had."""
         grad, backward, accumulated = (*parts, None, None, None)[:3]
-        if tensor.is_leaf and tensor.grad is not grad:
-            tensor.grad = grad
-        if tensor._backward_hooks is not backward:
-            tensor._backward_hooks = backward
-        if tensor._post_accumulate_grad_hooks is not accumulated:
-            tensor._post_accumulate_grad_hooks = accumulated
+        with unseen():
+            if grad_function(tensor) is None and tensor.grad is not grad:
+                _set_gradient(tensor, grad)
+            if tensor._backward_hooks is not backward:
+                tensor._backward_hooks = backward
+            if tensor._post_accumulate_grad_hooks is not accumulated:
+                tensor._post_accumulate_grad_hooks = accumulated
+
+
+def _set_gradient(tensor: Any, gradient: Any) -> None:
+    try:
+        tensor.grad = gradient
+    except RuntimeError:  # the tensor was given other data since
+        data = tensor.data
+        tensor.data = torch.empty_like(gradient)
+        tensor.grad = gradient
+        tensor.data = data
+
+
+def _is_plain(value: Any) -> bool:
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized or torch.nn.parameter.is_lazy(value):
+        return False
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        return True
+    # A subclass may wrap others, and have a storage in name only.
+    has_memory = value.device.type != "cpu" or value.untyped_storage().nbytes() == 0 or torch._C._data_address(value) != 0
+    return has_memory and not hasattr(type(value), "__tensor_flatten__")
+
+
+def _look(value: Any) -> SharedTensor:
+    function = grad_function(value)
+    graph, is_leaf = "" if function is None else type(function).__name__, function is None
+    memory = value.untyped_storage()
+    base = value._base if is_leaf and value._is_view() else None
+    if base is not None and (grad_function(base) is not None or not _is_plain(base)):
+        base = None
+    loss = OF_GRAPH if graph and _may_go_backward(function) else ""
+    if base is not None and not (base.untyped_storage()._cdata == memory._cdata and _is_seen_as(base, value.dtype)):
+        base, loss = None, _MOVED
+    form = [
+        class_name(type(value)),
+        str(value.dtype).removeprefix("torch."),
+        str(value.device),
+        value.storage_offset(),
+        list(value.shape),
+        list(value.stride()),
+        value.requires_grad if graph else _wants_gradient(value),
+        graph,
+        value.is_conj(),
+        value.is_neg(),
+        *([] if base is None else [_creation(value).name]),
+    ]
+    parts = [value.grad if is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
+    while parts and parts[-1] is None:
+        parts.pop()
+    return SharedTensor("torch", memory, form, _extent(value), parts, loss, base)
+
+
+def _wants_gradient(value: Any) -> bool:
+    """Return whether a tensor that was not computed has gradients itself: PyTorch says so of a view, too, where
+    what it is a view of has some.
+    """
+    if not (value.requires_grad and value._is_view() and value._base.requires_grad):
+        return bool(value.requires_grad)
+    try:
+        with torch.enable_grad():
+            function = value.view_as(value).grad_fn
+    except RuntimeError:  # nothing can be computed from it: see `grad_function`
+        return False
+    return function is not None and function.next_functions[0][0] is not None
+
+
+def _is_seen_as(base: Any, dtype: Any) -> bool:
+    """Return whether what a dtype sees of a tensor is a view for autograd: of complex numbers their parts are."""
+    return dtype is base.dtype or (base.dtype.is_complex and dtype is base.dtype.to_real() and not base.is_conj())
+
+
+def grad_function(value: Any) -> Any:
+    """Return the function that computed a tensor, or None: also of a view made without gradients whose tensor was
+    written since, of which PyTorch does not say.
+    """
+    try:
+        return value.grad_fn
+    except RuntimeError:
+        return None
+
+
+def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
+    name, dtype, device, offset, shape, strides, requires_grad, graph, is_conj, is_neg = form[:10]
+    kind = getattr(torch, dtype)
+    now = _look(current) if isinstance(current, torch.Tensor) and _is_plain(current) else None
+    if now is not None and now.form[0] == name:
+        is_there = now.memory._cdata == memory._cdata and now.form[1:6] == form[1:6] and now.form[7:] == form[7:]
+        is_there = is_there or (device == _META and now.form[1:6] == form[1:6])
+        if is_there and now.base is base and not graph:
+            if now.form[6] != requires_grad:
+                current.requires_grad_(requires_grad)
+            return current
+    if base is not None:
+        made = _view(base, form)
+    elif device == _META:
+        made = torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=_META)
+    else:
+        with _large_enough(memory, (offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * kind.itemsize):
+            made = torch.empty(0, dtype=kind, device=memory.device).set_(memory, offset, tuple(shape), tuple(strides))
+        torch._C._set_conj(made, is_conj)
+        torch._C._set_neg(made, is_neg)
+    if graph:
+        return lost_graph.stand_in(made)
+    if now is not None and now.form[0] == name and not now.form[7] and base is None and not current._is_view():
+        with torch.no_grad():
+            current.data = made
+        current.requires_grad_(requires_grad)
+        return current
+    cls: Any = _CLASSES.get(name) or find_class(name, current)
+    if cls is torch.nn.Parameter:
+        return torch.nn.Parameter(made, requires_grad)
+    if cls is None and name not in _CLASSES:
+        raise ValueError(f"class {name!r} is not there")
+    if cls is not torch.Tensor:
+        made = made.as_subclass(cls)
+    return made.requires_grad_() if requires_grad else made
+
+
+@contextmanager
+def _large_enough(memory: Any, size: int) -> Iterator[None]:
+    """Let a storage be of a size for a moment: the program may have let go of the memory behind a tensor."""
+    before = memory.nbytes()
+    if before < size and before == 0 and memory.resizable():
+        memory.resize_(size)
+        yield
+        memory.resize_(before)
+    else:
+        yield
+
+
+def _view(base: Any, form: list[Item]) -> Any:
+    """Return a view of a tensor that autograd knows as one."""
+    _name, dtype, _device, offset, shape, strides, _requires_grad, _graph, is_conj, is_neg, creation = form
+    kind, needs_grad = getattr(torch, dtype), base.requires_grad
+    base.requires_grad_(False)  # else the view would be computed from it
+    try:
+        with torch.enable_grad():
+            made = base if kind is base.dtype else torch.view_as_real(base)
+            made = made.as_strided(tuple(shape), tuple(strides), offset)
+            made = made.conj() if is_conj != made.is_conj() else made
+            made = torch._neg_view(made) if is_neg != made.is_neg() else made
+    except RuntimeError as error:
+        raise ValueError(f"it is no view any more of what it was one of ({error})") from error
+    finally:
+        base.requires_grad_(needs_grad)
+    torch._C._autograd._set_creation_meta(made, _CREATION.__members__[creation])
+    return made
 
 
 def _extent(value: torch.Tensor) -> tuple[int, int]:

@@ -94,6 +94,8 @@ def decode_dict(decoding: Decoding, number: int, node: list[Item], current: Any,
     target: Any = current if decoding.claim(current, cls) else cls()
     decoding.made[number] = target
     fill_dict(decoding, cls, target, node, path)
+    if cls is collections.OrderedDict and (vars(target) or len(node) > 3):
+        decoding.fill_attributes(vars(target), node[3] if len(node) > 3 else [], path)
     return target
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from detrain.base.array_memory import axes_of, memory_of, owner_of
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import named_dtype
+from detrain.python.codec.decode_tensors import array_in_memory
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.state_rules import member_attributes
 from detrain.python.inspect.names import find_enum, find_type
@@ -59,7 +60,8 @@ def decode_array(decoding: Decoding, number: int, node: list[Item], current: Any
     if is_alike and not is_writeable and digest_array(current) == digest_array(array):
         return current
     # What is a view here and was none would write into an owner that has a state of its own.
-    if is_alike and is_writeable and owner_of(current) is current and decoding.claim(current, np.ndarray):
+    is_free = is_alike and is_writeable and owner_of(current) is current and not decoding.lies_in_tensor(current)
+    if is_free and decoding.claim(current, np.ndarray):
         current[...] = array
         return current
     made = np.array(array, copy=True, order="K")
@@ -89,7 +91,10 @@ def _decode_same(decoding: Decoding, node: list[Item], current: Any, path: str) 
 def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
     _kind, owner_item, offset, shape, strides, name, is_writeable = node
     is_live = type(current) is np.ndarray
-    owner = decoding.decode(owner_item, owner_of(current) if is_live else ABSENT, f"{path}.base")
+    if decoding.nodes[owner_item[0]][0] == "memory":  # of a framework's tensors
+        owner: Any = array_in_memory(decoding, owner_item[0], path)
+    else:
+        owner = decoding.decode(owner_item, owner_of(current) if is_live else ABSENT, f"{path}.base")
     flat = memory_of(owner) if isinstance(owner, np.ndarray) else None
     if flat is None:
         return ABSENT
@@ -102,7 +107,8 @@ def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) 
     else:
         made = np.ndarray(tuple(shape), flat.dtype, flat, offset, tuple(strides))
     made.flags.writeable = is_writeable and made.flags.writeable
-    if is_live and owner_of(current) is owner and _place(current) == _place(made):
+    is_at = is_live and (owner_of(current) is owner or decoding.nodes[owner_item[0]][0] == "memory")
+    if is_at and _place(current) == _place(made):
         return current
     return made
 

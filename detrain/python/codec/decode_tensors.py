@@ -8,25 +8,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from detrain.base.digest import digest_array
+import numpy as np
+
+from detrain.base.array_memory import address_of, memory_of
+from detrain.base.digest import Array, digest_array
 from detrain.python.codec.decoding import Decoding
 from detrain.python.inspect.object_graph import ABSENT, Item
 
 
 def decode_shared(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
     """Return the tensor of a node, the live one wherever there is one."""
-    _kind, owner, address, _memory_number, form, parts, own_items = node
+    _kind, owner, address, _memory_number, form, parts, own_items, *base_item = node
     tensors = decoding.hooks.tensors_of(owner)
     if tensors is None:
         decoding.miss(path, f"it is a tensor of {owner}, which has not been imported")
         return ABSENT
+    base = None
+    if base_item:
+        live = decoding.baseline.at(address)
+        shared = decoding.hooks.shared(current if live is ABSENT else live)
+        old = ABSENT if shared is None or shared.base is None else shared.base
+        base = decoding.decode(base_item[0], old, f"{path}._base")
+        if number in decoding.made:  # an attribute of the other one
+            return decoding.made[number]
+        base = None if base is ABSENT else base
     live = _live(decoding, owner, decoding.baseline.at(address), is_reserved=True)
-    if live is ABSENT:
+    if live is ABSENT and (decoding.finds_by_place or (address is not None and decoding.baseline.address(current) is None)):
         live = _live(decoding, owner, current, is_reserved=False)
     memory = _put_memory(decoding, tensors, node, live, path)
     if memory is ABSENT:
         return live
-    tensor = tensors.put(form, memory, None if live is ABSENT else live)
+    try:
+        tensor = tensors.put(form, memory, None if live is ABSENT else live, base)
+    except ValueError as error:
+        decoding.miss(path, str(error))
+        return ABSENT
     decoding.made[number] = tensor
     now = decoding.hooks.shared(tensor)
     old = [] if now is None else now.parts
@@ -52,23 +68,59 @@ def _live(decoding: Decoding, owner: str, value: object, *, is_reserved: bool) -
     return value
 
 
+def array_in_memory(decoding: Decoding, number: int, path: str) -> Array | None:
+    """Return the memory of tensors with a number as an array, with the content that it had, or None."""
+    node = next((node for node in decoding.nodes if node[0] == "shared" and node[3][0] == number), None)
+    tensors = None if node is None else decoding.hooks.tensors_of(node[1])
+    if node is None or tensors is None:
+        return None
+    memory = _put_memory(decoding, tensors, node, ABSENT, path)
+    return None if memory is ABSENT else tensors.array_of(memory)
+
+
 def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object, path: str) -> object:
     """Return the memory of a tensor with the content that it had: the live one where that is free and of its size."""
     number = node[3][0]
     if number in decoding.memories:
         return decoding.memories[number]
-    _kind, name, digest, (start, stop) = decoding.nodes[number]
+    _kind, name, digest, (start, stop), _address, *inside = decoding.nodes[number]
     there = decoding.live_memories.get(number)
-    if there is None and live is not ABSENT:
+    if there is None and decoding.finds_by_place:
         shared = decoding.hooks.shared(live)
-        there = None if shared is None or id(shared.memory) in decoding.reserved else shared.memory
+        there = None if shared is None else shared.memory
     if there is not None and id(there) in decoding.filled:
         there = None
-    if name is None:
+    if inside:
+        there = _memory_inside(decoding, tensors, inside, there, path)
+        if there is ABSENT:
+            return ABSENT
+    elif name is None:
         if there is None or digest_array(tensors.read(there, holds=False)[start:stop]) != digest:
             decoding.miss(path, f"the large tensor is not the one that the first run had (digest {digest})")
             return ABSENT
-    elif there is None or not tensors.fill(there, decoding.arrays[name]):
-        there = tensors.new_memory(decoding.arrays[name], node[4])
+    else:
+        content = decoding.arrays[name]
+        if there is not None and stop - start < content.nbytes:  # others may look at the rest
+            now = np.array(tensors.read(there, holds=False))
+            if now.nbytes == content.nbytes:
+                now[start:stop] = content[start:stop]
+                content = now
+        if there is None or not tensors.fill(there, content):
+            there = tensors.new_memory(content, node[4])
     decoding.filled[id(there)] = decoding.memories[number] = there
     return there
+
+
+def _memory_inside(decoding: Decoding, tensors: Any, inside: list[Any], there: Any, path: str) -> object:
+    """Return a memory that lies in an array or in another memory, which have its content: the live one if it does."""
+    (outer,), offset, size = inside
+    if decoding.nodes[outer][0] == "memory":
+        around = array_in_memory(decoding, outer, path)
+    else:
+        held = decoding.decode([outer], ABSENT, path)
+        around = memory_of(held) if isinstance(held, np.ndarray) else None
+    if around is None:
+        decoding.miss(path, "what its memory lies in is not there")
+        return ABSENT
+    around = around.view(np.uint8)[offset : offset + size]
+    return there if there is not None and tensors.span(there) == (address_of(around), size) else tensors.memory_in(around)

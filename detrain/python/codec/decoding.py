@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from detrain.base.array_memory import bounds_of
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.library_reads import is_consulted
-from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_own_class, static_name, type_name
+from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
 from detrain.python.inspect.progress import place_of
 
@@ -25,6 +26,10 @@ from detrain.python.inspect.progress import place_of
 class Decoding(ABC):
     """A graph that is being put back. `decode` is the decoder's;
     the live objects that have been taken are `claimed`."""
+
+    finds_by_place = False
+    """Whether the tensor that is at a place is that of the node: else only one that has the node's address is. Who
+    holds the memory of another one, cannot be known."""
 
     def __init__(self, graph: bytes, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
         content = msgspec.msgpack.decode(graph)
@@ -47,10 +52,11 @@ class Decoding(ABC):
         plain = [node[1] if node[0] == "annotated" else node for node in self.nodes]
         self.sources = {node[1]: self._find_arrays(node[1]) for node in plain if node[0] == "same"}
         self.reserved = {id(array) for found in self.sources.values() for array in found}
-        """Large arrays that are wanted as they are (filling one in place would lose it), tensors that nodes are at, and
-        their memories."""
+        """Large arrays that are wanted as they are (filling one in place would lose it), and tensors that nodes are
+        at."""
         self.live_memories = self._reserve_tensors(plain)
-        """The live memory of each that is at a tensor which was there when the loop was entered, by number."""
+        """The live memory of each that was there when the loop was entered, by number."""
+        self._spans: list[tuple[int, int]] | None = None
         self.missing: list[str] = []
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
         self.astray: list[str] = []
@@ -96,21 +102,27 @@ class Decoding(ABC):
         return [array for array in found if not isinstance(array, np.ndarray) or digest_array(array) == digest]
 
     def _reserve_tensors(self, nodes: list[list[Item]]) -> dict[int, Any]:
-        found: dict[int, Any] = {}
         for node in nodes:
             if node[0] == "shared" and (live := self.baseline.at(node[2])) is not ABSENT:
-                shared = self.hooks.shared(live)
-                if shared is not None and shared.owner == node[1]:
-                    self.reserved.add(id(live))
-                    found.setdefault(node[3][0], shared.memory)
-        self.reserved.update(map(id, found.values()))
-        return found
+                self.reserved.add(id(live))
+        memories = {number: self.baseline.at(node[4]) for number, node in enumerate(nodes) if node[0] == "memory"}
+        return {number: memory for number, memory in memories.items() if memory is not ABSENT}
+
+    def lies_in_tensor(self, array: Array) -> bool:
+        """Return whether an array lies in the memory of a tensor that nodes are at: what is written there is the
+        tensor's.
+        """
+        if self._spans is None:
+            tensors = {node[3][0]: self.hooks.tensors_of(node[1]) for node in self.nodes if node[0] == "shared"}
+            self._spans = [tensors[number].span(memory) for number, memory in self.live_memories.items()]
+        start, end = bounds_of(array)
+        return any(place < end and start < place + size for place, size in self._spans)
 
     def class_named(self, described: str, current: object) -> Any:
         """Return the class of the program with a name, the one at its address if it has one, or None."""
         name, _, address = described.partition(" @ ")
         found = self.baseline.at(address)
-        if isinstance(found, type) and class_name(found) == name and is_own_class(found):
+        if isinstance(found, type) and class_name(found) == name and (is_own_class(found) or is_open(found)):
             return found
         return find_class(name, current)
 

@@ -133,10 +133,10 @@ class Functions(LeafEncoder):
         """Return the address of a function or class whose name does not lead to it; name it if it has none."""
         if self._is_of_loop(value):
             self._lose(number, path, type_name(value))
+        if self._collects:  # also what its name leads to: that may lead to another one later
+            self._baseline.add(value, "" if self._is_unordered else path)
         if is_findable(value):
             return None
-        if self._collects:
-            self._baseline.add(value, "" if self._is_unordered else path)
         return self._baseline.address(value)
 
     def _is_of_loop(self, value: object) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.base.array_memory import address_of, axes_of, memory_of, owner_of
+from detrain.base.array_memory import address_of, axes_of, bounds_of, memory_of, owner_of
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
@@ -28,6 +28,7 @@ from detrain.python.inspect.library_reads import is_consulted, is_read
 from detrain.python.inspect.names import (
     class_name,
     is_findable,
+    is_made_open,
     is_own_class,
     module_of,
     type_name,
@@ -43,6 +44,7 @@ from detrain.python.inspect.object_graph import (
     Hooks,
     Item,
     SharedTensor,
+    Span,
     is_plain,
     shown,
 )
@@ -93,6 +95,8 @@ class LeafEncoder(ABC):
         self._far_views: list[tuple[int, Array, str]] = []
         self._memories: dict[int, int] = {}
         """Numbers of the memories that tensors share, by their identity."""
+        self._spans: list[Span] = []
+        """Where these memories and arrays lie: of NumPy's and a framework's, several may look at one memory."""
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
         self._depth = 0
@@ -159,11 +163,13 @@ class LeafEncoder(ABC):
         """Return the name of an object's class; behind it, where no name leads to a class made in a function, its
         address.
         """
-        if is_findable(cls) or not is_own_class(cls):
+        if is_findable(cls) or not (is_own_class(cls) or is_made_open(cls)):
             return class_name(cls)
         if self._collects:
             self._baseline.add(cls, "" if self._is_unordered else f"{path}.__class__")
         address = self._baseline.address(cls)
+        if address is None and not self._collects and not is_own_class(cls):
+            self._lost.append(f"{shown(path)} ({class_name(cls)}: the loop has made its class)")
         return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
 
     def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
@@ -325,6 +331,8 @@ class LeafEncoder(ABC):
         if dtype_name(value.dtype) is None:
             return self._encode_opaque(number, value, path)
         if not is_view or dtype_name(owner.dtype) is None:
+            if not self._collects:
+                self._spans.append(Span(*bounds_of(value), number, path, value))
             return self._encode_array("ndarray", value, value, path)
         if id(owner) in self._numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES):
             return self._encode_view(value, path)
@@ -368,22 +376,31 @@ class LeafEncoder(ABC):
         if number is None:
             number = self._node(shared.memory, [])[0]
             self._memories[id(shared.memory)] = number
-            self._nodes[number] = self._encode_memory(shared, path)
+            self._nodes[number] = self._encode_memory(shared, path, is_known=self._address_of(value) is not None)
+            if not self._collects:
+                start, size = self._hooks.tensors_of(shared.owner).span(shared.memory)
+                self._spans.append(Span(start, start + size, number, path, memory=shared))
         elif not self._collects:
-            extent: Any = self._nodes[number][3]  # type: ignore[index]
-            extent[:] = min(extent[0], shared.extent[0]), max(extent[1], shared.extent[1])
+            self._widen(number, shared, *shared.extent)
         if shared.loss and not self._collects:
             self._lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
         parts = [self.encode(part, f"{path}.grad") for part in shared.parts]
         own = self._encode_pairs(getattr(value, "__dict__", None) or {}, path)
-        return ["shared", shared.owner, self._address_of(value), [number], shared.form, parts, own]
+        base = [] if shared.base is None else [self.encode(shared.base, f"{path}._base")]
+        return ["shared", shared.owner, self._address_of(value), [number], shared.form, parts, own, *base]
 
     def _address_of(self, value: object) -> str | None:
         return self._baseline.address(value)
 
-    def _encode_memory(self, shared: SharedTensor, path: str) -> list[Item]:
-        """Encode a memory; a large one that is as it was when the loop was entered is only compared on resume."""
-        tensors, before = self._hooks.tensors_of(shared.owner), self._baseline.paths.get(path)
+    def _encode_memory(self, shared: SharedTensor, path: str, *, is_known: bool) -> list[Item]:
+        """Encode a memory; a large one that is as it was when the loop was entered is only compared on resume, if a
+        tensor that `is_known` leads to it.
+        """
+        tensors = self._hooks.tensors_of(shared.owner)
+        if self._collects:
+            self._baseline.add(shared.memory, "" if self._is_unordered else f"{path}.memory")
+        address = self._address_of(shared.memory)
+        before = self._baseline.paths.get(path) if is_known and address is not None else None
         start, stop = shared.extent
         if self._collects:
             if not self._is_unordered:
@@ -392,19 +409,21 @@ class LeafEncoder(ABC):
         if before is not None and stop - start > LARGE_BYTES:
             now = tensors.read(shared.memory, holds=False)[start:stop]
             if digest_array(now) == before:
-                return ["memory", None, before, [start, stop]]
-        name = f"{len(self._arrays):05d}"
-        self._arrays[name] = tensors.read(shared.memory, holds=True)
-        return ["memory", name, "", [start, stop]]
+                return ["memory", None, before, [start, stop], address]
+        return ["memory", self._hold(shared), "", [start, stop], address]
 
-    def _clear_unseen(self) -> None:
-        """Set the bytes of memories that no tensor looks at to zero: they are not state, and others in each process."""
-        for number in self._memories.values():
-            _kind, name, _digest, (start, stop) = self._nodes[number]  # type: ignore[misc]
-            if name is not None and (start > 0 or stop < self._arrays[name].nbytes):
-                seen = np.zeros_like(self._arrays[name])
-                seen[start:stop] = self._arrays[name][start:stop]
-                self._arrays[name] = seen
+    def _hold(self, shared: SharedTensor) -> str:
+        name = f"{len(self._arrays):05d}"
+        self._arrays[name] = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=True)
+        return name
+
+    def _widen(self, number: int, shared: SharedTensor, start: int, stop: int) -> None:
+        """Have what is looked at of a memory reach from `start` to `stop`, too."""
+        node: Any = self._nodes[number]
+        wide = [min(node[3][0], start), max(node[3][1], stop)]
+        if wide != node[3] and node[1] is None:  # a part of it is as it was
+            node[1:3] = [self._hold(shared), ""]
+        node[3] = wide
 
     def _store(self, array: Array) -> str:
         if self._collects:

@@ -3,6 +3,7 @@ never guessed."""
 
 from __future__ import annotations
 
+import array
 import collections
 import functools
 import logging
@@ -14,8 +15,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from detrain.base.array_memory import owner_of
+from detrain.base.array_memory import address_of, bounds_of, memory_of, owner_of
 from detrain.base.digest import Array
+from detrain.base.dtypes import dtype_name
 from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.encode_functions import Functions
 from detrain.python.codec.state_rules import (
@@ -53,6 +55,7 @@ from detrain.python.inspect.object_graph import (
     MAX_DEPTH,
     Encoded,
     Item,
+    Span,
     deep_calls,
     key_path,
 )
@@ -65,16 +68,22 @@ _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 """Where a process of 64 bits may have its objects."""
 
 
+def _rank(span: Span) -> int:
+    """Of a memory and an array that lie in one place, the memory is the outer one."""
+    return 0 if span.array is None else 1
+
+
 class Encoder(Functions):
     """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
 
     def finish(self, roots: Mapping[str, Item]) -> Encoded:
         """Return the graph with its named roots."""
-        if not self._collects:
-            self._clear_unseen()
         for number, view, path in self._far_views:
             is_near = id(owner_of(view)) in self._numbers
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
+        if self._memories and not self._collects:
+            self._join_memories()
+            self._clear_unseen()
         for number, holder, keys, path in self._addresses:
             if not self._numbers.keys().isdisjoint(keys):
                 self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
@@ -84,6 +93,54 @@ class Encoder(Functions):
         roots = {**roots, **self._classes, **cells}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
+
+    def _join_memories(self) -> None:
+        """Describe arrays and memories of tensors that lie in one another as such: what is written into one is written
+        into the other.
+        """
+        spans = sorted(
+            (each for each in self._spans if each.end > each.start), key=lambda each: (each.start, -each.end, _rank(each))
+        )
+        outer = Span(0, 0, 0, "")
+        inner: dict[int, list[Item]] = {}
+        for span in spans:
+            if span.start >= outer.end:
+                outer = span
+            elif span.end > outer.end or span.is_foreign or outer.is_foreign:
+                self._lose(span.number, span.path, f"memory: a part of it is also that of {outer.path}")
+            elif outer.array is not None and memory_of(outer.array) is None:
+                self._lose(span.number, span.path, f"memory: it lies in that of {outer.path}, which has gaps")
+            elif span.array is not None and outer.array is not None:
+                continue  # of NumPy's alone: a view of what is too large to be written for its sake
+            elif span.array is not None:
+                assert outer.memory is not None
+                self._widen(outer.number, outer.memory, span.start - outer.start, span.end - outer.start)
+                form = [address_of(span.array) - outer.start, list(span.array.shape), list(span.array.strides)]
+                inner[span.number] = ["view", [outer.number], *form, dtype_name(span.array.dtype), span.array.flags.writeable]
+            else:
+                before: Any = self._nodes[span.number]
+                at, size = span.start - outer.start, span.end - span.start
+                if outer.memory is not None:
+                    self._widen(outer.number, outer.memory, at + before[3][0], at + before[3][1])
+                inner[span.number] = ["memory", None, "", *before[3:5], [outer.number], at, size]
+        for number, node in inner.items():  # at the end: names of arrays are their number
+            self._drop(number, node)
+
+    def _clear_unseen(self) -> None:
+        """Set the bytes of memories that no tensor looks at to zero: they are not state, and others in each process."""
+        for number in self._memories.values():
+            _kind, name, _digest, (start, stop), *_rest = self._nodes[number]  # type: ignore[misc]
+            if name is not None and (start > 0 or stop < self._arrays[name].nbytes):
+                seen = np.zeros_like(self._arrays[name])
+                seen[start:stop] = self._arrays[name][start:stop]
+                self._arrays[name] = seen
+
+    def _drop(self, number: int, node: list[Item]) -> None:
+        """Put another node in the place of one that has its content to itself."""
+        before = self._nodes[number]
+        if before is not None and before[0] in ("memory", "ndarray") and before[1] is not None:
+            del self._arrays[before[1]]
+        self._nodes[number] = node
 
     def encode_loader(self, value: object, path: str) -> Item:
         """Return the item for what a batch loop goes over, after all else: what is lost of it is loaded again,
@@ -138,6 +195,8 @@ class Encoder(Functions):
 
     def _encode_object(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)
+        if cls in (bytearray, array.array) and not self._collects:
+            self._spans.append(Span(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
         if cls in (set, frozenset):
             return self._encode_set(number, value, path)
         if cls.__name__ in CONTAINERS and CONTAINERS[cls.__name__] is cls:
@@ -162,7 +221,9 @@ class Encoder(Functions):
             self._note_addresses(number, cls, [key for key, _ in entries], path)
             pairs = [[self.encode(k, f"{path} key"), self.encode(v, key_path(path, k))] for k, v in entries]
             factory = self.encode(value.default_factory, f"{path}.default_factory") if cls is collections.defaultdict else None
-            return [cls.__name__, pairs, factory]
+            # PyTorch's `state_dict` sets attributes on one.
+            own = vars(value) if cls is collections.OrderedDict and type(value) is cls else None
+            return [cls.__name__, pairs, factory, *([self._encode_pairs(own, path)] if own else [])]
         items = self._encode_all(list(cls.__iter__(value)), path)
         return [cls.__name__, items, value.maxlen] if cls is collections.deque else [cls.__name__, items]
 
@@ -202,6 +263,8 @@ class Encoder(Functions):
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
         if computes(value):
             return ["static", static_name(value), None]
+        if cls is types.FunctionType and (described := self._hooks.parts(value)) is not None:
+            return ["made", described[0], self._encode_all(described[1], path)]
         if cls is types.FunctionType and (has_user_code(value) or self._baseline.is_other(value)):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):

@@ -112,9 +112,12 @@ class LiveEncoder(Encoder):
     def _address_of(self, _value: object) -> None:
         return None
 
-    def _encode_memory(self, shared: SharedTensor, _path: str) -> list[Item]:
+    def _encode_memory(self, shared: SharedTensor, _path: str, *, is_known: bool) -> list[Item]:
         held = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)
-        return ["memory", self._store(held), "", list(shared.extent)]
+        return ["memory", self._store(held), "", list(shared.extent), None]
+
+    def _join_memories(self) -> None:
+        """Each object stays where it lies."""
 
     def _is_of_loop(self, _value: object) -> bool:
         return False
@@ -131,6 +134,8 @@ class LiveEncoder(Encoder):
 
 class LiveDecoder(Decoder):
     """Puts a live graph back, in place."""
+
+    finds_by_place = True
 
     def __init__(self, live: Live, hooks: Hooks, baseline: Baseline) -> None:
         super().__init__(live.graph, live.arrays, hooks, baseline)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.base.framework_names import KNOWN, MODULES
+from detrain.base.framework_names import KNOWN
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.object_graph import ABSENT, BASES, STREAMS
 
@@ -88,6 +88,7 @@ _DATA_TYPES: Final = (
 
 _OPEN: Final = frozenset[str]().union(*(each.open_modules for each in KNOWN))
 _CLOSED: Final = tuple(name for each in KNOWN for name in each.closed)
+_OPEN_AGAIN: Final = tuple(name for each in KNOWN for name in each.open_again)
 _HEAP_TYPE: Final = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE` (Include/object.h): of classes that are written in Python, and some of C."""
 _MOST_CLASSES: Final = 1 << 14
@@ -252,8 +253,7 @@ def _walk(module: object, qualified: str) -> object:
 
 def is_user_module(module: types.ModuleType | None) -> bool:
     """Return whether a module is the program's own."""
-    is_of_framework = getattr(module, "__name__", "").partition(".")[0] in MODULES
-    return is_user_file(getattr(module, "__file__", None) or "") and not is_of_framework
+    return is_user_file(getattr(module, "__file__", None) or "")
 
 
 def is_own_class(cls: type) -> bool:
@@ -271,13 +271,19 @@ def is_open(cls: type) -> bool:
     return all(base in (object, *_PLAIN, *BASES) or _is_transparent(base) or _is_of_python(base) for base in cls.__mro__)
 
 
+def is_made_open(cls: type) -> bool:
+    """Return whether a class is open, and made as the program ran: its name does not lead to it."""
+    return is_open(cls) and find_class(class_name(cls), None) is not cls
+
+
 def _is_transparent(base: type) -> bool:
     return module_of(base) in _TRANSPARENT_MODULES
 
 
 def _is_of_python(cls: type) -> bool:
     is_heap = bool(cls.__flags__ & _HEAP_TYPE) and type(cls).__module__ != "pybind11_builtins"
-    return is_heap and not class_name(cls).startswith(_CLOSED)
+    name = class_name(cls)
+    return is_heap and (name.startswith(_OPEN_AGAIN) or not name.startswith(_CLOSED))
 
 
 def is_user_class(cls: type) -> bool:

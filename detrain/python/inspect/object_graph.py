@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -83,6 +83,21 @@ class SharedTensor:
     """What else belongs to it and may lead to other tensors: its gradient."""
     loss: str = ""
     """What of it cannot be captured, in words."""
+    base: Any = None
+    """The tensor that it is a view of, where what is written into the one with gradients is computed for the other."""
+
+
+class Span(NamedTuple):
+    """Where in the process a memory of tensors or an array lies."""
+
+    start: int
+    end: int
+    number: int
+    path: str
+    array: Array | None = None
+    memory: SharedTensor | None = None
+    is_foreign: bool = False
+    """Neither of NumPy's nor a framework's."""
 
 
 class Hooks:

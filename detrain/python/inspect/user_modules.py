@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from types import ModuleType
 
@@ -25,7 +26,8 @@ def user_modules() -> dict[str, ModuleType]:
         module = sys.modules.get(name)
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         _seen.add(name)
-        # A framework makes modules with a bare file name (`torch.ops`), as if they lay beside the program.
-        if name != "__mp_main__" and is_user_file(file or "") and name.partition(".")[0] not in MODULES:
+        # What a framework makes as it runs may say that it is from a file of no folder (`torch.ops`).
+        is_made = name.partition(".")[0] in MODULES and not os.path.isabs(file or "")
+        if name != "__mp_main__" and not is_made and is_user_file(file or ""):
             _user_names.append(name)
     return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}

@@ -1,0 +1,138 @@
+"""The bytes of storages: looked at where they lie, and held while training goes on, by copy on write.
+
+`torch._lazy_clone` gives a storage and its clone one memory, and who writes first takes another: to hold is cheap, and
+what is held stays. PyTorch 2.13 fails where such a storage is made larger (INTERNAL ASSERT, `c10/core/impl/COW.cpp`),
+as `out=` may do: so it is only done to what optimizers have, nearly all of a state, and before `resize_` of a storage
+it is undone. It does not know who got the address before: arrays of NumPy (behind them PyTorch does not resize a
+storage any more), and what DLPack gave to other libraries, which is noted here. What these may write into is copied, as
+is memory that PyTorch did not allocate. An address that the program asked for and kept (`data_ptr`) is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detrain.base.digest import Array
+
+_SMALL_BYTES: Final = 1 << 14
+"""To copy so much takes less time than to have it copied on write."""
+_Reference = weakref.ref[Any]
+_given_away: Final[dict[int, _Reference]] = {}
+"""Storages whose address DLPack has told, by their identity."""
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Let nobody of the program's see what is done to tensors, nor change it: tensors and modes that follow each call
+    (`torch.set_default_device`, a counter of operations).
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        yield
+
+
+class _OfOptimizers:
+    """The storages of parameters, gradients and state of all optimizers that have made a step."""
+
+    def __init__(self) -> None:
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._steps, self._read_at = 0, -1
+        self._storages: dict[int, _Reference] = {}
+
+    def stepped(self, optimizer: Any, _args: object, _kwargs: object) -> None:
+        """Hear of a step."""
+        self._optimizers.add(optimizer)
+        self._steps += 1
+
+    def has(self, storage: Any) -> bool:
+        """Return whether a storage is one of theirs."""
+        if self._read_at != self._steps:
+            self._read_at, self._storages = self._steps, {}
+            for optimizer in self._optimizers:
+                parameters = [each for group in optimizer.param_groups for each in group["params"]]
+                state = [each for held in optimizer.state.values() if isinstance(held, dict) for each in held.values()]
+                for tensor in (*parameters, *(each.grad for each in parameters), *state):
+                    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                        found = tensor.untyped_storage()
+                        self._storages[id(found)] = weakref.ref(found)
+        known = self._storages.get(id(storage))
+        return known is not None and known() is storage
+
+
+_of_optimizers: Final = _OfOptimizers()
+
+
+def watch() -> None:
+    """Hear from now on of the steps of optimizers, and to which storages DLPack leads."""
+    if hasattr(torch.Tensor.__dlpack__, "__wrapped__"):
+        return
+    torch.Tensor.__dlpack__ = _noting(torch.Tensor.__dlpack__)
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = _noting(torch.utils.dlpack.to_dlpack)
+    torch.UntypedStorage.resize_ = _apart(torch.UntypedStorage.resize_)
+    register_optimizer_step_post_hook(_of_optimizers.stepped)
+
+
+def _apart(resize: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(resize)
+    def resized(storage: Any, *args: Any, **kwargs: Any) -> Any:
+        if storage.device.type == "cpu" and storage.nbytes():
+            storage.data_ptr()  # gives it a memory of its own
+        return resize(storage, *args, **kwargs)
+
+    return resized
+
+
+def _noting(export: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(export)
+    def exported(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # of a tensor without memory
+            storage = tensor.untyped_storage()
+            number = id(storage)
+            _given_away[number] = weakref.ref(storage, lambda _reference: _given_away.pop(number, None))
+        return export(tensor, *args, **kwargs)
+
+    return exported
+
+
+def address_of(storage: Any) -> int:
+    """Return where a storage lies, without having it copied for that."""
+    with unseen():
+        return int(torch._C._data_address(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)))
+
+
+def look_at(storage: Any) -> Array:
+    """Return the bytes of a storage in the host's memory, without a copy, to be used at once: not as `numpy()` does,
+    behind which PyTorch would not resize it any more, and which copies what is copied on write.
+    """
+    return np.frombuffer((ctypes.c_uint8 * storage.nbytes()).from_address(address_of(storage)), np.uint8)
+
+
+def hold(storage: Any) -> Array:
+    """Return the bytes that a storage in the host's memory has now; the array may only be read."""
+    is_known = storage.resizable() and not storage.is_shared() and id(storage) not in _given_away
+    if storage.nbytes() < _SMALL_BYTES or not is_known or not _of_optimizers.has(storage):
+        return look_at(storage).copy()
+    try:
+        with unseen(), torch.inference_mode(mode=False), torch.no_grad():
+            clone = torch._lazy_clone(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
+    except RuntimeError:  # PyTorch has not allocated this memory
+        return look_at(storage).copy()
+    memory: Any = (ctypes.c_uint8 * storage.nbytes()).from_address(torch._C._data_address(clone))
+    memory.held = clone
+    found = np.frombuffer(memory, np.uint8)
+    found.flags.writeable = False
+    return found

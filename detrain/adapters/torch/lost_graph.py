@@ -1,0 +1,69 @@
+"""What stands for the graph behind a tensor that was computed before a checkpoint, which does not hold it: the value is
+exact, and a gradient through it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+_MESSAGE: Final = (
+    "detrain: this tensor was computed before the checkpoint, which does not hold the graph behind it: compute it again, "
+    "or take checkpoints where no graph goes on (--every 1)"
+)
+
+
+class Lost(torch.autograd.Function):  # type: ignore[misc]
+    """The function that is said to have computed such a tensor."""
+
+    @staticmethod
+    def forward(_ctx: Any, _reason: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
+        """Return the tensor that a list holds: of an argument it would be a view, that nothing may be added to."""
+        return held[0]
+
+    @staticmethod
+    def backward(_ctx: Any, *_grads: torch.Tensor) -> torch.Tensor:
+        """Raise RuntimeError."""
+        raise RuntimeError(_MESSAGE)
+
+
+def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as one that was computed."""
+    if not _watched:
+        for module in (torch.autograd, torch.autograd.graph):
+            _watched.append(module)
+            module._engine_run_backward = _refusing(module._engine_run_backward)
+    with torch.enable_grad():
+        made: torch.Tensor = Lost.apply(torch.empty(0, requires_grad=True), [tensor])
+    return made
+
+
+_watched: Final[list[Any]] = []
+"""Modules in which the function is replaced that runs backward: for gradients of some tensors alone PyTorch does not
+call functions that lead to none of them, and would leave out what the graph had led to."""
+
+
+def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
+    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs = args[3] if len(args) > 3 else kwargs.get("inputs", ())
+        if inputs and _leads_to_lost(outputs):
+            raise RuntimeError(_MESSAGE)
+        return run(outputs, *args, **kwargs)
+
+    return run_backward
+
+
+def _leads_to_lost(outputs: Any) -> bool:
+    waiting = [each.node if isinstance(each, torch.autograd.graph.GradientEdge) else each.grad_fn for each in outputs]
+    seen: set[Any] = set()
+    while waiting:
+        function = waiting.pop()
+        if function is None or function in seen:
+            continue
+        if isinstance(function, Lost._backward_cls):
+            return True
+        seen.add(function)
+        waiting += [each for each, _number in function.next_functions]
+    return False

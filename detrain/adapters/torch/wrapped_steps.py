@@ -1,0 +1,62 @@
+"""The functions that PyTorch puts around the `step` of an optimizer: one into its class, as the first object of that is
+made; one into the optimizer, as its first scheduler is. They are described by what they are around, and made again from
+PyTorch's own code.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from types import CellType, CodeType, FunctionType
+from typing import Any, Final
+
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from detrain.python.inspect.frames import has_user_code
+
+
+def _code_inside(function: Any, *path: str) -> CodeType | None:
+    """Return the code of a function that is defined inside another, or None in a PyTorch that has none of this name."""
+    code: CodeType | None = getattr(function, "__code__", None)
+    for name in path:
+        inside = () if code is None else code.co_consts
+        code = next((each for each in inside if isinstance(each, CodeType) and each.co_name == name), None)
+    return code
+
+
+_SCHEDULED: Final = _code_inside(LRScheduler.__init__, "patch_track_step_called", "wrap_step", "wrapper")
+_HOOKED: Final = _code_inside(Optimizer.profile_hook_step, "wrapper")
+
+
+def parts(value: FunctionType) -> tuple[str, list[object]] | None:
+    """Return the kind of such a function and what it is around; None for any other, and for those of PyTorch's own
+    classes, which are there in every process.
+    """
+    code, cells = value.__code__, [cell.cell_contents for cell in value.__closure__ or ()]
+    if code is _HOOKED and code.co_freevars == ("func",) and has_user_code(cells[0]):
+        return "torch.hooked", cells
+    if code is _SCHEDULED and code.co_freevars == ("func", "opt_ref"):
+        function, optimizer = cells[0], cells[1]()
+        return "torch.scheduled", [optimizer] if function is type(optimizer).step else [optimizer, function]
+    return None
+
+
+def remake(kind: str, inside: list[Any], current: Any) -> object | None:
+    """Return such a function around others: `current` if it is that."""
+    if None in inside:
+        return None
+    now = parts(current) if isinstance(current, FunctionType) else None
+    if now is not None and now[0] == kind and list(map(id, now[1])) == list(map(id, inside)):
+        return current  # type: ignore[no-any-return]
+    if kind == "torch.hooked":
+        hooked: Any = Optimizer.profile_hook_step(inside[0])
+        hooked.hooked = True
+        return hooked  # type: ignore[no-any-return]
+    if _SCHEDULED is None:
+        return None
+    function = inside[1] if len(inside) > 1 else type(inside[0]).step
+    cells = (CellType(function), CellType(weakref.ref(inside[0])))
+    made: Any = functools.wraps(function)(FunctionType(_SCHEDULED, LRScheduler.__init__.__globals__, closure=cells))
+    made._wrapped_by_lr_sched = True
+    return made  # type: ignore[no-any-return]

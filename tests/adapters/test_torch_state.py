@@ -1,0 +1,97 @@
+"""PyTorch's state: a training that is resumed goes on as the one that was never cut, bit for bit; or the checkpoint
+names what it does not hold. The oracle is the training that was not cut, as PyTorch itself tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from detrain.adapters.torch.hooks import GlobalHooks  # noqa: E402
+from tests.adapters import torch_compiled, torch_layouts, torch_modules, torch_optimizers, torch_values  # noqa: E402, F401
+from tests.adapters.torch_resume import CASES, World, packed, run  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch says of much that it may change
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield World()
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_training_that_is_resumed_goes_on_as_the_whole_one(world: World, name: str) -> None:
+    tried = CASES[name]
+
+    outcome = run(world, tried)
+
+    assert outcome.versions[0] == outcome.versions[1], "reading has moved a version counter"
+    assert outcome.is_held, "what is held has changed"
+    assert [each for each in outcome.lost if not tried.lost or not each.startswith(tried.lost)] == []
+    assert [each for each in tried.lost if not any(loss.startswith(each) for loss in outcome.lost)] == []
+    if tried.is_refused:
+        return
+    assert first_difference(outcome.at_end[1], outcome.unread) is None, "reading has changed the training"
+    assert outcome.missing == []
+    assert first_difference(*outcome.at_cut) is None
+    assert first_difference(*outcome.at_end) is None
+
+
+def test_backward_through_a_graph_that_no_checkpoint_holds_fails_and_says_why(world: World) -> None:
+    weight = torch.ones(2, requires_grad=True)
+    names, resumed = {"loss": (weight * 2).sum()}, {"loss": None}
+
+    world.restore(packed(world.encode(names, world.baseline({}))), resumed, world.baseline(resumed))
+
+    loss: Any = resumed["loss"]
+    assert loss.item() == 4.0
+    loss += 1
+    with pytest.raises(RuntimeError, match="this tensor was computed before the checkpoint"):
+        (loss * 2).backward()
+    with pytest.raises(RuntimeError, match="this tensor was computed before the checkpoint"):
+        torch.autograd.grad(loss + weight.sum(), weight)
+
+
+def test_a_tensor_of_the_programs_class_does_not_notice_that_it_is_read(world: World) -> None:
+    calls: list[str] = []
+
+    class Noticing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(str(function))
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    names = {"tensor": torch.ones(3).as_subclass(Noticing), "mode": FlopCounterMode(display=False)}
+    calls.clear()
+    with names["mode"], torch.device("meta"):
+        encoded = world.encode(names, world.baseline(names))
+        assert world.restore(packed(encoded), names, world.baseline(names)) == []
+
+    assert calls == []
+    assert names["tensor"].sum().item() == 3.0
+
+
+def test_what_pytorch_keeps_for_the_process_is_named() -> None:
+    counts = GlobalHooks()
+    assert counts.uncaptured() == []
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    with torch.autocast("cpu"):
+        assert len(counts.uncaptured()) == 2
+    handle.remove()
+    assert counts.uncaptured() == []
+
+
+def first_difference(one: list[str], other: list[str]) -> str | None:
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            return f"{mine[:200]} | not | {theirs[:200]}"
+    return None if len(one) == len(other) else f"{len(one)} lines, not {len(other)}"

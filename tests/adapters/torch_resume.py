@@ -1,0 +1,216 @@
+"""Small trainings of PyTorch that are cut after three steps, and resumed in the same process: the state goes through
+bytes into the objects of a training that was made anew, as in a process that has come to the loop.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from detrain.adapters.group import Adapters
+from detrain.adapters.torch.hooks import GlobalHooks
+from detrain.adapters.torch.leaves import Leaves
+from detrain.adapters.torch.tensors import Tensors
+from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
+from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.outside.open_files import Files
+from detrain.runtime.state.codec_hooks import ProgramHooks
+from tests.adapters.torch_describe import describe
+
+BEFORE, AFTER = 3, 3
+"""Steps before and after the cut."""
+
+Step = Callable[[Any, int], object]
+"""One step of a training: is given the names and the number of the turn."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training: it binds names, and returns its step."""
+
+    make: Callable[[Any], Step]
+    lost: tuple[str, ...] = ()
+    """What the checkpoint says that it does not hold: beginnings."""
+    is_refused: bool = False
+    """Whether what is lost is needed: then nothing is compared."""
+    of_graphs: bool = True
+    """Whether the functions that computed a tensor are compared."""
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(**kinds: Any) -> Callable[[Callable[[Any], Step]], Callable[[Any], Step]]:
+    """Enter a training under its name."""
+
+    def enter(make: Callable[[Any], Step]) -> Callable[[Any], Step]:
+        assert make.__name__ not in CASES
+        CASES[make.__name__] = Case(make, **kinds)
+        return make
+
+    return enter
+
+
+class NoLoaders:
+    """Stands for the part that knows DataLoaders, which changes PyTorch for good."""
+
+    def parts_of_new(self, _value: object) -> None:
+        """There are none."""
+
+
+class World:
+    """What the codec asks: the adapter's parts for Python objects, as a session has them."""
+
+    def __init__(self) -> None:
+        nothing = dict.fromkeys(("variables", "rules", "random", "loaders", "building", "rollback", "norms"))
+        leaves: Any = Leaves(NoLoaders())  # type: ignore[arg-type]
+        self._adapters = Adapters()
+        self._adapters.add(SimpleNamespace(name="torch", leaves=leaves, shared=Tensors(), **nothing))  # type: ignore[arg-type]
+        self.files, self.pulls, self.counts = Files(), Pulls(lambda: None, str, lambda _old, _new: None), GlobalHooks()  # type: ignore[arg-type, return-value]
+
+    def hooks(self) -> ProgramHooks:
+        """As a session makes them for each walk."""
+        return ProgramHooks(self._adapters, self.files, self.pulls)
+
+    def baseline(self, names: dict[str, Any]) -> Baseline:
+        """Return what is there when the loop is entered."""
+        found = Baseline()
+        encoder = Encoder(self.hooks(), found, is_baseline=True)
+        for name, value in names.items():
+            found.bind(name, value)
+            encoder.encode(value, name)
+        return found
+
+    def encode(self, names: dict[str, Any], baseline: Baseline) -> Encoded:
+        """Return the state at a cut."""
+        encoder = Encoder(self.hooks(), baseline)
+        return encoder.finish({name: encoder.encode(value, name) for name, value in names.items()})
+
+    def restore(self, file: bytes, names: dict[str, Any], baseline: Baseline) -> list[str]:
+        """Put a state back; return what could not be."""
+        graph, arrays = unpacked(file)
+        decoder = Decoder(graph, arrays, self.hooks(), baseline)
+        decoder.hold_cells({})
+        for name, item in decoder.roots.items():
+            value = decoder.decode(item, names.get(name, ABSENT), name)
+            if value is ABSENT:
+                decoder.missing.append(name)
+            elif not name.startswith("class|"):
+                names[name] = value
+        return decoder.missing
+
+
+def packed(encoded: Encoded) -> bytes:
+    """Return a state as one piece of bytes."""
+    arrays = {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in encoded.arrays.items()}
+    return msgspec.msgpack.encode((encoded.graph, arrays))
+
+
+def unpacked(file: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Return graph and arrays, which nobody may write into."""
+    graph, arrays = msgspec.msgpack.decode(file)
+    return graph, {
+        name: np.frombuffer(content, dtype).reshape(shape) if content else np.zeros(shape, dtype)
+        for name, (dtype, shape, content) in arrays.items()
+    }
+
+
+@contextmanager
+def as_a_process() -> Iterator[None]:
+    """Let what PyTorch counts for a whole process begin anew, and its settings be those of a start."""
+    torch.manual_seed(7)
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    before = RemovableHandle.next_id
+    RemovableHandle.next_id = 0
+    yield
+    RemovableHandle.next_id = max(before, RemovableHandle.next_id)
+
+
+@dataclass
+class Outcome:
+    """What the resumed training was like, and what the whole one."""
+
+    lost: list[str]
+    missing: list[str]
+    at_cut: tuple[list[str], list[str]]
+    at_end: tuple[list[str], list[str]]
+    unread: list[str]
+    """The whole training's end where nothing was read."""
+    is_held: bool
+    """Whether what the checkpoint holds stayed as it was while the training went on."""
+    versions: tuple[list[int], list[int]]
+    """Version counters of all tensors, before and after they were read."""
+
+
+def run(world: World, tried: Case) -> Outcome:
+    """Run a training as a whole, and once more from its cut."""
+    with as_a_process():
+        names, step = _made(tried)
+        for turn in range(BEFORE + AFTER):
+            step(names, turn)
+        unread = describe(vars(names), of_graphs=tried.of_graphs)
+    with as_a_process():
+        names, step = _made(tried)
+        baseline = world.baseline(vars(names))
+        for turn in range(BEFORE):
+            step(names, turn)
+        versions = _versions(names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            encoded = world.encode(vars(names), baseline)
+        read = _versions(names)
+        file, count, stream = packed(encoded), world.counts.count(), torch.get_rng_state()
+        whole_at_cut = describe(vars(names), of_graphs=tried.of_graphs)
+        for turn in range(BEFORE, BEFORE + AFTER):
+            step(names, turn)
+        whole = describe(vars(names), of_graphs=tried.of_graphs)
+        is_held = packed(encoded) == file
+    with as_a_process():
+        names, step = _made(tried)
+        baseline = world.baseline(vars(names))
+        world.counts.set_count(count)
+        missing = world.restore(file, vars(names), baseline)
+        torch.set_rng_state(stream)
+        if tried.is_refused:
+            return Outcome(encoded.not_captured, missing, ([], []), ([], whole), unread, is_held, (read, versions))
+        at_cut = describe(vars(names), of_graphs=tried.of_graphs)
+        for turn in range(BEFORE, BEFORE + AFTER):
+            step(names, turn)
+        at_end = describe(vars(names), of_graphs=tried.of_graphs)
+    return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (at_end, whole), unread, is_held, (read, versions))
+
+
+def _made(tried: Case) -> tuple[Any, Step]:
+    names = SimpleNamespace()
+    return names, tried.make(names)
+
+
+def _versions(names: Any) -> list[int]:
+    found: list[int] = []
+    seen: set[int] = set()
+    left = list(vars(names).values())
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            found.append(0 if torch.nn.parameter.is_lazy(value) or value.is_inference() else value._version)
+        elif isinstance(value, dict):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            left += value
+        elif not isinstance(value, type):
+            left += list((getattr(value, "__dict__", None) or {}).values())
+    return found

@@ -1,0 +1,348 @@
+"""Trainings that differ in the kinds of tensors that they hold."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.adapters.torch_optimizers import batch, descend
+from tests.adapters.torch_resume import Step, case
+
+
+@case()
+def manual_descent_in_place(w: Any) -> Step:
+    w.weight, w.bias = torch.ones(3, 2, requires_grad=True), torch.zeros(2, requires_grad=True)
+
+    def step(w: Any, turn: int) -> None:
+        (batch(turn) @ w.weight + w.bias).square().mean().backward()
+        with torch.no_grad():
+            for parameter in (w.weight, w.bias):
+                parameter.sub_(parameter.grad, alpha=0.1)
+        w.weight.grad.zero_()
+        w.bias.grad = None
+
+    return step
+
+
+@case()
+def manual_descent_that_binds_anew(w: Any) -> Step:
+    w.weight = torch.ones(3, 2, requires_grad=True)
+    w.first = w.weight
+
+    def step(w: Any, turn: int) -> None:
+        (grad,) = torch.autograd.grad((batch(turn) @ w.weight).square().mean(), w.weight)
+        w.weight = (w.weight - 0.1 * grad).detach().requires_grad_()
+
+    return step
+
+
+@case()
+def large_tensors_that_stay_and_are_copied(w: Any) -> Step:
+    w.weight = torch.arange(40_000.0)
+    w.fixed, w.first, w.moving = torch.arange(40_000.0), w.weight, torch.zeros(40_000)
+
+    def step(w: Any, turn: int) -> None:
+        if turn == 1:
+            w.weight = w.weight.clone()
+        w.moving += w.fixed + w.weight
+        if turn == 4:
+            w.weight += 1
+
+    return step
+
+
+@case()
+def flat_buffers(w: Any) -> Step:
+    w.model = nn.Linear(3, 2)
+    w.flat = torch.cat([p.data.reshape(-1) for p in w.model.parameters()])
+    w.grads = torch.zeros_like(w.flat)
+    start = 0
+    for parameter in w.model.parameters():
+        stop = start + parameter.numel()
+        parameter.data = w.flat[start:stop].view_as(parameter)
+        parameter.grad = w.grads[start:stop].view_as(parameter)
+        start = stop
+
+    def step(w: Any, turn: int) -> None:
+        w.model(batch(turn)).square().mean().backward()
+        w.flat.sub_(w.grads, alpha=0.1)
+        w.grads.zero_()
+
+    return step
+
+
+@case()
+def aliases_of_numpy(w: Any) -> Step:
+    w.weight, w.numbers = torch.ones(4, 3), np.zeros(6)
+    w.array, w.tensor = w.weight.numpy(), torch.from_numpy(w.numbers)
+
+    def step(w: Any, turn: int) -> None:
+        w.array += turn
+        w.weight *= 1.5
+        w.numbers += 1
+        w.tensor *= 2
+
+    return step
+
+
+@case()
+def aliases_of_numpy_that_the_loop_makes(w: Any) -> Step:
+    w.weight, w.other = torch.ones(4, 3), torch.zeros(2)
+
+    def step(w: Any, turn: int) -> None:
+        if turn == 1:
+            w.array, w.row = w.weight.numpy(), w.weight.numpy()[1, ::2]
+            w.numbers = np.arange(6.0).reshape(2, 3).T
+            w.tensor, w.other = torch.from_numpy(w.numbers), w.other + 1
+            w.first = np.arange(4.0)
+            w.last = torch.from_numpy(w.first[2:])
+        if turn >= 1:
+            w.array += turn
+            w.row *= 2
+            w.tensor[0] *= 1.5
+            w.numbers += 1
+            w.last += 1
+
+    return step
+
+
+@case()
+def tensors_that_lie_in_arrays(w: Any) -> Step:
+    w.data = np.arange(30_000.0)
+
+    def step(w: Any, turn: int) -> None:
+        if turn == 1:
+            array = np.arange(6.0)
+            w.one, w.other = torch.from_numpy(array), torch.from_numpy(array[2:4])
+            w.batch = torch.from_numpy(w.data[10:20])
+            w.late = np.arange(5.0)
+            w.inside = torch.from_numpy(w.late[1:3])
+        if turn >= 1:
+            w.one += 1
+            w.other *= 2
+            w.inside += 3
+        if turn == 4:
+            w.batch += 1
+
+    return step
+
+
+@case(lost=("first (memory: a part of it is also that of bytes)",), is_refused=True)
+def tensors_that_lie_in_bytes(w: Any) -> Step:
+    w.bytes = bytearray(b"abcdefgh")
+
+    def step(w: Any, turn: int) -> None:
+        w.first = torch.frombuffer(w.bytes, dtype=torch.uint8, offset=2)
+        w.first += 1
+
+    return step
+
+
+@case()
+def values_of_many_dtypes(w: Any) -> Step:
+    kinds = (
+        torch.bfloat16,
+        torch.float16,
+        torch.float64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.int8,
+        torch.uint16,
+        torch.bool,
+    )
+    w.values = {str(kind): torch.ones(3).to(kind) for kind in (*kinds, torch.complex64, torch.complex32, torch.complex128)}
+
+    def step(w: Any, turn: int) -> None:
+        for name, value in w.values.items():
+            if turn % 2:
+                w.values[name] = batch(turn, 3).abs().to(value.dtype)
+            else:
+                value.copy_(batch(turn, 3).abs().to(value.dtype))
+
+    return step
+
+
+@case()
+def bits_of_conjugates_and_negatives(w: Any) -> Step:
+    w.z = torch.tensor([1 + 2j, 3 - 1j])
+    w.conj, w.imag = w.z.conj(), w.z.conj().imag
+    w.p = nn.Parameter(w.z.clone().conj())
+
+    def step(w: Any, turn: int) -> None:
+        w.z.mul_(1j)
+        w.late = w.z.conj()
+        w.low = w.late.imag
+        w.real = torch.view_as_real(w.z)
+        w.p.data = w.p.data.conj() * 2 if turn % 2 else (w.p.data + 1).conj()
+
+    return step
+
+
+@case()
+def replay_buffers(w: Any) -> Step:
+    w.past, w.ring, w.at = deque(maxlen=4), torch.zeros(4, 3), 0
+    w.by_key = {"x": [torch.zeros(1)]}
+
+    def step(w: Any, turn: int) -> None:
+        w.past.append((batch(turn)[0], turn, {"done": torch.tensor(turn > 2)}))
+        w.ring[w.at % 4] = batch(turn)[1]
+        w.at += 1
+        w.by_key["x"].append(w.ring[w.at % 4])
+
+    return step
+
+
+@case()
+def generators_that_are_shared(w: Any) -> Step:
+    w.generator = torch.Generator().manual_seed(3)
+    w.sampler = torch.utils.data.RandomSampler(range(5), generator=w.generator)
+    w.order = []
+
+    def step(w: Any, turn: int) -> None:
+        w.order.append(list(w.sampler))
+        w.noise = torch.randn(2, generator=w.generator) + torch.randn(2)
+        if turn == 1:
+            w.late = torch.Generator().manual_seed(4)
+        if turn >= 1:
+            w.more = torch.rand(1, generator=w.late)
+
+    return step
+
+
+@case()
+def views_whose_base_is_written_with_gradients(w: Any) -> Step:
+    w.weight, w.base = torch.ones(3, requires_grad=True), torch.zeros(2, 3)
+    w.row = w.base[0]
+
+    def step(w: Any, turn: int) -> None:
+        if turn == 1:
+            w.base = torch.zeros(2, 3)
+            w.row = w.base[1]
+        if turn == 4:
+            w.row.copy_(w.weight * 2)
+            (w.base * 3).sum().backward()
+
+    w.lost = None
+    return step
+
+
+@case()
+def storages_of_tensors(w: Any) -> Step:
+    w.tensor = torch.arange(4.0)
+    w.storage = w.tensor.untyped_storage()
+
+    def step(w: Any, turn: int) -> None:
+        w.storage[0] = turn
+        w.tensor[1] += 1
+        if turn == 1:
+            w.late = w.tensor.untyped_storage()
+
+    return step
+
+
+@case()
+def an_object_of_every_small_kind(w: Any) -> Step:
+    w.kinds = []
+
+    def step(w: Any, turn: int) -> None:
+        w.kinds += [
+            torch.float32,
+            torch.device("cpu"),
+            torch.Size([1, 2]),
+            torch.strided,
+            torch.channels_last,
+            torch.per_tensor_affine,
+        ]
+        w.normal = torch.distributions.Normal(torch.zeros(1), torch.ones(1) * (turn + 1))
+        w.drawn = w.normal.sample()
+        w.info = torch.finfo(torch.float32)
+
+    return step
+
+
+@case()
+def a_resized_tensor(w: Any) -> Step:
+    w.tensor, w.grown = torch.ones(3), torch.ones(3)
+    w.view = w.tensor[1:]
+
+    def step(w: Any, turn: int) -> None:
+        w.tensor.add_(1)
+        if turn == 1:
+            w.grown.resize_(5).fill_(2.0)
+        if turn == 2:
+            w.grown.set_(w.tensor)
+
+    return step
+
+
+class Kept(nn.Module):
+    """A model whose class holds tensors."""
+
+    seen = torch.zeros(2)
+    count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Kept.seen = Kept.seen + x.detach().sum()
+        Kept.count += 1
+        return x * Kept.count
+
+
+@case()
+def tensors_that_a_class_holds(w: Any) -> Step:
+    Kept.seen, Kept.count = torch.zeros(2), 0
+    w.model, w.kind = Kept(), Kept
+    w.buffer = nn.Buffer(torch.zeros(2), persistent=False)
+
+    def step(w: Any, turn: int) -> None:
+        w.out = w.model(batch(turn))
+        w.buffer += 1
+        w.new, w.late = nn.Buffer(w.buffer + 1), nn.Parameter(torch.ones(2), requires_grad=turn % 2 == 0)
+        w.seen, w.count = w.kind.seen, w.kind.count
+
+    return step
+
+
+@case()
+def what_functions_return(w: Any) -> Step:
+    w.best = batch(0).max(0)
+    w.model = nn.GRU(3, 2)
+
+    def step(w: Any, turn: int) -> None:
+        w.best, w.sorted = batch(turn).max(0), batch(turn).sort()
+        w.packed = nn.utils.rnn.pack_sequence([batch(turn, 3, 3), batch(turn + 9, 2, 3)])
+        w.out = w.model(w.packed)[1].detach()
+
+    return step
+
+
+@case()
+def a_tensor_whose_memory_is_let_go_of(w: Any) -> Step:
+    w.weight, w.full = torch.ones(4), torch.ones(4)
+
+    def step(w: Any, turn: int) -> None:
+        if turn == 2:
+            w.weight.untyped_storage().resize_(0)
+        if turn == 4:
+            w.weight.untyped_storage().resize_(16)
+            w.weight.copy_(w.full)
+        w.full += 1
+
+    return step
+
+
+@case()
+def a_model_of_float64_with_descent(w: Any) -> Step:
+    w.model = nn.Linear(3, 2).double()
+    w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
+
+    def step(w: Any, turn: int) -> None:
+        if turn == 1:
+            w.model.float()
+        if turn >= 1:
+            descend(w, turn)
+
+    return step
