@@ -66,9 +66,9 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 TORCH: Final = FrameworkNames(
-    modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext"}),
+    modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate"}),
     python_loaders=frozenset({"torch", "torchdata"}),
-    open_modules=frozenset({"torch", "torchvision", "torchaudio"}),
+    open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate"}),
     closed=(
         *("torch._C", "torch:Tensor", "torch._tensor:", "torch.nn.parameter:", "torch:Generator", "torch._subclasses"),
         *("torch.storage:", "torch:UntypedStorage", "torch.jit", "torch.utils.hooks", "torch.utils.tensorboard"),
@@ -85,5 +85,21 @@ TORCH: Final = FrameworkNames(
 )
 
 KNOWN: Final = (TENSORFLOW, TORCH)
+
+TRAINING_LOOPS: Final[dict[str, frozenset[str]]] = {
+    "/transformers/trainer.py": frozenset({"Trainer._inner_training_loop", "Trainer._run_epoch"}),
+}
+"""Functions of libraries that run a training in the program's place, by the ends of their files' names: they get
+probes, and their names are state, as if they were the program's.
+
+Tried with transformers 5.24.
+"""
+
+
+def runs_training(file: str, function: str) -> bool:
+    """Return whether a function (its qualified name) of a file is such a one."""
+    return any(file.endswith(end) and function in names for end, names in TRAINING_LOOPS.items())
+
+
 MODULES: Final = frozenset[str]().union(*(each.modules for each in KNOWN))
 """Top-level modules of all of them."""

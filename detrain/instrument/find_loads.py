@@ -78,7 +78,8 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
     wanted |= {name for call in calls if called_name(call) in _BACKWARD for name in read_names(call)}
     header = set() if isinstance(loop, ast.While) or loop_counts(loop, counting) else set(bound_names([loop.target]))
     for statement in reversed(before):
-        if wanted & set(bound_names([statement])):
+        defined = {statement.name} if isinstance(statement, ast.FunctionDef) else set()  # a closure that the step calls
+        if wanted & {*bound_names([statement]), *defined}:
             wanted |= read_names(statement)
     accumulated = {name for inner in before if isinstance(inner, AnyLoop) for name in bound_names([inner])}
     loaded = set(header)

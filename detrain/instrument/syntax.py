@@ -13,7 +13,7 @@ from detrain.base.structure import AnyLoop, bound_names
 
 RUN: Final = frozenset({"run", "experimental_run_v2"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
-GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z])|gradienttape|trainable_(variables|weights)")
+GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z]|_acc)|gradienttape|trainable_(variables|weights)")
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from detrain.base.framework_names import runs_training
 from detrain.base.structure import AnyLoop, Fit, Loop, Nest, Structure
 from detrain.instrument.find_loops import epoch_loop_among, observed_nest
 from detrain.instrument.loop_positions import Position, body_lines, position, read_source, real_path
@@ -189,7 +190,8 @@ class Observer:
         """Return whose a code object is, and remember it by its address: hashing a code object takes microseconds."""
         is_fit = code.co_name == "fit" and _KERAS_FIT in code.co_filename
         is_entry = code.co_name == "_run" and code.co_filename.endswith(_LAUNCH)
-        kind = _USERS if is_user_file(code.co_filename) else _FIT if is_fit else _ENTRY if is_entry else _OTHERS
+        is_users = is_user_file(code.co_filename) or runs_training(code.co_filename, code.co_qualname)
+        kind = _USERS if is_users else _FIT if is_fit else _ENTRY if is_entry else _OTHERS
         self._kinds[id(code)] = kind
         self._codes.append(code)
         return kind

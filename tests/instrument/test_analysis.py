@@ -859,6 +859,25 @@ def test_where_the_header_loads_no_statement_does(tmp_path: Path, header: str, b
     check(tmp_path, main=with_step(f"\n{header} #B1\n    {body}\n    train_step(x, y) #U1\n"))
 
 
+TORCH_STEPS = {
+    "backward": "loss = loss_of(model(x), y)\n    loss.backward()\n    optimizer.step() #U1",
+    "scaler": "loss = loss_of(model(x), y)\n    scaler.scale(loss).backward()\n    scaler.step(optimizer) #U1\n    scaler.update()",
+    "gradients asked for": "grads = torch.autograd.grad(loss_of(model(x), y), weights)\n    optimizer.step() #U1",
+    "closure": "def closure():\n        return loss_of(model(x), y)\n    optimizer.step(closure) #U1",
+    "every third": "loss_of(model(x), y).backward()\n    if i % 3 == 0:\n        opt.step() #U1",
+}
+
+
+@pytest.mark.parametrize("load", ["x, y = next(it) #L1", "n = gradient_accumulation_steps\n    x, y = self.get(it, n) #L1"])
+@pytest.mark.parametrize("step", TORCH_STEPS.values(), ids=TORCH_STEPS)
+def test_a_batch_flows_into_the_step_of_an_optimizer_by_way_of_its_loss(tmp_path: Path, step: str, load: str) -> None:
+    check(tmp_path, main=f"\nfor i in range(3): #B1\n    {load}\n    {step}\n")
+
+
+def test_the_step_of_a_schedule_is_no_update(tmp_path: Path) -> None:
+    check(tmp_path, main="\nfor i in range(3):\n    scheduler.step()\n    lr_scheduler.step(i)\n")
+
+
 def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_path: Path) -> None:
     structure = check(
         tmp_path,

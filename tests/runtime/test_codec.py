@@ -1097,6 +1097,23 @@ def test_dictionaries_that_hold_weakly_come_back() -> None:
     assert [*before["values"].items(), *before["none"].items()] == [("first", nodes[0]), (1, nodes[1])]
 
 
+def test_weak_references_lead_to_what_they_led_to() -> None:
+    def make() -> World:
+        nodes = [kinds.Loose(0), kinds.Loose(1)]
+        return {"nodes": nodes, "weak": weakref.ref(nodes[0]), "dead": weakref.ref(nodes[1]), "none": None}
+
+    after, before = make(), make()
+    baseline = baseline_of(after)
+    after["weak"], after["dead"], after["none"] = weakref.ref(after["nodes"][1]), weakref.ref(kinds.Loose(2)), after["weak"]
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert before["weak"]() is before["nodes"][1]
+    assert before["none"]() is before["nodes"][0]
+    assert before["dead"]() is None
+
+
 def test_a_polynomial_comes_back() -> None:
     after, before = ({"old": np.poly1d([1.0, 2.0]), "new": np.polynomial.Polynomial([1.0, 2.0])} for _ in range(2))
     baseline, live = baseline_of(after), dict(before)

@@ -82,6 +82,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
     """Return the kind of an object and what it is made of, or None if it is of no kind that is known here."""
     cls = type(value)
     module = module_of(cls)
+    if cls is weakref.ref and value.__callback__ is None:
+        return "weakref.ref", [value()]
     if cls is _Writer:
         file = _file_behind(value)
         return None if file is None else ("csv.writer", [file, *[getattr(value.dialect, name) for name in _DIALECT]])
@@ -181,6 +183,8 @@ def _make(kind: str, values: list[Any]) -> object | None:
     if kind == "threading.Event":
         _set_event(event := threading.Event(), is_set=values[0])
         return event
+    if kind == "weakref.ref":
+        return weakref.ref(_Begun(iter(())) if values[0] is None else values[0])  # one of what is gone is dead at once
     if kind in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):
         weak: Any = weakref.WeakKeyDictionary() if kind == "weakref.WeakKeyDictionary" else weakref.WeakValueDictionary()
         _fill_weak(weak, *values)

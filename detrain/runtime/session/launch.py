@@ -27,12 +27,13 @@ from detrain.base import PACKAGE, compiled_sources, messages
 from detrain.base.config import VARIABLE, Config
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, DetrainError
+from detrain.base.framework_names import runs_training
 from detrain.instrument.fetch_probes import PROBE as FETCH
 from detrain.instrument.loop_marks import MARK
 from detrain.instrument.text_edits import compile_edited
 from detrain.instrument.yield_probes import PROBE as YIELD
 from detrain.python.inspect import function_source
-from detrain.python.inspect.frames import is_user_file, set_program
+from detrain.python.inspect.frames import adopt, is_user_file, set_program
 from detrain.python.outside.clock_and_entropy import fix_listings
 from detrain.python.process import library_random
 from detrain.python.process.library_random import LibraryStreams
@@ -128,7 +129,17 @@ def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
     compiled_sources.keep(path, data)
     code = compile_edited(data, config.edits.get(path, ()), path)
     function_source.remember(code)
+    _adopt_training(code)
     return code
+
+
+def _adopt_training(code: types.CodeType) -> None:
+    """Count functions of a library that run the training as the program's."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            if runs_training(inner.co_filename, inner.co_qualname):
+                adopt(inner)
+            _adopt_training(inner)
 
 
 def _watch_sources(config: Config) -> None:
