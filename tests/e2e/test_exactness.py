@@ -137,7 +137,8 @@ def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kil
     killed = run(server, path, tmp_path / "killed", every, places, outside)
 
     lines, expected = ([STOPWATCH.sub("", line) for line in each.last.out.splitlines()] for each in (killed, whole))
-    assert goes_through(lines, expected, len(whole.states) - 1), places
+    trainings = max(len(whole.states) - 1, 1)  # the end of a loop that no probe sees is not among them
+    assert goes_through(lines, expected, trainings), places
     # One may have variables of which Python has not freed the last holder yet.
     for of, digests in killed.states.items():
         common = digests.keys() & whole.states[of].keys()
