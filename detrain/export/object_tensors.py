@@ -26,10 +26,10 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
     Left out are large ones that are as they were when the loop was entered, which a checkpoint does not hold.
     """
     found = dict(snapshot.tensors)
+    if b"shared" not in snapshot.python:  # the kind of their nodes
+        return found
     graph = msgspec.msgpack.decode(snapshot.python)
     nodes: list[list[Any]] = graph["nodes"]
-    if not any(node[0] == "shared" for node in nodes):
-        return found
     names: dict[int, str] = {}
     waiting = deque((item, key.rpartition("|")[2]) for key, item in graph["roots"].items())
     keyed: deque[tuple[Any, str, Any]] = deque()
