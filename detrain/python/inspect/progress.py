@@ -174,4 +174,5 @@ def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
     module = module_of(type(value))
     is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)
-    return (is_kind or module.startswith(_STAND_INS)) and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)
+    is_kind = is_kind or module.startswith(_STAND_INS)
+    return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)
