@@ -57,7 +57,7 @@ def _print(found: Verification) -> None:
             cells += [
                 f"{common} of {found.batches}" if first is None else f"until {first}",
                 f"{equal} of {len(run.comparison.checkpoints)}",
-                f"{run.variables - len(run.differing)} of {run.variables}",
+                f"{run.equal_variables} of {run.variables}",
             ]
         table.add_row(*cells)
     console().print(table)

@@ -22,6 +22,8 @@ _NOISE: Final = frozenset(
     {"normal", "uniform", "truncated_normal", "randn", "rand", "standard_normal", "stateless_normal", "stateless_uniform"}
 )
 _RANDOM: Final = re.compile(r"\b(random|rng|generator)\b")
+_MODELS: Final = frozenset({"model", "net", "network", "forward"})
+"""What is called for a forward pass: where all data are one batch, it is what the update is computed from first."""
 LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
 
 
@@ -77,9 +79,10 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
     calls = [node for statement in before for node in ast.walk(statement) if isinstance(node, ast.Call)]
     wanted |= {name for call in calls if called_name(call) in _BACKWARD for name in read_names(call)}
     header = set() if isinstance(loop, ast.While) or loop_counts(loop, counting) else set(bound_names([loop.target]))
+    losses = {_owner_of(call) for call in calls if called_name(call) in _BACKWARD} - {""}
     for statement in reversed(before):
         defined = {statement.name} if isinstance(statement, ast.FunctionDef) else set()  # a closure that the step calls
-        if wanted & {*bound_names([statement]), *defined}:
+        if wanted & {*bound_names([statement]), *defined} or losses & _attributes_bound(statement):
             wanted |= read_names(statement)
     accumulated = {name for inner in before if isinstance(inner, AnyLoop) for name in bound_names([inner])}
     loaded = set(header)
@@ -88,7 +91,8 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
     for statement in before:
         bound = set(bound_names([statement]))
         is_from_loaded = bool(read_names(statement, with_index=False) & loaded)
-        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or GRADIENTS.search(ast.unparse(statement).lower())
+        takes_gradients = GRADIENTS.search(ast.unparse(statement).lower())
+        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement)
         if is_computed or (is_from_loaded and not _takes_next(statement)):
             loaded |= bound
         elif _loads(statement) and not bound <= accumulated:
@@ -99,6 +103,25 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
                     found = statement
             loaded |= bound
     return found or noise
+
+
+def _owner_of(call: ast.Call) -> str:
+    """Return the attribute whose method is called, as it is written: `self.loss` of `self.loss.backward()`."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return ast.unparse(owner) if isinstance(owner, ast.Attribute) else ""
+
+
+def _attributes_bound(statement: ast.stmt) -> set[str]:
+    """Return the attributes that a statement binds, as they are written: `self.loss`."""
+    nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    return {ast.unparse(node) for node in nodes}
+
+
+def _runs_forward(statement: ast.stmt) -> bool:
+    """Return whether a statement computes with a model, and takes no batch beside."""
+    nodes = list(ast.walk(statement))
+    takes = any(isinstance(node, ast.Subscript) or _is_called_a_load(node) for node in nodes)
+    return not takes and any(isinstance(node, ast.Call) and called_name(node) in _MODELS for node in nodes)
 
 
 def _loads(statement: ast.stmt) -> bool:

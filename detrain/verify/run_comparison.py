@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import StoreError
+from detrain.export.object_tensors import tensors_of
 from detrain.store import Catalogue, Entry, read
 from detrain.store.catalogue import parse_name
 from detrain.store.journal import read_batches
 from detrain.verify.state_diff import Difference, compare
+
+_END: Final = " (end)"
+"""Ends the key of a checkpoint at the end of a loop."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Run:
 
 
 def _key(entry: Entry) -> str:
-    return f"{entry.cursor}" if entry.cursor.cut != "end" else f"{entry.cursor} (end)"
+    return f"{entry.cursor}" if entry.cursor.cut != "end" else f"{entry.cursor}{_END}"
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -59,6 +64,14 @@ class Comparison(msgspec.Struct, frozen=True):
     """Cursor of the first batch whose digests differ."""
     checkpoints: dict[str, list[Difference]]
     """Differences by cursor, of the checkpoints that both have."""
+    tensors: int = 0
+    """Tensors that are leaves of Python objects (PyTorch's), in the checkpoints at the ends of loops that both have."""
+
+    @property
+    def differing_tensors(self) -> int:
+        """How many of the tensors at the ends of loops differ."""
+        found = [each for key, differences in self.checkpoints.items() if key.endswith(_END) for each in differences]
+        return min(self.tensors, sum(each.what == "tensor" for each in found))
 
     @property
     def is_equal(self) -> bool:
@@ -74,7 +87,12 @@ def compare_runs(one: Run, other: Run) -> Comparison:
     if not common and not files and len(one.checkpoints) == len(other.checkpoints) == 1:  # two files
         [(key, path)], [(other_key, other_path)] = one.checkpoints.items(), other.checkpoints.items()
         files = {f"{key} against {other_key}": (path, other_path)}
-    return Comparison(len(common), first, {key: compare(read(a), read(b)) for key, (a, b) in files.items()})
+    checkpoints, tensors = {}, 0
+    for key, (path, other_path) in files.items():
+        snapshot = read(path)
+        checkpoints[key] = compare(snapshot, read(other_path))
+        tensors += len(tensors_of(snapshot)) - len(snapshot.tensors) if key.endswith(_END) else 0
+    return Comparison(len(common), first, checkpoints, tensors)
 
 
 def described(found: Comparison, most: int = 8) -> list[str]:

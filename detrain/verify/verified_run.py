@@ -34,7 +34,7 @@ class VerifiedRun:
     warnings: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
     variables: int = 0
-    """Variables compared, at the ends of all phases and of the program."""
+    """Variables compared, at the ends of all phases and of the program; those of PyTorch, tensors, of all phases."""
     differing: list[str] = field(default_factory=list)
     """Those that differ."""
     lines: int | None = None
@@ -69,9 +69,15 @@ class VerifiedRun:
             all(each.is_unused or (each.what == "value" and without_numbers(each.name) in but_for) for each in one) for one in found
         )
 
+    @property
+    def equal_variables(self) -> int:
+        """How many of the variables are equal."""
+        return self.variables - len(self.differing) - (self.comparison.differing_tensors if self.comparison is not None else 0)
+
     def compare(self, other: VerifiedRun) -> None:
         """Compare with another run. A variable that only one of them has was not in use any more."""
         self.comparison = compare_runs(Run.at(other.journal), Run.at(self.journal))
+        self.variables += self.comparison.tensors
         for of, digests in other.states.items():
             mine = self.states.get(of, {})
             common = [key for key in digests if key in mine]

@@ -18,6 +18,7 @@ from detrain.verify.state_diff import Difference, compare, compare_arrays
 from detrain.verify.verified_run import VerifiedRun
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
 from tests.e2e.runs import detrain
+from tests.programs_marks import TORCH
 
 OUTSIDE = (
     PRELUDE
@@ -441,3 +442,13 @@ def test_steps_back_at_the_end_of_a_line_are_not_seen() -> None:
 
     assert timed is not None
     assert first_difference(one, other, timed) is None
+
+
+def test_tensors_of_pytorch_count_as_variables(tmp_path: Path) -> None:
+    """They are leaves of Python objects, and are compared at the ends of loops."""
+    pytest.importorskip("torch")
+    status, said = verified(tmp_path, (TORCH / "manual_sgd.py").read_text(), "--every", "3b", "--kills", 1)
+
+    assert (status, said["exact"]) == (0, True), said
+    assert said["runs"][2]["variables"] > 0, said  # type: ignore[index]
+    assert " 0 variables" not in str(said["verdict"])

@@ -878,6 +878,42 @@ def test_the_step_of_a_schedule_is_no_update(tmp_path: Path) -> None:
     check(tmp_path, main="\nfor i in range(3):\n    scheduler.step()\n    lr_scheduler.step(i)\n")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y_pred = model(x)\n    loss = criterion(y_pred, y)",
+        "goodness = self.forward(x).pow(2).mean(1)\n    loss = torch.log1p(goodness).mean()",
+        "loss = model(x, y)",
+        "loss = model(data[i]) #L1",
+        "loss = model(next(it)) #L1",
+    ],
+)
+def test_a_forward_pass_over_all_data_is_no_load(tmp_path: Path, body: str) -> None:
+    check(tmp_path, main=f"import torch\nfor i in range(3): #B1\n    {body}\n    loss.backward()\n    optimizer.step() #U1\n")
+
+
+def test_a_batch_flows_into_a_loss_that_is_an_attribute(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        import torch
+        class Trainer:
+            def run(self):
+                while True: #B1
+                    try:
+                        batch = next(data_iter) #L1
+                    except StopIteration:
+                        data_iter = iter(train_loader)
+                        batch = next(data_iter)
+                    batch = [t.to(self.device) for t in batch]
+                    x, y = batch
+                    logits, self.loss = model(x, y)
+                    self.loss.backward()
+                    self.optimizer.step() #U1
+        """,
+    )
+
+
 def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_path: Path) -> None:
     structure = check(
         tmp_path,

@@ -44,6 +44,7 @@ from hypothesis import strategies as st
 
 from detrain.python.codec.api import ABSENT, Decoder, Encoder
 from detrain.python.inspect import function_source
+from detrain.python.outside import open_files
 from tests.runtime import state_values as kinds
 from tests.runtime.state_compare import difference
 from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes, restore
@@ -1315,3 +1316,26 @@ def test_a_text_that_has_not_changed_stays_the_object_that_it_is() -> None:
         return {"number": {text: 1}, "word": {1: text}, "seen": [0, text]}
 
     assert pickle.dumps(resume(make(), make())) == pickle.dumps(make())
+
+
+def test_the_name_of_an_attribute_stays_the_object_that_it_is() -> None:
+    """As above: an object that is pickled whole, as by `torch.save(model)`, has the same bytes."""
+
+    def make() -> World:
+        first, second = (types.SimpleNamespace(number=1, word=2) for _ in range(2))
+        return {"objects": [first, second], "names": list(vars(first))}
+
+    def train(world: World) -> None:
+        world["objects"][0].number = 5
+        vars(world["objects"][1])["new"] = 6
+
+    after, resumed = run_twice(make, train)
+    assert pickle.dumps(resumed) == pickle.dumps(after)
+
+
+def test_what_stands_in_for_open_is_not_where_batches_come_from() -> None:
+    """A program that has it by `from io import open` would else load the batches before a cut again."""
+    after, before = ({"open": open_files._Open(types.SimpleNamespace(hear=print))} for _ in range(2))
+    encoded = encode(after, baseline_of(after))
+    assert (encoded.not_captured, encoded.unknown) == ([], [])
+    assert restore(encoded, before, baseline_of(before)) == []

@@ -6,6 +6,7 @@ asks it for the values of other nodes.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import CellType
@@ -127,10 +128,17 @@ class Decoding(ABC):
         return find_class(name, current)
 
     def attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
-        """Decode attributes; one that is absent stays as it is, and is named."""
+        """Decode attributes; one that is absent stays as it is, and is named.
+
+        A name that is there stays the object that it is, and another is as `setattr` has it: who pickles tells one text
+        from two that are equal.
+        """
         new: dict[str, object] = {}
+        names = {name: name for name in old if type(name) is str}
         for name_item, item in pairs:
             name: Any = self.decode(name_item, ABSENT, path)
+            if type(name) is str:
+                name = names.get(name) or sys.intern(name)
             value = self.decode(item, old.get(name, ABSENT), f"{path}.{name}")
             if value is ABSENT:
                 self.miss(f"{path}.{name}")

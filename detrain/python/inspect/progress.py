@@ -36,6 +36,8 @@ _BUILTIN: Final = ("builtins", "itertools")
 _STILL: Final = MODULES | {"re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect"}
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not say what they have taken in."""
+_STAND_INS: Final = "detrain.python.outside."
+"""Where detrain has what stands in for functions of Python: a program has that of `open` by `from io import open`."""
 _READERS: Final = tuple(module for each in KNOWN for module in each.readers)
 """Where a framework has its own files, which have a position."""
 
@@ -172,4 +174,5 @@ def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
     module = module_of(type(value))
     is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)
+    is_kind = is_kind or module.startswith(_STAND_INS)
     return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)

@@ -101,7 +101,8 @@ class Iteration:
 
     number: int
     moment: object
-    loader: weakref.ref[Any]
+    loader: Callable[[], Any]
+    """Returns the DataLoader, or None if it is gone."""
     indices: Indices
     states: dict[int, dict[str, bytes]]
     is_moved: bool = False
@@ -192,7 +193,9 @@ class Iterations:
     def set_place(self, iterator: Any, place: Place) -> None:
         """Bring a live iterator to a place."""
         known: Iteration = vars(iterator)[_ITERATION]
-        if iterator._num_yielded == place.given and known.states == place.streams:
+        is_same_run = known.indices.birth == place.birth and iterator._base_seed == place.seed
+        is_there = iterator._num_yielded == place.given and known.states == place.streams
+        if is_there and (is_same_run or place.reason):
             return
         if place.reason:
             raise Diverged(
@@ -204,7 +207,8 @@ class Iterations:
         if place.is_loaded:
             self._load(iterator, loader, place)
             return
-        is_kept = indices.count - place.given <= len(indices.ahead)
+        # Where bodies draw the batches, the sampler of this process has not drawn yet, or not from the same streams.
+        is_kept = is_same_run and indices.count - place.given <= len(indices.ahead)
         self._build(iterator, loader, Rebuild(place, indices.behind(place.given) if is_kept else self._indices(loader, place)))
 
     def _load(self, iterator: Any, loader: Any, place: Place) -> None:
@@ -315,7 +319,7 @@ class Iterations:
             before = vars(iterator).get(_ITERATION)
             moment = None if before is None else before.moment  # None: it was made before this epoch
         iterator._sampler_iter = indices
-        vars(iterator)[_ITERATION] = Iteration(number, moment, weakref.ref(loader), indices, states)
+        vars(iterator)[_ITERATION] = Iteration(number, moment, _held(loader), indices, states)
         self._alive.add(iterator)
 
     def _turn(self, iterator: Any, given: int) -> None:
@@ -329,6 +333,12 @@ class Iterations:
             iterator._try_put_index()
 
         vars(iterator)["_try_put_index"] = first
+
+
+def _held(loader: Any) -> Callable[[], Any]:
+    """Return what returns a loader, and keeps it alive for an iterator of a loader without a name. Not where the loader
+    holds its iterator: that must be gone, and its workers with it, as the loader is."""
+    return weakref.ref(loader) if loader.persistent_workers else lambda: loader
 
 
 def _ahead(loader: Any) -> int:
