@@ -4,6 +4,7 @@ are.
 
 import sys
 import textwrap
+import types
 
 import pytest
 from hypothesis import given, settings
@@ -169,11 +170,28 @@ def test_a_fast_name_of_an_inlined_comprehension_is_not_the_global_of_its_name()
     assert "kept" in seen[0]
 
 
-@pytest.mark.parametrize(("reads", "is_live"), [("globals()[f'best_{fold}']", True), ("best", False)])
+@pytest.mark.parametrize(
+    ("reads", "is_live"),
+    [
+        ("globals()[f'best_{fold}']", True),
+        ("vars()[f'best_{fold}']", True),
+        ("import sys\nvars(sys.modules[__name__]).get(f'best_{fold}')", True),
+        ("import sys\nme = sys.modules[__name__]\nvars(me)", True),
+        ("import sys as me\nvars(me)", True),
+        ("import os.path as me\nvars(me)", True),
+        ("look = vars\nlook()", True),
+        ("list(map(vars, [args]))", True),
+        ("def show(of): return vars(of)\nimport sys\nshow(sys.modules[__name__])", True),
+        ("vars(args), dir(args)", False),
+        ("def show(of): return vars(of)\nshow(args)", False),
+        ("best", False),
+    ],
+)
 def test_globals_that_the_source_does_not_name_are_live_where_it_looks_at_its_namespace(reads, is_live):
     """They were lost in a resumed run, in silence."""
     seen = {}
     module = {"at_cut": lambda: seen.update(live_locals(sys._getframe(1))), "best": 1, "best_0": 2, "fold": 0}
+    module |= {"args": types.SimpleNamespace(), "__name__": "sys"}
     exec(compile(f"at_cut()\n{reads}\n", "module.py", "exec"), module)
 
     assert ("best_0" in seen) == is_live

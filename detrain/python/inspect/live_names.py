@@ -40,6 +40,11 @@ tape`."""
 _LOOKS_AT_ITSELF: Final = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "f_locals", "f_globals", "__dict__"}
 )
+_OF_AN_ARGUMENT: Final = frozenset({"vars", "dir"})
+"""Of these, what is given something looks at that: `vars(args)`."""
+_LEADS_TO_MODULES: Final = frozenset({"modules", "__main__", "import_module", "__import__"})
+_PLAIN_LOADS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
+_BETWEEN: Final = frozenset({"PUSH_NULL", "PRECALL", "CACHE"})
 _MOST_MODULES: Final = 1 << 14
 _FAST: Final = "fast "
 """Set before names of fast locals: in a module's code, that of an inlined comprehension is another than the global of
@@ -53,7 +58,7 @@ def live_names(code: CodeType, offset: int) -> frozenset[str]:
     at_cut = live[bisect.bisect_right(offsets, offset) - 1] if offset >= 0 else code.co_varnames + code.co_names
     names = {name.removeprefix(_FAST) for name in at_cut}
     names.update(code.co_cellvars, code.co_freevars)
-    if _LOOKS_AT_ITSELF & set(code.co_names):
+    if _looks_at_itself(code):
         names.update(code.co_varnames, code.co_names)
     return frozenset(names)
 
@@ -64,7 +69,7 @@ def names_read_by_functions(code: CodeType) -> frozenset[str]:
     names: set[str] = set()
     for inner in _functions(code):
         names.update(i.argval for i in dis.get_instructions(inner) if i.opname in _GLOBALS)
-        if _LOOKS_AT_ITSELF & set(inner.co_names):
+        if _looks_at_itself(inner, code):
             names.update(code.co_names)
     return frozenset(names)
 
@@ -75,7 +80,38 @@ def may_read_any_global(code: CodeType) -> bool:
 
     `globals()[f"best_{fold}"]`.
     """
-    return any(_LOOKS_AT_ITSELF & set(each.co_names) for each in (code, *_functions(code)))
+    return any(_looks_at_itself(each, code) for each in (code, *_functions(code)))
+
+
+def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
+    """Return whether code may read names that it does not show. `vars(args)` does not, unless modules are at hand."""
+    found = _LOOKS_AT_ITSELF & set(code.co_names)
+    if not found or found - _OF_AN_ARGUMENT:
+        return bool(found)
+    family = [each for root in (code, module) if root is not None for each in (root, *_functions(root))]
+    if any(_LEADS_TO_MODULES & set(each.co_names) for each in family):
+        return True
+    imported = set().union(*map(_imported, family))
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    for index, instruction in enumerate(instructions):
+        if instruction.argval not in found:
+            continue
+        given, call = [*instructions[index + 1 : index + 3], None, None][:2]
+        is_of_argument = given is not None and given.opname in _PLAIN_LOADS and given.argval not in imported
+        if not is_of_argument or call is None or call.opname != "CALL" or call.arg != 1:
+            return True
+    return False
+
+
+def _imported(code: CodeType) -> set[str]:
+    """Return the names that imports bind in a code."""
+    names, is_importing = set(), False
+    for each in dis.get_instructions(code):
+        if is_importing and each.opname.startswith("STORE_"):
+            names.add(str(each.argval))
+            is_importing = False
+        is_importing |= each.opname in ("IMPORT_NAME", "IMPORT_FROM")
+    return names
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
