@@ -210,16 +210,22 @@ def rows() -> list[dict[str, object]]:
 
 
 def _is_possible(row: Mapping[str, object]) -> bool:
-    if row["data"] in ("generator", "slices"):
-        return (row.get("order", "none"), row.get("workers", 0)) == ("none", 0) and (
-            row["data"] != "slices" or row.get("loop", "for") == "for"
-        )
-    if row["data"] == "stream" and row.get("order", "none") != "none":
-        return False
-    if row.get("optimizer") == "lbfgs":
+    if row.get("optimizer") == "lbfgs":  # which takes a closure, and has no momentum for OneCycle to turn
         is_plain = row.get("step", "plain") == "plain" and row.get("model", "net") == "net"
-        return is_plain and row.get("schedule") != "onecycle"  # it has no momentum
-    return True
+        if not is_plain or row.get("schedule") == "onecycle":
+            return False
+    if row["data"] in ("generator", "slices"):
+        is_alone = (row.get("order", "none"), row.get("workers", 0)) == ("none", 0)
+        return is_alone and (row["data"] != "slices" or row.get("loop", "for") == "for")
+    return row["data"] != "stream" or row.get("order", "none") == "none"
+
+
+def is_refused(row: Mapping[str, object]) -> bool:
+    """Return whether no run resumes such a program: what its loaders keep from epoch to epoch is out of reach."""
+    if (row["data"], row["workers"]) == ("own", "persistent"):  # workers change their copies of the data set
+        return True
+    is_own = row["order"] in ("own sampler", "drawing sampler") or row["data"] == "generator"
+    return row["loop"] == "endless" and (is_own or (row["data"], row["workers"]) == ("stream", 0))
 
 
 def text(row: Mapping[str, object]) -> str:

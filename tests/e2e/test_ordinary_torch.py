@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.ordinary_torch import name_of, rows, text
+from tests.e2e.ordinary_torch import is_refused, name_of, rows, text
 
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
@@ -37,11 +38,17 @@ def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
     starts = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
     deaths = sorted({start + more for start, turns in zip(starts[1:], DEATHS, strict=False) for more in turns})
 
+    said = ""
     for death in (*deaths, ""):
         last = torch_server.detrain("run", "--every", row["every"], program, cwd=tmp_path / "killed", DIE_AT=str(death))
+        if is_refused(row) and last.status == NotCapturable.exit_code:
+            assert "REFUSED from here on" in said
+            return
         assert last.status in (0, -9), last.err
+        said += last.err
         if last.status == 0:
             break
+    assert not is_refused(row)
     assert last.last_line() == whole.last_line()
     assert last.out == whole.out[-len(last.out) :]
     assert "not captured" not in last.err
