@@ -240,6 +240,8 @@ class Iterations:
             _write(place.birth, generators)
         indices = Indices(iter(loader._index_sampler), _ahead(loader), lambda: _read(generators))
         try:
+            if place.birth:  # it had drawn its seed, though no batch was handed out yet: workers are ahead
+                next(indices, None)
             indices = indices.behind(place.given)
         finally:
             _write(before, generators)
