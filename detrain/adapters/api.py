@@ -268,6 +268,11 @@ class Rollback(Protocol):
     def is_pure(self, loader: object) -> bool:
         """Return whether an iterator of the framework runs no Python of the program."""
 
+    def goes_back(self, loader: object) -> bool:
+        """Return whether `put_back` brings an iterator of the framework to where it was, so that its batches are loaded
+        again, instead of kept and handed out again.
+        """
+
     def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
         """Return the step of a framework's own loop with an iterator over these batches in it, or None if there can be
         none.

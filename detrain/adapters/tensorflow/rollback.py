@@ -37,6 +37,10 @@ class Rollback:
         """Return whether a loader runs no Python of the program."""
         return self._fit.is_pure(loader) or self._moments.is_pure(loader)
 
+    def goes_back(self, loader: object) -> bool:
+        """Iterators of tf.data cannot be set back."""
+        return False
+
     def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
         """Return a step of `fit` that fetches these batches."""
         counts = self._births.top_counts()

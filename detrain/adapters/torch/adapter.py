@@ -17,6 +17,8 @@ import torch.utils.data
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.guard.norms import Norms
+from detrain.adapters.torch.guard.rollback import Rollback
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.streams import RandomStreams
@@ -37,8 +39,6 @@ class Torch:
     variables = None
     rules = None
     building = None
-    rollback = None
-    norms = None
     weights = None
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
@@ -56,6 +56,8 @@ class Torch:
         self.loaders = Loaders(settings.moment)
         self.leaves = Leaves(self.loaders)
         self._hooks = GlobalHooks()
+        self.rollback = Rollback(self.loaders, self._hooks)
+        self.norms = Norms()
 
     def on_import(self, module: str) -> None:
         """Nothing that is followed belongs to PyTorch."""

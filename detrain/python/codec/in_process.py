@@ -113,8 +113,7 @@ class LiveEncoder(Encoder):
         return None
 
     def _encode_memory(self, shared: SharedTensor, _path: str, *, is_known: bool) -> list[Item]:
-        held = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)
-        return ["memory", self._store(held), "", list(shared.extent), None]
+        return ["memory", self._hold(shared), "", list(shared.extent), None]
 
     def _join_memories(self) -> None:
         """Each object stays where it lies."""

@@ -161,10 +161,11 @@ def remake(kind: str, values: list[Any], current: Any) -> object | None:
     if kind == "builtins.iter" and len(old) == len(values) == 2 and _is_same(old[0], values[0]):
         current.__setstate__(values[1])
         return current  # type: ignore[no-any-return]
-    return _make(kind, values)
+    return make(kind, values)
 
 
-def _make(kind: str, values: list[Any]) -> object | None:
+def make(kind: str, values: list[Any]) -> Any:
+    """Return a new object of a kind with these parts; None if none can be made."""
     if kind == "csv.writer":
         return csv.writer(values[0], **dict(zip(_DIALECT, values[1:], strict=True)))
     if kind == "csv.DictWriter":

@@ -13,7 +13,7 @@ import gc
 import inspect
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,7 @@ from detrain.base.cursor import NOTHING, Address, FileState
 from detrain.base.digest import Array
 from detrain.python.codec.api import Baseline
 from detrain.python.codec.in_process import Live
-from detrain.python.codec.stdlib_objects import parts
+from detrain.python.codec.stdlib_objects import make, parts
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.object_graph import shown
 from detrain.python.inspect.progress import position
@@ -83,6 +83,9 @@ class Moment:
     """Names in the user's modules."""
     extra: object
     """What the owner of the ring wants to have back."""
+    way: Callable[[], Iterator[Any]] | None = None
+    """Makes what the loop draws from as it was, where frameworks bring their loaders back: batches are loaded again
+    then, and none is kept."""
     load: _Load | None = None
     is_as_before: bool = True
     """In a step that is run again: whether the state before the load is the one that it was."""
@@ -148,6 +151,7 @@ class Ring:
             {name: set(vars(module)) for name, module in user_modules().items()},
             extra,
         )
+        moment.way = self._way_back(source, state)
         if self.is_again:
             earlier = self._moments[self._next]
             moment.load, moment.is_as_before = earlier.load, _is_same(earlier.state, state)
@@ -176,6 +180,9 @@ class Ring:
         if self._next >= len(self._moments):
             return
         moment = self._moments[self._next]
+        if moment.way is not None:
+            self._next += 1
+            return
         opaque = {id(value) for value, _path, _place in moment.state.places}
         after = None if self._is_pure(loader, opaque) else self._state(frame, baseline)
         moment.load = _Load(item, self._capture.encode_value(item), after, loaded)
@@ -196,7 +203,7 @@ class Ring:
 
     # Going back.
 
-    def go_back(self, source: object, frame: FrameType, baseline: Baseline, kept_in: Path) -> Moment:
+    def go_back(self, source: Any, frame: FrameType, baseline: Baseline, kept_in: Path) -> Moment:
         """Put the oldest moment's state back. Raises CannotGoBackError; the process must then not go on."""
         if not self._moments:
             raise CannotGoBackError("no step of this loop is behind it")
@@ -217,6 +224,9 @@ class Ring:
             for new in set(vars(module)) - oldest.names.get(name, set(vars(module))):
                 del vars(module)[new]
         self._files.restore({**self._files.untouched(), **oldest.files}, kept_in)
+        if oldest.way is not None:
+            source.iterator = oldest.way()
+            self._moments = [oldest]
         self._next = 0
         return oldest
 
@@ -276,12 +286,46 @@ class Ring:
         load = moment.load
         before = load.after if load is not None and load.after is not None else moment.state
         for value, path, place in before.places:
-            if place is not None and _place(value) != place:
+            if place is not None and _place(value) != place and not self._goes_back(value):
                 self._note(f"{shown(path)} ({type(value).__name__}: the body moves it on)")
 
     @staticmethod
     def _is_here(moment: Moment, source: object, frame: FrameType) -> bool:
         return moment.source() is source and moment.frame == id(frame)
+
+    def _way_back(self, loop: Any, state: _State) -> Callable[[], Iterator[Any]] | None:
+        """Return what makes the iterator of a loop as it is now, or None: then its batches are kept."""
+        remade: list[object] = []
+        way = self._way_of(loop.iterator, remade)
+        is_of_framework = way is not None and self._ends_in_loader(loop.iterator)
+        held = {id(value) for value, _path, _place in state.places}
+        return way if is_of_framework and not any(id(each) in held for each in remade) else None
+
+    def _way_of(self, value: Any, remade: list[object]) -> Callable[[], Any] | None:
+        if self._goes_back(value) or not isinstance(value, Iterator | tuple):
+            return lambda: value
+        described = ("", list(value)) if type(value) is tuple else parts(value)
+        if described is None:
+            return None
+        if type(value) is not tuple:
+            remade.append(value)
+        kind, content = described
+        ways = [self._way_of(each, remade) for each in content]
+        if None in ways:
+            return None
+        if not kind:
+            return lambda: tuple(way() for way in ways)  # type: ignore[misc]
+        return lambda: make(kind, [way() for way in ways])  # type: ignore[misc]
+
+    def _ends_in_loader(self, value: Any) -> bool:
+        if self._goes_back(value):
+            return True
+        described = parts(value) if isinstance(value, Iterator) else None
+        content = value if type(value) is tuple else () if described is None else described[1]
+        return any(map(self._ends_in_loader, content))
+
+    def _goes_back(self, value: object) -> bool:
+        return any(part.goes_back(value) for part in self._adapters.rollback)
 
     def _is_pure(self, loader: object, opaque: set[int]) -> bool:
         """Return whether a load runs no Python of the program, and moves nothing on that the program holds."""

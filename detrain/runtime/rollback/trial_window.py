@@ -36,7 +36,8 @@ class Window(Ring):
 
     def follow(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
         """Note that a batch is about to be loaded behind the moment that is held."""
-        if self._moments and not self.is_again and self._is_here(self._moments[0], source, frame):
+        is_kept = self._moments and self._moments[0].way is None
+        if is_kept and not self.is_again and self._is_here(self._moments[0], source, frame):
             state = self._moments[0].state
             self._moments.append(Moment(address, batches_done, weakref.ref(source), id(frame), state, [], {}, {}, None))
             self._next = len(self._moments) - 1
@@ -45,7 +46,8 @@ class Window(Ring):
         """Keep what a load has returned."""
         if self._next < len(self._moments):
             super().keep(item, loader, frame, baseline)
-            if self._moments[self._next - 1].load.after is not None:  # type: ignore[union-attr]
+            load = self._moments[self._next - 1].load
+            if load is not None and load.after is not None:
                 self._note("the loader runs Python")
 
     def go_back(self, source: object, frame: FrameType, baseline: Baseline, kept_in: Path) -> Moment:

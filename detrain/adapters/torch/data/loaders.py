@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -62,6 +63,27 @@ class Loaders:
     def called(self) -> Mapping[str, object]:
         """What loaders call, names lead to."""
         return {}
+
+    def places(self) -> list[tuple[weakref.ref[Any], Place]]:
+        """Return how far the iterators alive are."""
+        return [(weakref.ref(iterator), self._iterations.place(iterator)) for iterator, _known in self._iterations.alive()]
+
+    def goes_back(self, iterator: Any) -> bool:
+        """Return whether an iterator can be brought back to where it is now."""
+        return not self._iterations.reason_to_load(iterator)
+
+    def put_back(self, places: list[tuple[weakref.ref[Any], Place]]) -> list[str]:
+        """Bring iterators back to where they were, or return, with nothing done, why one cannot be."""
+        moved = [(there, place) for each, place in places if (there := each()) is not None and self._iterations.place(there) != place]
+        reasons = [f"an iterator over a DataLoader has been drawn from, which is only loaded again" for _there, place in moved if place.is_loaded]
+        if not reasons:
+            for iterator, place in moved:
+                self._iterations.set_place(iterator, place)
+        return reasons
+
+    def set_count(self, begun: int) -> None:
+        """Set how many runs over loaders have begun."""
+        self._iterations.made = begun
 
     def counts(self) -> dict[str, int]:
         """Return how many runs over loaders have begun."""
