@@ -20,6 +20,7 @@ from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.structure import Structure, write_info
 from detrain.python.outside.clock_and_entropy import now
+from detrain.python.process import children
 from detrain.python.process.environment import options_of_python
 from detrain.tracer.observer import Observer
 
@@ -86,6 +87,7 @@ class Confirmation:
         messages.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
         self._begin(self._began_at)
         messages.flush_output()
+        children.end()
         os.environ[_RESTARTED] = "1"
         os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])
 

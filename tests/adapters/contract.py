@@ -18,11 +18,16 @@ import msgspec
 import numpy as np
 
 from detrain.adapters.api import Adapter, Instruments
+from detrain.adapters.group import Adapters
 from detrain.base.digest import Array
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
+from detrain.python.codec.in_process import encode_value, restore_value
+from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.outside.open_files import Files
+from detrain.runtime.state.codec_hooks import ProgramHooks
 
 SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow", "torch": "tests.adapters.of_torch"}
 """The module with the function `subject(experiment)` of each adapter."""
@@ -74,8 +79,36 @@ class Subject(Protocol):
     def loader(self) -> Iterator[Any]:
         """Return the iterator that `step` draws from; it gives tensors."""
 
+    def objects(self) -> list[object]:
+        """Return the Python objects that hold tensors which are state."""
+
+    def watched(self) -> Mapping[str, Array]:
+        """Return the values of what the guard looks at, by the guard's keys."""
+
     def spoil(self) -> None:
         """Train for one batch of values that are no numbers."""
+
+
+class Moment:
+    """A state in memory, as the ring holds it: the framework's, its streams, and what objects hold."""
+
+    def __init__(self, subject: Subject, *, on_host: bool = False) -> None:
+        adapters = Adapters()
+        adapters.add(subject.adapter)
+        assert subject.adapter.rollback is not None
+        assert subject.adapter.random is not None
+        self._hooks = ProgramHooks(adapters, Files(), Pulls(lambda: None, str, lambda _old, _new: None))  # type: ignore[arg-type, return-value]
+        self._rollback, self._streams = subject.adapter.rollback, subject.adapter.random.streams()
+        self._objects = encode_value(subject.objects(), self._hooks)
+        self._held = self._rollback.hold(on_host=on_host)
+        self._packed = {name: stream.pack() for name, stream in self._streams.items()}
+
+    def put_back(self) -> list[str]:
+        """Put it back; return why that was not exact."""
+        missing = [*self._rollback.put_back(self._held), *restore_value(self._objects, self._hooks)]
+        for name, packed in self._packed.items():
+            self._streams[name].unpack(packed)
+        return missing
 
 
 def variables_are_told_as_they_are(subject: Subject) -> None:
@@ -247,13 +280,13 @@ def rollback_is_the_identity(subject: Subject) -> None:
     for on_host in (False, True):
         rollback.begin_load()
         rollback.end_load()
-        before, held = state(subject), rollback.hold(on_host=on_host)
+        before, held = state(subject), Moment(subject, on_host=on_host)
         after = []
         for _ in range(2):
             for _ in range(2):
                 subject.step()
             after.append(state(subject))
-            assert rollback.put_back(held) == []
+            assert held.put_back() == []
             assert state(subject) == before
         assert after[0] == after[1] != before
         rollback.release()
@@ -266,14 +299,17 @@ def norms_are_those_of_the_values(subject: Subject) -> None:
     subject.step()
     watched, found = norms.norms()
     assert watched
-    values = registry(subject).tensors()
+    values = {key: array.copy() for key, array in subject.watched().items()}
+    assert {each.key for each in watched} <= values.keys()
+    held = Moment(subject)
     for each, norm in zip(watched, found, strict=True):
         expected = float(np.linalg.norm(values[each.key].astype(np.float64).reshape(-1)))
         np.testing.assert_allclose(norm, expected, rtol=1e-5, err_msg=each.key)
     assert norms.norms()[0] is watched, "another sequence, though nothing has changed"
     subject.spoil()
     assert not np.isfinite(norms.norms()[1]).all()
-    registry(subject).restore({name: array.copy() for name, array in values.items()})
+    assert held.put_back() == []
+    np.testing.assert_array_equal(norms.norms()[1], found)
 
 
 def a_plain_training_is_captured(subject: Subject) -> None:
@@ -293,12 +329,11 @@ def a_fault_at_a_site_does_what_its_plan_says_and_again(subject: Subject) -> Non
     """One bit of one value is flipped; the same fault gives the same state, bit for bit; unarmed, the site changes
     nothing.
     """
-    rollback, instruments = subject.adapter.rollback, trial.instruments
-    assert rollback is not None
+    instruments = trial.instruments
     assert instruments is not None
     for _ in range(2):
         subject.step()  # what is built in a first step is built
-    held = rollback.hold(on_host=False)
+    held = Moment(subject)
     after = []
     for is_armed in (False, True, True, False):
         if is_armed:
@@ -307,7 +342,7 @@ def a_fault_at_a_site_does_what_its_plan_says_and_again(subject: Subject) -> Non
         if is_armed:
             instruments.disarm()
         after.append(state(subject))
-        assert rollback.put_back(held) == []
+        assert held.put_back() == []
     assert after[0] == after[3], "the step is not repeatable"
     assert after[1] == after[2] != after[0]
     firing = instruments.firing()

@@ -79,6 +79,13 @@ class Training:
     def loader(self) -> Iterator[Any]:
         return self._iterator
 
+    def objects(self) -> list[object]:
+        return []
+
+    def watched(self) -> Mapping[str, Array]:
+        assert self.adapter.variables is not None
+        return self.adapter.variables.tensors()
+
     def spoil(self) -> None:
         self._step(tf.fill((8, 6), float("nan")))
 

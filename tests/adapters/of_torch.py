@@ -82,6 +82,16 @@ class Training:
     def loader(self) -> Iterator[Any]:
         return self._iterator
 
+    def objects(self) -> list[object]:
+        return [self.model, self.optimizer]
+
+    def watched(self) -> Mapping[str, Array]:
+        found = {f"Sequential.{name}": value.detach().numpy() for name, value in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for kind in ("exp_avg", "exp_avg_sq"):
+                found[f"Adam.{kind} of Sequential.{name}"] = self.optimizer.state[parameter][kind].numpy()
+        return found
+
     def spoil(self) -> None:
         self._step(torch.full((8, 6), float("nan")))
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.adapters.contract import NEEDS, SUBJECTS
 
-LACKING = {"tensorflow": {"shared"}, "torch": {"variables", "rollback", "norms", "instruments"}}
+LACKING = {"tensorflow": {"shared"}, "torch": {"variables", "instruments"}}
 """Parts that an adapter does not have: there is no such thing in its framework, or not yet."""
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
@@ -33,16 +32,24 @@ _given_away: Final[dict[int, _Reference]] = {}
 """Storages whose address DLPack has told, by their identity."""
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
+class unseen:
     """Let nobody of the program's see what is done to tensors, nor change it: tensors and modes that follow each call
     (`torch.set_default_device`, a counter of operations).
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunction())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        yield
+
+    __slots__ = ("_functions", "_modes")
+
+    def __enter__(self) -> None:
+        self._functions = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
+        self._modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else None
+        if self._modes is not None:
+            self._modes.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._modes is not None:
+            self._modes.__exit__(*error)
+        self._functions.__exit__(*error)
 
 
 class _OfOptimizers:

@@ -39,7 +39,10 @@ def decode_shared(decoding: Decoding, number: int, node: list[Item], current: An
     if memory is ABSENT:
         return live
     try:
-        tensor = tensors.put(form, memory, None if live is ABSENT else live, base)
+        if decoding.finds_by_place and _is_as_it_was(decoding, live, form, memory):
+            tensor = live  # with the graph that it hangs on, which is there still
+        else:
+            tensor = tensors.put(form, memory, None if live is ABSENT else live, base)
     except ValueError as error:
         decoding.miss(path, str(error))
         return ABSENT
@@ -55,6 +58,11 @@ def decode_shared(decoding: Decoding, number: int, node: list[Item], current: An
     if own is not None:
         decoding.fill_attributes(own, own_items, path)
     return tensor
+
+
+def _is_as_it_was(decoding: Decoding, live: object, form: list[Item], memory: object) -> bool:
+    now = None if live is ABSENT else decoding.hooks.shared(live)
+    return now is not None and now.memory is memory and now.form == form
 
 
 def _live(decoding: Decoding, owner: str, value: object, *, is_reserved: bool) -> object:

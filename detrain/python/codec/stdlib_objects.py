@@ -129,23 +129,23 @@ def _scans(value: Any) -> bool:
     return any(type(getattr(each, "__self__", None)).__name__ == "SRE_Scanner" for each in gc.get_referents(value))
 
 
-def remake(kind: str, values: list[Any], current: Any) -> object | None:
+def remake(kind: str, values: list[Any], current: Any) -> Any:
     """Return the object of a kind with these parts:
 
     `current` if it is that, or can become it; None if none can be made.
     """
     if type(current) in (io.StringIO, io.BytesIO) and kind == f"io.{type(current).__name__}":
         _fill(current, *values)
-        return current  # type: ignore[no-any-return]
+        return current
     if kind == "io.closed" and type(current).__name__ == values[0] in _FILES and current.name == values[1]:
         current.close()
-        return current  # type: ignore[no-any-return]
+        return current
     if type(current) is array.array and kind == "array.array" and current.typecode == values[0]:
         _fill_array(current, values[1])
         return current
     if type(current) in _WEAK and kind == f"weakref.{type(current).__name__}":
         _fill_weak(current, *values)
-        return current  # type: ignore[no-any-return]
+        return current
     if type(current) is threading.Event and kind == "threading.Event":
         _set_event(current, is_set=values[0])
         return current
@@ -157,10 +157,10 @@ def remake(kind: str, values: list[Any], current: Any) -> object | None:
     now = parts(current)
     old = now[1] if now is not None and now[0] == kind else []
     if _is_same(old, values):
-        return current  # type: ignore[no-any-return]
+        return current
     if kind == "builtins.iter" and len(old) == len(values) == 2 and _is_same(old[0], values[0]):
         current.__setstate__(values[1])
-        return current  # type: ignore[no-any-return]
+        return current
     return make(kind, values)
 
 
@@ -175,7 +175,7 @@ def make(kind: str, values: list[Any]) -> Any:
     if kind in ("io.StringIO", "io.BytesIO"):
         memory: Any = io.StringIO() if kind == "io.StringIO" else io.BytesIO()
         _fill(memory, *values)
-        return memory  # type: ignore[no-any-return]
+        return memory
     if kind == "io.closed":
         return _make_closed(*values)
     if kind == "threading.local":
@@ -189,13 +189,13 @@ def make(kind: str, values: list[Any]) -> Any:
     if kind in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):
         weak: Any = weakref.WeakKeyDictionary() if kind == "weakref.WeakKeyDictionary" else weakref.WeakValueDictionary()
         _fill_weak(weak, *values)
-        return weak  # type: ignore[no-any-return]
+        return weak
     if kind == "array.array":
         return array.array(*values)
     if kind == "concurrent.futures.Future":
         job: Any = concurrent.futures.Future()
         job.set_result(*values)
-        return job  # type: ignore[no-any-return]
+        return job
     if kind == "types.MappingProxyType":
         return types.MappingProxyType(*values)
     maker: Callable[..., Any] | None = _MAKERS.get(kind)
@@ -208,7 +208,7 @@ def make(kind: str, values: list[Any]) -> Any:
     if state and state[0] is not None:
         with _quiet():
             made.__setstate__(state[0])
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _reduced(value: Any) -> tuple[str, list[object]] | None:

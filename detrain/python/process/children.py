@@ -8,8 +8,10 @@ function that runs; where others are, what they do and wait for is not.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -30,6 +32,17 @@ _exempt: list[Callable[[], set[int]]] = []
 def exempt(numbers: Callable[[], set[int]]) -> None:
     """Have processes left out that a framework brings back itself: `numbers` returns them."""
     _exempt.append(numbers)
+
+
+def end() -> None:
+    """End the processes that a framework brings back itself: this one is about to become another program, whose they
+    would stay.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # nobody shall complain
+    for number in {number for each in _exempt for number in each()}:
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
 
 
 def living() -> list[str]:

@@ -16,6 +16,7 @@ from detrain.base.errors import FaultPersists
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.outside.open_files import Files
+from detrain.python.process import children
 from detrain.python.process.environment import options_of_python
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment, Ring
 from detrain.store import Catalogue
@@ -131,5 +132,6 @@ class Recovery:
             )
         self.guard.note_restart(self._cursor, self._batches_done, why)
         messages.flush_output()
+        children.end()
         os.environ[RESTARTED] = str(self._config.run)
         os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])

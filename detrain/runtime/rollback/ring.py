@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any, Final
 
 import numpy as np
@@ -212,6 +212,8 @@ class Ring:
             raise CannotGoBackError("the loop has been left since")
         if self.is_again:
             raise CannotGoBackError("these steps are being run again")
+        if oldest.way is None and any(each.way is not None for each in self._moments):
+            raise CannotGoBackError("what the loop goes over was not yet begun")
         self._note_moves(self._moments[-1], None)
         if self.obstacles:
             raise CannotGoBackError("; ".join(self.obstacles[:4]))
@@ -304,6 +306,8 @@ class Ring:
     def _way_of(self, value: Any, remade: list[object]) -> Callable[[], Any] | None:
         if self._goes_back(value) or not isinstance(value, Iterator | tuple):
             return lambda: value
+        if is_progress_bar(value):
+            return self._way_of_bar(value)
         described = ("", list(value)) if type(value) is tuple else parts(value)
         if described is None:
             return None
@@ -317,9 +321,21 @@ class Ring:
             return lambda: tuple(way() for way in ways)  # type: ignore[misc]
         return lambda: make(kind, [way() for way in ways])  # type: ignore[misc]
 
+    def _way_of_bar(self, value: Any) -> Callable[[], Any] | None:
+        """Return the way of a progress bar over a loader. It counts what it hands on, to show it, and is otherwise
+        where what it draws from is.
+        """
+        bar = value.gi_frame.f_locals.get("self")
+        if inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
+            return (lambda: iter(bar)) if self._goes_back(bar.iterable) and not isinstance(bar.iterable, Iterator) else None
+        inner = list(_iterators(gc.get_referents(value)))
+        return (lambda: value) if inner and all(map(self._goes_back, inner)) else None
+
     def _ends_in_loader(self, value: Any) -> bool:
         if self._goes_back(value):
             return True
+        if is_progress_bar(value):
+            return True  # or it would have no way
         described = parts(value) if isinstance(value, Iterator) else None
         content = value if type(value) is tuple else () if described is None else described[1]
         return any(map(self._ends_in_loader, content))
@@ -336,6 +352,16 @@ class Ring:
         if isinstance(loader, _HANDS_ON):
             return all(self._is_pure(inner, opaque) for inner in _iterators(gc.get_referents(loader)))
         return isinstance(loader, _OVER_DATA)
+
+
+def is_progress_bar(value: object) -> bool:
+    """Return whether an iterator is the one of a progress bar of tqdm, which hands on what it draws."""
+    return (
+        isinstance(value, GeneratorType)
+        and value.gi_code.co_name == "__iter__"
+        and value.gi_frame is not None
+        and (value.gi_frame.f_globals.get("__name__", "") in ("tqdm.std", "tqdm.notebook", "tqdm.asyncio"))
+    )
 
 
 def _iterators(values: Iterable[object]) -> Iterator[object]:

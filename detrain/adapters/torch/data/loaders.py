@@ -68,14 +68,24 @@ class Loaders:
         """Return how far the iterators alive are."""
         return [(weakref.ref(iterator), self._iterations.place(iterator)) for iterator, _known in self._iterations.alive()]
 
+    def given(self) -> list[tuple[int, int]]:
+        """Return how many batches each iterator alive has handed out, by its number."""
+        return [(known.number, iterator._num_yielded) for iterator, known in self._iterations.alive()]
+
     def goes_back(self, iterator: Any) -> bool:
         """Return whether an iterator can be brought back to where it is now."""
         return not self._iterations.reason_to_load(iterator)
 
     def put_back(self, places: list[tuple[weakref.ref[Any], Place]]) -> list[str]:
         """Bring iterators back to where they were, or return, with nothing done, why one cannot be."""
-        moved = [(there, place) for each, place in places if (there := each()) is not None and self._iterations.place(there) != place]
-        reasons = [f"an iterator over a DataLoader has been drawn from, which is only loaded again" for _there, place in moved if place.is_loaded]
+        moved = [
+            (there, place) for each, place in places if (there := each()) is not None and self._iterations.place(there) != place
+        ]
+        reasons = [
+            "an iterator over a DataLoader has been drawn from, which is only loaded again"
+            for _there, place in moved
+            if place.is_loaded
+        ]
         if not reasons:
             for iterator, place in moved:
                 self._iterations.set_place(iterator, place)

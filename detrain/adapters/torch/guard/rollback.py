@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.iterations import Place
 from detrain.adapters.torch.data.loaders import Loaders
@@ -34,6 +36,7 @@ class Rollback:
 
     def __init__(self, loaders: Loaders, hooks: GlobalHooks) -> None:
         self._loaders, self._hooks = loaders, hooks
+        self._given: object = None
 
     def hold(self, *, on_host: bool) -> HeldState:
         """Return settings, counts and how far loaders are. Tensors are held by who goes through the program's
@@ -64,23 +67,26 @@ class Rollback:
         """Nothing is kept for a way back."""
 
     def begin_load(self) -> None:
-        """Nothing is kept of a load: it is done again."""
+        """A load begins: note how far loaders are."""
+        self._given = self._loaders.given()
 
     def end_load(self) -> object:
-        """Nothing is to be told of it."""
-        return None
+        """Return whether the load drew from a DataLoader."""
+        return self._loaders.given() != self._given
 
     def load_again(self, loaded: object) -> list[str]:
-        """A batch of another loader, which is handed out again, leaves nothing to be counted."""
-        return []
+        """A batch is about to be handed out again: not one of a DataLoader, which has been brought back and gives it
+        anew.
+        """
+        return ["the loop draws from a DataLoader by way of what cannot be brought back with it"] if loaded else []
 
     def is_pure(self, loader: object) -> bool:
         """Loaders run Python, and draw."""
         return False
 
     def goes_back(self, loader: object) -> bool:
-        """Return whether an iterator over a DataLoader can be brought back to where it was."""
-        return self._loaders.is_loader(loader) and self._loaders.goes_back(loader)
+        """Return whether this is a DataLoader, or an iterator over one that can be brought back to where it was."""
+        return isinstance(loader, DataLoader) or (self._loaders.is_loader(loader) and self._loaders.goes_back(loader))
 
     def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
         """PyTorch has no loop of its own."""

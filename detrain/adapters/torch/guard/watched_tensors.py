@@ -110,9 +110,7 @@ def find_watched(holders: Holders) -> tuple[list[Watched], list[Any]]:
     return [each for each, _tensor in found.values()], [tensor for _each, tensor in found.values()]
 
 
-def _add_state(
-    optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], found: dict[int, tuple[Watched, Any]]
-) -> None:
+def _add_state(optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], found: dict[int, tuple[Watched, Any]]) -> None:
     keys = {name: f"{kind}.{name} of {of}" for name in state}
     for name, tensor in state.items():
         if isinstance(tensor, torch.Tensor) and _is_watched(tensor, has_axes=True):

@@ -1,0 +1,104 @@
+"""What the guard looks at in PyTorch: against NumPy, and against bounds that theory gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from detrain.adapters.torch.guard.norms import Norms  # noqa: E402
+from detrain.adapters.torch.guard.watched_tensors import Holders, find_watched  # noqa: E402
+
+ADAMS: dict[str, Any] = {
+    "Adam": lambda p: torch.optim.Adam(p, 1e-3),
+    "Adam, amsgrad, decay": lambda p: torch.optim.Adam(p, 1e-3, amsgrad=True, weight_decay=0.1),
+    "Adam, fused": lambda p: torch.optim.Adam(p, 1e-3, fused=True),
+    "AdamW, foreach": lambda p: torch.optim.AdamW(p, 1e-3, foreach=True),
+    "AdamW, betas": lambda p: torch.optim.AdamW([{"params": p, "betas": (0.5, 0.9)}], 1e-3, betas=(0.95, 0.99)),
+    "NAdam": lambda p: torch.optim.NAdam(p, 1e-3),
+    "RAdam": lambda p: torch.optim.RAdam(p, 1e-3, decoupled_weight_decay=True),
+}
+
+
+@pytest.mark.parametrize("name", ADAMS)
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(st.integers(-18, 15), st.integers(0, 99)), min_size=1, max_size=30))
+def test_the_derived_bound_holds_whatever_the_gradients(name: str, steps: list[tuple[int, int]]) -> None:
+    """Magnitudes from 1e-18 to 1e15, signs and zeros drawn anew in each step."""
+    weight = torch.nn.Parameter(torch.zeros(3, 5))
+    optimizer = ADAMS[name]([weight])
+    for power, seed in steps:
+        draw = np.random.default_rng(seed)
+        gradient = draw.normal(size=(3, 5)) * 10.0**power * draw.integers(0, 2, (3, 5))
+        weight.grad = torch.tensor(gradient, dtype=torch.float32)
+        optimizer.step()
+        weight.data.zero_()  # decay must not take over
+    holders = Holders()
+    holders.find()
+    watched = {each.key: each for each in find_watched(holders)[0]}
+    state = optimizer.state[weight]
+    key = next(key for key, each in watched.items() if each.partner and state["exp_avg"].shape == (3, 5))
+    first, second = (np.linalg.norm(state[name].double().numpy()) for name in ("exp_avg", "exp_avg_sq"))
+    bound = watched[key].factor * np.sqrt(second + watched[key].unseen)
+    assert first <= bound
+    assert watched[key].factor < 100, "a bound that says nothing"
+
+
+def test_norms_are_numpys_for_each_dtype_and_layout() -> None:
+    model = torch.nn.Module()
+    values = {
+        "halves": torch.randn(7).to(torch.bfloat16),
+        "doubles": torch.randn(3, 4, dtype=torch.float64) * 1e30,
+        "turned": torch.randn(4, 6).t(),
+        "empty": torch.zeros(0, 3),
+    }
+    for name, value in values.items():
+        model.register_parameter(name, torch.nn.Parameter(value))
+    model.register_buffer("running_var", torch.rand(5))
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    model.register_buffer("count", torch.tensor(3))
+
+    norms = Norms()
+    watched, found = norms.norms()
+
+    told = {each.key: norm for each, norm in zip(watched, found, strict=True) if each.key.startswith("Module.")}
+    expected = {f"Module.{name}": value for name, value in (*values.items(), ("running_var", model.running_var))}
+    assert told.keys() == expected.keys()  # an infinite mask is so by intent; counts are no numbers
+    for key, value in expected.items():
+        np.testing.assert_allclose(told[key], np.linalg.norm(value.double().numpy()), rtol=1e-3)
+    assert {each.key: each.power for each in watched}["Module.running_var"] == 2
+
+
+def test_what_is_put_in_the_place_of_others_is_looked_at() -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], 0.1, momentum=0.9)
+    weight.grad = torch.ones(4)
+    optimizer.step()
+    norms = Norms()
+    norms.norms()
+    state = optimizer.state_dict()
+    state["state"][0]["momentum_buffer"] = torch.full((4,), torch.nan)
+    optimizer.load_state_dict(state)
+
+    watched, found = norms.norms()
+
+    assert np.isnan([norm for each, norm in zip(watched, found, strict=True) if "momentum_buffer" in each.key]).any()
+
+
+def test_gradients_are_looked_at_where_an_optimizer_is_given_them() -> None:
+    norms = Norms()
+    norms.watch_gradients()
+    weights = [torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2))]
+    optimizer = torch.optim.SGD(weights, 0.1)
+    weights[0].grad, weights[1].grad = torch.tensor([3.0, 0.0, 0.0]), torch.tensor([0.0, 4.0])
+    optimizer.step()
+
+    watched, found = norms.norms()
+
+    assert (watched[-1].key, found[-1]) == ("gradients for SGD", 5.0)
+    assert norms.norms()[0] is watched
