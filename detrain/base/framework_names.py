@@ -5,6 +5,7 @@ adapter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 
@@ -65,10 +66,11 @@ TENSORFLOW: Final = FrameworkNames(
 )
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
+_LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
 TORCH: Final = FrameworkNames(
-    modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate"}),
+    modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
-    open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate"}),
+    open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate", *_LIGHTNING}),
     closed=(
         *("torch._C", "torch:Tensor", "torch._tensor:", "torch.nn.parameter:", "torch:Generator", "torch._subclasses"),
         *("torch.storage:", "torch:UntypedStorage", "torch.jit", "torch.utils.hooks", "torch.utils.tensorboard"),
@@ -86,19 +88,46 @@ TORCH: Final = FrameworkNames(
 
 KNOWN: Final = (TENSORFLOW, TORCH)
 
-TRAINING_LOOPS: Final[dict[str, frozenset[str]]] = {
-    "/transformers/trainer.py": frozenset({"Trainer._inner_training_loop", "Trainer._run_epoch"}),
-}
-"""Functions of libraries that run a training in the program's place, by the ends of their files' names: they get
-probes, and their names are state, as if they were the program's.
 
-Tried with transformers 5.24.
-"""
+@dataclass(frozen=True, slots=True)
+class LibraryTraining:
+    """Two functions of a library that run a training in the program's place, each in a file of the library and by its
+    qualified name: they get probes, and their names are state, as if they were the program's.
+    """
+
+    package: str
+    epochs: tuple[str, str]
+    """In which the loop over epochs calls the other one."""
+    batches: tuple[str, str]
+    """In which the loop over batches updates weights."""
+    update: str
+    """What that loop calls to do so."""
+    tried: str
+    """The versions of the library that were tried."""
 
 
+_EPOCHS, _BATCHES = ("loops/fit_loop.py", "_FitLoop.run"), ("loops/training_epoch_loop.py", "_TrainingEpochLoop.run")
+LIBRARY_TRAININGS: Final = (
+    LibraryTraining(
+        "transformers",
+        ("trainer.py", "Trainer._inner_training_loop"),
+        ("trainer.py", "Trainer._run_epoch"),
+        "training_step",
+        "5.24",
+    ),
+    LibraryTraining("lightning.pytorch", _EPOCHS, _BATCHES, "advance", "2.6"),
+    LibraryTraining("pytorch_lightning", _EPOCHS, _BATCHES, "advance", "2.6"),
+)
+
+
+@cache
 def runs_training(file: str, function: str) -> bool:
-    """Return whether a function (its qualified name) of a file is such a one."""
-    return any(file.endswith(end) and function in names for end, names in TRAINING_LOOPS.items())
+    """Return whether a function (its qualified name) of a file is one of these."""
+    return any(
+        function == name and file.endswith(f"/{each.package.replace('.', '/')}/{end}")
+        for each in LIBRARY_TRAININGS
+        for end, name in (each.epochs, each.batches)
+    )
 
 
 MODULES: Final = frozenset[str]().union(*(each.modules for each in KNOWN))

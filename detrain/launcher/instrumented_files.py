@@ -11,6 +11,7 @@ from typing import Final
 from detrain.base.errors import NoStructure, UsageError
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure
+from detrain.python.inspect.frames import is_user_file
 
 _ORIGINAL: Final = ".orig"
 
@@ -28,11 +29,13 @@ def instrumented(program: Program, home: Path) -> dict[Path, bytes]:
     from detrain.instrument.rewriter import instrument
 
     structure = find_structure(program, home)
-    files = sorted({loop.file for nest in structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None})
-    changed = {Path(file): instrument(Path(file).read_bytes(), structure.nests, file) for file in files}
+    own = [nest for nest in structure.nests if is_user_file(nest.batch_loop.file)]
+    files = sorted({loop.file for nest in own for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None})
+    changed = {Path(file): instrument(Path(file).read_bytes(), own, file) for file in files}
     changed = {path: data for path, data in changed.items() if data != path.read_bytes()}
     if not changed and not program.probes():
-        what = "it trains through `fit`, which gets its probes as it runs" if structure.fits else "a run will show its loops"
+        is_inside = structure.fits or structure.nests
+        what = "a library trains, whose loops get their probes as it runs" if is_inside else "a run will show its loops"
         reason = f"no probes go into the source of {program.shown!r}: {what}"
         raise NoStructure(reason, "use `detrain run`, which needs no other source")
     return changed

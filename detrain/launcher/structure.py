@@ -22,6 +22,7 @@ def find_structure(program: Program, home: Path) -> Structure:
     from detrain.adapters.registry import ADAPTERS, FOLLOWED
     from detrain.adapters.unsupported import FOREIGN
     from detrain.instrument.find_loops import analyse
+    from detrain.instrument.library_loops import library_nests
 
     structure = _written(home / INFO_NAME, program) or _written(program.path.parent / INFO_NAME, program)
     if structure is None:
@@ -29,6 +30,9 @@ def find_structure(program: Program, home: Path) -> Structure:
     if structure.nests or program.probes():
         return structure
     imported = imported_modules(program.path)
+    inside = library_nests(imported)
+    if inside:
+        return msgspec.structs.replace(structure, nests=inside)
     if structure.fits or not imported.isdisjoint((*ADAPTERS, *FOLLOWED)) or _leads_elsewhere(imported - set(FOREIGN), program):
         return structure  # the run will show its loops
     foreign = sorted(imported.intersection(FOREIGN))

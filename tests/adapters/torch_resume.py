@@ -107,7 +107,7 @@ class World:
                 decoder.missing.append(name)
             elif not name.startswith("class|"):
                 names[name] = value
-        return decoder.missing
+        return decoder.finish()
 
 
 def packed(encoded: Encoded) -> bytes:

@@ -55,7 +55,7 @@ def restore(encoded: Encoded, world: World, baseline: Baseline | None = None) ->
             decoder.missing.append(name)
         elif not name.startswith("class|"):
             world[name] = value
-    return decoder.missing
+    return decoder.finish()
 
 
 def make_functions(count: int) -> World:

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import gc
 import hashlib
+import inspect
 import io
 import itertools
 import logging
@@ -245,10 +246,31 @@ def test_nan_is_found_again_as_the_key_that_it_was() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("make", [lambda key: {key: 1.0}, lambda key: {key}, lambda key: {"a": [{key: 1.0, 7: 2.0}]}])
-def test_what_is_keyed_by_addresses_is_named(make: Callable[[int], Any], is_first: bool) -> None:
+def test_keys_that_are_addresses_lead_to_the_objects_of_each_process(is_first: bool) -> None:
+    def make() -> World:
+        world: World = {"table": {7: 2.0}, "item": [0.0], "other": kinds.Loose(0)}
+        return world if is_first else dict(reversed(world.items()))
+
+    def change(world: World) -> None:
+        world["made"] = made = [1.0]
+        world["table"] |= {id(world["item"]): 1.0, id(made): 4.0, id(world["other"]): 3.0}
+
+    after, before = make(), make()
+    baseline, item = baseline_of(after), before["item"]
+    change(after)
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert before["item"] is item
+    keys = [7, id(item), id(before["made"]), id(before["other"])]
+    assert list(before["table"]) == keys
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_set_of_addresses_is_named(is_first: bool) -> None:
     item = [0.0]
-    world: World = {"table": make(id(item)), "item": item, "times": {time.time_ns() // 1000 // 8 * 8: 1}}
+    world: World = {"table": {id(item)}, "item": item, "times": {time.time_ns() // 1000 // 8 * 8: 1}}
     world = world if is_first else dict(reversed(world.items()))
 
     [said] = encode(world, baseline_of(world)).not_captured
@@ -1113,6 +1135,30 @@ def test_weak_references_lead_to_what_they_led_to() -> None:
     assert before["weak"]() is before["nodes"][1]
     assert before["none"]() is before["nodes"][0]
     assert before["dead"]() is None
+
+
+def test_weak_proxies_signatures_and_unions_come_back() -> None:
+    def make() -> World:
+        nodes = [kinds.Loose(0), kinds.Loose(1)]
+        return {"nodes": nodes, "proxy": weakref.proxy(nodes[0]), "dead": weakref.proxy(nodes[1]), "signature": None, "union": None}
+
+    def f(a: int, /, b: None = None, *c: float, d: bool = True, **e: object) -> list[str]:
+        raise NotImplementedError
+
+    after, before = make(), make()
+    baseline = baseline_of(after)
+    after["proxy"], after["dead"] = weakref.proxy(after["nodes"][1]), weakref.proxy(kinds.Loose(2))
+    after["union"] = typing.Optional[int]  # noqa: UP045  of another class than `int | None`
+    after["signature"] = inspect.signature(f, eval_str=False)
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+
+    assert before["proxy"].__repr__.__self__ is before["nodes"][1]
+    with pytest.raises(ReferenceError):
+        before["dead"].x  # noqa: B018
+    assert before["signature"] == after["signature"]
+    assert before["union"] == after["union"]
 
 
 def test_a_polynomial_comes_back() -> None:

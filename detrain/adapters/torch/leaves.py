@@ -128,7 +128,7 @@ class Leaves:
             return PackedSequence(*parts[0])
         if kind.removeprefix("torch.") in _NUMBERS:
             return _NUMBERS[kind.removeprefix("torch.")](getattr(torch, parts[0]))
-        if kind in ("torch.scheduled", "torch.hooked"):
+        if kind in ("torch.scheduled", "torch.hooked") or kind.startswith("torch.metric "):
             return wrapped_steps.remake(kind, parts, current)
         if kind == "torch.device":
             return torch.device(parts[0])

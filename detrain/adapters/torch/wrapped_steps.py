@@ -1,6 +1,6 @@
 """The functions that PyTorch puts around the `step` of an optimizer: one into its class, as the first object of that is
-made; one into the optimizer, as its first scheduler is. They are described by what they are around, and made again from
-PyTorch's own code.
+made; one into the optimizer, as its first scheduler is. And those that torchmetrics puts around `update` and `compute`
+of a metric. They are described by what they are around, and made again from the libraries' own code.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from detrain.python.inspect.frames import has_user_code
+from detrain.python.inspect.names import class_name
 
 
 def _code_inside(function: Any, *path: str) -> CodeType | None:
@@ -26,6 +27,7 @@ def _code_inside(function: Any, *path: str) -> CodeType | None:
 
 
 _SCHEDULED: Final = _code_inside(LRScheduler.__init__, "patch_track_step_called", "wrap_step", "wrapper")
+_METRIC: Final = "torchmetrics.metric:Metric"
 _HOOKED: Final = _code_inside(Optimizer.profile_hook_step, "wrapper")
 
 
@@ -39,16 +41,29 @@ def parts(value: FunctionType) -> tuple[str, list[object]] | None:
     if code is _SCHEDULED and code.co_freevars == ("func", "opt_ref"):
         function, optimizer = cells[0], cells[1]()
         return "torch.scheduled", [optimizer] if function is type(optimizer).step else [optimizer, function]
+    name = next((name for name in ("update", "compute") if code.co_qualname.endswith(f"._wrap_{name}.<locals>.wrapped_func")), "")
+    inside = dict(zip(code.co_freevars, cells, strict=True)) if name else {}
+    metric, around = inside.get("self"), inside.get(name)
+    is_metric = any(class_name(each) == _METRIC for each in type(metric).__mro__)
+    if (
+        is_metric
+        and getattr(around, "__self__", None) is metric
+        and getattr(around, "__func__", None) is getattr(type(metric), name)
+    ):
+        return f"torch.metric {name}", [metric]
     return None
 
 
 def remake(kind: str, inside: list[Any], current: Any) -> object | None:
     """Return such a function around others: `current` if it is that."""
-    if None in inside:
+    if any(each is None for each in inside):  # a metric makes another of what is compared with it
         return None
     now = parts(current) if isinstance(current, FunctionType) else None
     if now is not None and now[0] == kind and list(map(id, now[1])) == list(map(id, inside)):
         return current  # type: ignore[no-any-return]
+    if kind.startswith("torch.metric "):
+        name, metric = kind.removeprefix("torch.metric "), inside[0]
+        return getattr(metric, f"_wrap_{name}")(getattr(type(metric), name).__get__(metric))  # type: ignore[no-any-return]
     if kind == "torch.hooked":
         hooked: Any = Optimizer.profile_hook_step(inside[0])
         hooked.hooked = True

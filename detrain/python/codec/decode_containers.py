@@ -93,10 +93,19 @@ def decode_dict(decoding: Decoding, number: int, node: list[Item], current: Any,
     cls = CONTAINERS[node[0]]
     target: Any = current if decoding.claim(current, cls) else cls()
     decoding.made[number] = target
-    fill_dict(decoding, cls, target, node, path)
+    if any(_is_astray(decoding, key) for key, _value in node[1]):
+        decoding.later.append(lambda: fill_dict(decoding, cls, target, node, path))
+    else:
+        fill_dict(decoding, cls, target, node, path)
     if cls is collections.OrderedDict and (vars(target) or len(node) > 3):
         decoding.fill_attributes(vars(target), node[3] if len(node) > 3 else [], path)
     return target
+
+
+def _is_astray(decoding: Decoding, key: Item) -> bool:
+    """Return whether a key is the address of an object that is not there yet: its own place shall make it."""
+    node = decoding.nodes[key[0]] if isinstance(key, list) else [""]
+    return node[0] == "address" and node[1][0] not in decoding.made
 
 
 def fill_dict(decoding: Decoding, cls: Any, target: Any, node: list[Item], path: str) -> None:

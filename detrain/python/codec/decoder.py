@@ -114,6 +114,8 @@ class Decoder(Decoding):
             if found is None:
                 self.miss(path, f"the variable {node[1][1]!r} is not there")
             return current if found is None else found
+        if kind == "address":
+            return id(self.decode(node[1], ABSENT, path))
         return decode_value(self, node, current, path)
 
     def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CellType
 from typing import Any
 
@@ -58,6 +58,8 @@ class Decoding(ABC):
         self.live_memories = self._reserve_tensors(plain)
         """The live memory of each that was there when the loop was entered, by number."""
         self._spans: list[tuple[int, int]] | None = None
+        self.later: list[Callable[[], None]] = []
+        """What is to be done when all else is there."""
         self.missing: list[str] = []
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
         self.astray: list[str] = []
@@ -69,6 +71,12 @@ class Decoding(ABC):
     @abstractmethod
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
+
+    def finish(self) -> list[str]:
+        """Do what was left for the end, when all roots have been decoded. Returns what could not be put back."""
+        while self.later:
+            self.later.pop(0)()
+        return self.missing
 
     def claim(self, current: object, cls: type) -> bool:
         """Return whether the live object may be filled: of the right type, and not yet taken for another node."""

@@ -9,6 +9,7 @@ import functools
 import logging
 import random
 import types
+import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ from detrain.python.inspect.pandas_tables import is_large, is_table, moment_part
 from detrain.python.inspect.progress import place_of, position
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 """Where a process of 64 bits may have its objects."""
 
@@ -85,14 +87,25 @@ class Encoder(Functions):
             self._join_memories()
             self._clear_unseen()
         for number, holder, keys, path in self._addresses:
-            if not self._numbers.keys().isdisjoint(keys):
-                self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
+            self._mark_addresses(number, holder, keys & self._numbers.keys(), path)
         cells = {
             f"cells|{place}": [self._numbers[id(cell)]] for place, cell in (self._cells or {}).items() if id(cell) in self._numbers
         }
         roots = {**roots, **self._classes, **cells}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
+
+    def _mark_addresses(self, number: int, holder: str, keys: set[Any], path: str) -> None:
+        """Describe the keys of a dictionary that are addresses of objects by these; name a set that has such."""
+        node: Any = self._nodes[number]
+        assert node is not None
+        if keys and (holder not in _BY_KEYS or node[0] != holder):
+            self._nodes[number] = self._lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
+            return
+        for pair in node[1] if keys else ():
+            if type(pair[0]) is int and pair[0] in keys:
+                self._nodes.append(["address", [self._numbers[pair[0]]]])
+                pair[0] = [len(self._nodes) - 1]
 
     def _join_memories(self) -> None:
         """Describe arrays and memories of tensors that lie in one another as such: what is written into one is written
@@ -195,6 +208,8 @@ class Encoder(Functions):
 
     def _encode_object(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)
+        if cls in weakref.ProxyTypes and (described := parts(value)) is not None:  # all else is that of what it stands for
+            return ["made", "weakref.proxy", self._encode_all(described[1], path)]
         if cls in (bytearray, array.array) and not self._collects:
             self._spans.append(Span(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
         if cls in (set, frozenset):

@@ -14,6 +14,7 @@ import concurrent.futures
 import contextvars
 import csv
 import gc
+import inspect
 import io
 import itertools
 import os
@@ -21,6 +22,7 @@ import queue
 import sys
 import threading
 import types
+import typing
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -84,6 +86,12 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
     module = module_of(cls)
     if cls is weakref.ref and value.__callback__ is None:
         return "weakref.ref", [value()]
+    if cls in weakref.ProxyTypes:
+        return "weakref.proxy", [_behind_proxy(value)]
+    if cls is inspect.Signature:
+        return "inspect.Signature", [[_parameter(each) for each in value.parameters.values()], value.return_annotation]
+    if typing.get_origin(value) is typing.Union:
+        return "typing.Union", [list(typing.get_args(value))]
     if cls is _Writer:
         file = _file_behind(value)
         return None if file is None else ("csv.writer", [file, *[getattr(value.dialect, name) for name in _DIALECT]])
@@ -114,6 +122,22 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return _closed(value)
     is_iterator = module in ("builtins", "itertools") and (isinstance(value, Iterator) or cls is _TeeData)
     return _reduced(value) if is_iterator and not cls.__name__.startswith(_COPYING) and not _scans(value) else None
+
+
+def _behind_proxy(proxy: Any) -> object:
+    """Return what a weak proxy stands for, whose attributes it has; None once that is gone."""
+    try:
+        return proxy.__repr__.__self__
+    except ReferenceError:
+        return None
+
+
+def _parameter(of: inspect.Parameter) -> list[object]:
+    return [of.name, int(of.kind), of.default, of.annotation]
+
+
+def _made_parameter(name: str, kind: int, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect._ParameterKind(kind), default=default, annotation=annotation)
 
 
 def _has_result(job: Any) -> bool:
@@ -184,6 +208,12 @@ def make(kind: str, values: list[Any]) -> Any:
     if kind == "threading.Event":
         _set_event(event := threading.Event(), is_set=values[0])
         return event
+    if kind == "weakref.proxy":
+        return weakref.proxy(_Begun(iter(())) if values[0] is None else values[0])
+    if kind == "inspect.Signature":
+        return inspect.Signature([_made_parameter(*each) for each in values[0]], return_annotation=values[1])
+    if kind == "typing.Union":
+        return typing.Union[tuple(values[0])]  # noqa: UP007  what `|` makes is of another class
     if kind == "weakref.ref":
         return weakref.ref(_Begun(iter(())) if values[0] is None else values[0])  # one of what is gone is dead at once
     if kind in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):

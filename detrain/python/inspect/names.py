@@ -14,6 +14,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -81,7 +82,7 @@ _DISPATCHED: Final = type(np.mean)
 _DATA_TYPES: Final = (
     *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
-    *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype),
+    *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype, inspect.Parameter.empty, types.NoneType),
     *{kind for kind in np.sctypeDict.values() if isinstance(kind, type)},
 )
 

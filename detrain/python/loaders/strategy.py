@@ -24,7 +24,7 @@ import numpy as np
 from detrain.base.compiled_sources import source_of
 from detrain.base.config import Mode
 from detrain.base.errors import CannotSeek
-from detrain.base.framework_names import KNOWN, MODULES
+from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.stdlib_objects import parts
@@ -119,6 +119,8 @@ class Entered:
             return False
         if loop.iteration_id is not None:
             return True
+        if runs_training(frame.f_code.co_filename, frame.f_code.co_qualname):
+            return True  # a library's, which runs it once in an epoch
         # Of a `while` loop the source must tell: it stands in the frame of the epoch loop, and no other loop is around
         # it.
         around = _loops_around(frame.f_code.co_filename, frame.f_lineno)

@@ -243,6 +243,7 @@ class Capture:
                 write_locals(frames[root], _decode_names(decoder, items, names_of(frames[root]), root))
             else:
                 decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
+        decoder.finish()
         if decoder.astray_and_read:
             raise NotCapturable(
                 f"{', '.join(decoder.astray_and_read[:4])} is not where the first run had it, and the program reads it: steps that "
