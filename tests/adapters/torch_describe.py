@@ -5,11 +5,12 @@ looks at its memory, which names lead to one object and which tensors to one mem
 from __future__ import annotations
 
 import ctypes
+import re
 import types
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -26,13 +27,16 @@ _COUNTED = (
 )
 
 
+_ADDRESS: Final = re.compile(r"\b\d{13,15}\b")
+
+
 def describe(names: Mapping[str, Any], *, of_graphs: bool = True) -> list[str]:
     """Return the lines of all that names lead to; without `of_graphs` not what a tensor was computed by."""
     look = _Look(of_graphs=of_graphs)
     for name, value in names.items():
         look.at(value, name)
     look.at_arrays()
-    return look.lines
+    return [_ADDRESS.sub(look.known, line) for line in look.lines]
 
 
 class _Look:
@@ -59,6 +63,11 @@ class _Look:
         for step, part in self._parts(value, path):
             self.at(part, f"{path}{step}")
         return None
+
+    def known(self, found: re.Match[str]) -> str:
+        """Return the number of the object at an address; the address itself if there is none."""
+        number = self._seen.get(int(found[0]))
+        return found[0] if number is None else f"#{number}"
 
     def at_arrays(self) -> None:
         """Say which arrays of NumPy lie in which memory of a tensor, and where."""
