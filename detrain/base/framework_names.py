@@ -86,7 +86,14 @@ TORCH: Final = FrameworkNames(
     chosen=(("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),),  # without it no matrix product of CUDA repeats
 )
 
-KNOWN: Final = (TENSORFLOW, TORCH)
+SHOWING: Final = FrameworkNames(
+    modules=frozenset(),
+    open_modules=frozenset({"rich"}),  # a bar that a loop makes is asked for by its number, or an error
+    closed=("rich.live:_RefreshThread", "rich.console:ConsoleThreadLocals"),
+)
+"""Libraries that only show: their objects are attributes, as the program's own are."""
+
+KNOWN: Final = (TENSORFLOW, TORCH, SHOWING)
 
 
 @dataclass(frozen=True, slots=True)

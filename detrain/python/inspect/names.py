@@ -269,7 +269,8 @@ def is_open(cls: type) -> bool:
     """
     if not any(module_of(base).partition(".")[0] in _OPEN for base in cls.__mro__) or issubclass(cls, type | BaseException):
         return False
-    return all(base in (object, *_PLAIN, *BASES) or _is_transparent(base) or _is_of_python(base) for base in cls.__mro__)
+    plain = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
+    return all(base in plain or _is_transparent(base) or _is_of_python(base) for base in cls.__mro__)
 
 
 def is_made_open(cls: type) -> bool:
