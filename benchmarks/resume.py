@@ -1,11 +1,14 @@
-"""What a resume takes: detrain (seek, and loading again) beside Keras's BackupAndRestore, tf.train.Checkpoint with the
-iterator, and dataset.skip, all in one run.
+"""What a resume takes: detrain (seek, and loading again) beside what else there is, all in one run.
 
-    python benchmarks/resume.py [--repeat N] [--json]
+    python benchmarks/resume.py [--framework tensorflow | torch] [--repeat N] [--json]
 
-One model with dropout on a reshuffled tf.data set of 2000 batches an epoch, with a checkpoint each 500. Each method's
-process kills itself in the second epoch, one batch after a checkpoint, and is started again (`--repeat` times, from
-copies of what was left).
+Beside it on TensorFlow: Keras's BackupAndRestore, tf.train.Checkpoint with the iterator, dataset.skip. On PyTorch:
+torchdata's StatefulDataLoader with torch.save, and the own resume of Lightning and of transformers' Trainer, where they
+are installed.
+
+One model with dropout, trained for two epochs (`resume_tensorflow.py`, `resume_torch.py`). Each method's process kills
+itself in the second one, one batch after a checkpoint, and is started again (`--repeat` times, from copies of what was
+left).
 
 - *first new step*: seconds from the start of the process until a step is done that had not been done before it was
   killed.
@@ -20,6 +23,8 @@ copies of what was left).
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -31,100 +36,10 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-STEPS, EPOCHS, EVERY, STOP = 2000, 2, 500, 3501
-
-SETUP = """
-import json, os, signal, sys, time
-import keras, numpy as np, tensorflow as tf
-keras.utils.set_random_seed(0)
-tf.config.experimental.enable_op_determinism()
-STEPS, EPOCHS, EVERY = 2000, 2, 500
-x = np.random.default_rng(0).normal(size=(STEPS * 32, 128)).astype("float32")
-def prepared(row):  # about what decoding and cropping an image costs
-    for _ in range(6):
-        row = tf.sort(tf.sin(row * 1.1))
-    return row, row[:1]
-data = tf.data.Dataset.from_tensor_slices(x).shuffle(4096).map(prepared).batch(32)
-layers = keras.layers
-model = keras.Sequential([keras.Input((128,)), layers.Dense(64, activation="relu"), layers.Dropout(0.2), layers.Dense(1)])
-optimizer = keras.optimizers.Adam(1e-3)
-optimizer.build(model.trainable_variables)
-seen = [0]
-def done():
-    seen[0] += 1
-    os.write(2, f"STEP {time.time()}\\n".encode())  # no file: those are set back to the cut
-    if os.environ.get("STOP") == str(seen[0]):  # not in a name: those come back with a checkpoint
-        os.kill(os.getpid(), signal.SIGKILL)
-def finish():
-    np.save(os.environ["OUT"] + ".npy", np.concatenate([np.asarray(v).reshape(-1) for v in model.trainable_variables]))
-@tf.function
-def step(a, b):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(a, training=True) - b) ** 2)
-    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-"""
-
-PROGRAMS = {
-    "detrain": SETUP
-    + """
-for epoch in range(EPOCHS):
-    for a, b in data:
-        step(a, b)
-        done()
-finish()
-""",
-    "tf.train.Checkpoint + iterator": SETUP
-    + """
-iterator, at = iter(data.repeat(EPOCHS)), tf.Variable(0)
-manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model, optimizer=optimizer, iterator=iterator, at=at), "tf", 3)
-manager.restore_or_initialize()
-while int(at) < STEPS * EPOCHS:
-    step(*next(iterator))
-    at.assign_add(1)
-    if int(at) % EVERY == 0:
-        manager.save()
-    done()
-finish()
-""",
-    "dataset.skip": SETUP
-    + """
-at = tf.Variable(0)
-manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model, optimizer=optimizer, at=at), "tf", 3)
-manager.restore_or_initialize()
-iterator = iter(data.repeat(EPOCHS).skip(int(at)))
-while int(at) < STEPS * EPOCHS:
-    step(*next(iterator))
-    at.assign_add(1)
-    if int(at) % EVERY == 0:
-        manager.save()
-    done()
-finish()
-""",
-    "Keras BackupAndRestore": SETUP
-    + """
-class Done(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        done()
-model.compile(optimizer, "mse")
-backup = keras.callbacks.BackupAndRestore("keras", save_freq=EVERY)
-model.fit(data, epochs=EPOCHS, verbose=0, callbacks=[backup, Done()])
-finish()
-""",
-}
-BARE = (
-    SETUP
-    + """
-iterator = iter(data)
-next(iterator)
-started = time.perf_counter()
-for _ in range(1500):
-    next(iterator)
-print("RATE", 1500 / (time.perf_counter() - started))
-"""
-)
 DETRAIN = {"detrain, seek": "seek", "detrain, loading again": "forward"}
 
 
@@ -153,21 +68,21 @@ def start(command: list[str], folder: Path, name: str, stop: int = 0) -> list[fl
     return [float(line[5:]) - began for line in done.stderr.splitlines() if line.startswith("STEP ")]
 
 
-def command_of(method: str, loader: str = "auto") -> list[str]:
+def command_of(method: str, programs: Any, loader: str = "auto") -> list[str]:
     """Return how a method's program is started."""
     if method == "detrain":
-        return [sys.executable, "-m", "detrain", "run", "--every", f"{EVERY}b", "--loader", loader, "program.py"]
+        return [sys.executable, "-m", "detrain", "run", "--every", f"{programs.EVERY}b", "--loader", loader, "program.py"]
     return [sys.executable, "program.py"]
 
 
-def measure(method: str, repeat: int, folder: Path) -> tuple[list[Row], Path]:
+def measure(method: str, programs: Any, repeat: int, folder: Path) -> tuple[list[Row], Path]:
     """Measure one method. Returns its rows, and the folder that the killed process left."""
     whole, killed = folder / method / "whole", folder / method / "killed"
     for each in (whole, killed):
         each.mkdir(parents=True)
-        (each / "program.py").write_text(PROGRAMS[method])
-    start(command_of(method), whole, "weights")
-    start(command_of(method), killed, "weights", STOP)
+        (each / "program.py").write_text(programs.PROGRAMS[method])
+    start(command_of(method, programs), whole, "weights")
+    start(command_of(method, programs), killed, "weights", programs.STOP)
     expected = np.load(whole / "weights.npy")
     rows = []
     for name, loader in DETRAIN.items() if method == "detrain" else [(method, "auto")]:
@@ -175,8 +90,8 @@ def measure(method: str, repeat: int, folder: Path) -> tuple[list[Row], Path]:
         for turn in range(repeat):
             again = folder / method / f"{loader}{turn}"
             shutil.copytree(killed, again, copy_function=shutil.copy2)
-            times = start(command_of(method, loader), again, "weights")
-            twice = STOP + len(times) - STEPS * EPOCHS
+            times = start(command_of(method, programs, loader), again, "weights")
+            twice = programs.STOP + len(times) - programs.STEPS * programs.EPOCHS
             firsts.append(times[twice])
             got = np.load(again / "weights.npy")
             differing = int(np.bitwise_count(got.view(np.uint32) ^ expected.view(np.uint32)).sum())
@@ -184,7 +99,7 @@ def measure(method: str, repeat: int, folder: Path) -> tuple[list[Row], Path]:
     return rows, killed
 
 
-def floor(repeat: int, killed: Path, folder: Path) -> tuple[float, float]:
+def floor(programs: Any, repeat: int, killed: Path, folder: Path) -> tuple[float, float]:
     """Return the median seconds of a fresh start under detrain until its first step, and of a read of the newest
     checkpoint.
     """
@@ -195,17 +110,17 @@ def floor(repeat: int, killed: Path, folder: Path) -> tuple[float, float]:
     for turn in range(repeat):
         fresh = folder / f"fresh{turn}"
         fresh.mkdir()
-        (fresh / "program.py").write_text(PROGRAMS["detrain"])
-        starts.append(start(command_of("detrain"), fresh, "weights", 1)[0])
+        (fresh / "program.py").write_text(programs.PROGRAMS["detrain"])
+        starts.append(start(command_of("detrain", programs), fresh, "weights", 1)[0])
         began = time.perf_counter()
         read(newest)
         reads.append(time.perf_counter() - began)
     return statistics.median(starts), statistics.median(reads)
 
 
-def bare_rate(repeat: int, folder: Path) -> float:
+def bare_rate(programs: Any, repeat: int, folder: Path) -> float:
     """Return the batches a second of plain iteration."""
-    (folder / "bare.py").write_text(BARE)
+    (folder / "bare.py").write_text(programs.BARE)
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OUT": str(folder / "bare")}
     command = [sys.executable, "bare.py"]
     outs = [
@@ -225,21 +140,26 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
 def main() -> None:
     """Run all methods and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", choices=("tensorflow", "torch"), default="tensorflow")
     parser.add_argument("--repeat", type=int, default=5, help="resumes of each method")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    programs = importlib.import_module(f"resume_{args.framework}")
     with tempfile.TemporaryDirectory() as name:
         folder, rows, killed = Path(name), [], {}
-        for method in PROGRAMS:
-            more, killed[method] = measure(method, args.repeat, folder)
+        for method in programs.PROGRAMS:
+            if method in programs.NEEDS and importlib.util.find_spec(programs.NEEDS[method]) is None:
+                print(f"{method}: left out, {programs.NEEDS[method]} is not installed", file=sys.stderr)
+                continue
+            more, killed[method] = measure(method, programs, args.repeat, folder)
             rows += more
-        fresh_s, read_s = floor(args.repeat, killed["detrain"], folder)
-        rate = bare_rate(args.repeat, folder)
+        fresh_s, read_s = floor(programs, args.repeat, killed["detrain"], folder)
+        rate = bare_rate(programs, args.repeat, folder)
     by_name = {row.method: row.first_new_step_s for row in rows}
     loading_s = by_name["detrain, loading again"] - by_name["detrain, seek"]
     ratios = {
         "seek / floor": by_name["detrain, seek"] / (fresh_s + read_s),
-        "forward / bare": (STOP - 1 - STEPS) / loading_s / rate,
+        "forward / bare": (programs.STOP - 1 - programs.STEPS) / loading_s / rate,
     }
     if args.json:
         what = {"rows": [asdict(row) for row in rows], "fresh_start_s": fresh_s, "read_s": read_s, "bare_batches_s": rate, **ratios}
@@ -250,7 +170,7 @@ def main() -> None:
         low, high = row.quartiles_s
         spread = f"[{low:.2f}, {high:.2f}]"
         print(
-            f"{row.method:31} first new step {row.first_new_step_s:6.2f} s {spread:16} "
+            f"{row.method:36} first new step {row.first_new_step_s:6.2f} s {spread:16} "
             f"twice {row.twice:5}   bits {row.differing_bits} of {row.bits}"
         )
     print(f"fresh start {fresh_s:.2f} s, read of the checkpoint {read_s:.3f} s, bare iteration {rate:.0f} batches/s")

@@ -27,6 +27,12 @@ class FrameworkNames:
     """What the names (`module:class`) of classes there begin with that are not so."""
     open_again: tuple[str, ...] = ()
     """What the names of those among these begin with that are so after all."""
+    named: tuple[str, ...] = ()
+    """What the names (`module:function`) of functions there begin with that are found by their names: no code that a
+    file could ask for to any end.
+    """
+    functions_of: tuple[tuple[str, str], ...] = ()
+    """(class, module): built-in functions that say to be of a class, and are found in a module."""
     computing: frozenset[str] = frozenset()
     """Modules whose functions do nothing but compute."""
     readers: tuple[str, ...] = ()
@@ -80,6 +86,13 @@ TORCH: Final = FrameworkNames(
         *("torch.sparse", "torch.nested", "torch.masked"),
     ),
     open_again=("torch.fx.graph_module:",),
+    named=(
+        *("torch:", "torch.nn.", "torch.optim.", "torch.functional:", "torch.utils.data._utils.collate:", "torchmetrics."),
+        *("transformers.activations:", "transformers.optimization:", "transformers.trainer_pt_utils:"),
+        *("lightning.pytorch.trainer.connectors.", "lightning.pytorch.utilities.", "lightning.fabric.utilities."),
+        *("pytorch_lightning.trainer.connectors.", "pytorch_lightning.utilities.", "lightning_fabric.utilities."),
+    ),
+    functions_of=(("_VariableFunctionsClass", "torch"),),
     computing=frozenset(_TORCH_FUNCTIONS),
     packages=("torch", "torchvision", "torchaudio", "torchdata"),
     settings=("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),

@@ -58,3 +58,78 @@ def test_a_trainer_of_transformers_killed_mid_epoch_ends_as_one_that_never_was(e
         assert last.status == (0 if not death else -9), last.err
     assert "resuming" in last.err
     assert last.out.splitlines()[-2:] == whole.out.splitlines()[-2:]
+
+
+LIGHTNING = """
+import hashlib, os, random
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+MANUAL, WORKERS = "{manual}" == "True", {workers}
+L.seed_everything(3)
+
+class Rows(Dataset):
+    def __init__(self):
+        self.x = torch.randn(44, 6)
+    def __len__(self):
+        return 44
+    def __getitem__(self, index):
+        return self.x[index] + 0.1 * torch.randn(6) + random.random() * 0.01, (self.x[index].sum() > 0).long()
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 2))
+        self.automatic_optimization = not MANUAL
+        self.seen = []
+    def training_step(self, batch, index):
+        if os.environ.get("DIE_AT") == str(self.trainer.fit_loop.epoch_loop.total_batch_idx):
+            os.kill(os.getpid(), 9)
+        loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("loss", loss, prog_bar=True, on_epoch=True)
+        self.seen.append(loss.item())
+        if not MANUAL:
+            return loss
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+    def validation_step(self, batch, index):
+        self.log("val", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), 1e-2)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)]
+
+model, rows = Net(), Rows()
+accumulated = 1 if MANUAL else 2
+trainer = L.Trainer(max_epochs=3, accelerator="cpu", logger=False, accumulate_grad_batches=accumulated,
+    callbacks=[EarlyStopping("val", patience=3), ModelCheckpoint("out", monitor="val", save_last=True)], val_check_interval=0.5)
+trainer.fit(model, DataLoader(rows, 4, shuffle=True, num_workers=WORKERS), DataLoader(rows, 4))
+print()
+print(sum(model.seen).hex(), len(model.seen), [(key, float(each).hex()) for key, each in trainer.callback_metrics.items()])
+print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.state_dict().values())).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("manual", "workers", "every"), [(False, 0, "1"), (False, 2, "2b"), (True, 2, "3b")])
+def test_a_trainer_of_lightning_killed_mid_epoch_ends_as_one_that_never_was(
+    manual: bool, workers: int, every: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("lightning is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(LIGHTNING.replace("{manual}", str(manual)).replace("{workers}", str(workers)))
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = plain(program, cwd=tmp_path / "whole")
+    assert whole.status == 0, whole.err
+    for death in ("14", "25", ""):
+        last = detrain("run", "--every", every, program, cwd=tmp_path / "killed", DIE_AT=death)
+        assert last.status == (0 if not death else -9), last.err
+    assert "resuming" in last.err
+    assert "starting again" not in last.err  # its loops are found without a run
+    assert last.out.splitlines()[-2:] == whole.out.splitlines()[-2:]

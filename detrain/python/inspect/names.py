@@ -89,6 +89,8 @@ _DATA_TYPES: Final = (
 
 _OPEN: Final = frozenset[str]().union(*(each.open_modules for each in KNOWN))
 _CLOSED: Final = tuple(name for each in KNOWN for name in each.closed)
+_NAMED: Final = tuple(name for each in KNOWN for name in each.named)
+_FUNCTIONS_OF: Final = dict(pair for each in KNOWN for pair in each.functions_of)
 _OPEN_AGAIN: Final = tuple(name for each in KNOWN for name in each.open_again)
 _HEAP_TYPE: Final = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE` (Include/object.h): of classes that are written in Python, and some of C."""
@@ -116,6 +118,10 @@ def static_name(value: Any) -> str:
         return f"{value.__name__}:"
     if isinstance(value, np.ufunc):
         return f"numpy:{value.__name__}"
+    if type(value) is types.BuiltinFunctionType:
+        owner, _, name = value.__qualname__.rpartition(".")
+        if owner in _FUNCTIONS_OF:
+            return f"{_FUNCTIONS_OF[owner]}:{name}"
     return f"{getattr(value, '__module__', None) or ''}:{getattr(value, '__qualname__', '') or ''}"
 
 
@@ -135,6 +141,10 @@ def find_static(name: str) -> object:
     if not qualified:
         return module if is_user else ABSENT
     found = _walk(module, qualified)
+    if isinstance(found, types.FunctionType | types.BuiltinFunctionType | type) and name.startswith(_NAMED):
+        return found if static_name(found) == name else ABSENT
+    if isinstance(found, type) and is_open(found):
+        return found if class_name(found) == name else ABSENT
     if computes(found):
         return found if static_name(found) == name else ABSENT
     # Of the builtins only types (the factory of a defaultdict); of a program's module only what it defines, not what it
