@@ -20,6 +20,10 @@ from tests.e2e.runs import Result
 from tests.programs_marks import TORCH
 
 KILLS = 2
+FAST = {"body_draws", "compiled", "dqn", "functional", "gan", "gpt", "lbfgs_sequence", "manual_sgd", "phases", "reinforce"} | {
+    *("rnn_state", "trainer_class"),
+}
+"""The programs that the fast lane kills, at one choice of cuts."""
 
 
 def run(server: Server, program: Path, folder: Path, every: str, kills: list[int]) -> Result:
@@ -33,8 +37,14 @@ def run(server: Server, program: Path, folder: Path, every: str, kills: list[int
     return last
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("program", sorted(TORCH.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("program", "seed"),
+    [
+        pytest.param(path, seed, id=f"{path.stem}-{seed}", marks=() if (path.stem in FAST and not seed) else pytest.mark.slow)
+        for path in sorted(TORCH.glob("*.py"))
+        for seed in range(2)
+    ],
+)
 def test_killed_at_random_cuts_it_ends_as_if_never_killed(program: Path, seed: int, torch_server: Server, tmp_path: Path) -> None:
     every = ("1", "2b", "3b")[(len(program.stem) + seed) % 3]
     whole = run(torch_server, program, tmp_path / "whole", every, [])

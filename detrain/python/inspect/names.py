@@ -141,8 +141,10 @@ def find_static(name: str) -> object:
     if not qualified:
         return module if is_user else ABSENT
     found = _walk(module, qualified)
-    if isinstance(found, types.FunctionType | types.BuiltinFunctionType | type) and name.startswith(_NAMED):
-        return found if static_name(found) == name else ABSENT
+    if name.startswith(_NAMED):
+        found = found.__func__ if isinstance(found, staticmethod) else found
+        is_named = isinstance(found, types.FunctionType | types.BuiltinFunctionType | type)
+        return found if is_named and static_name(found) == name else ABSENT
     if isinstance(found, type) and is_open(found):
         return found if class_name(found) == name else ABSENT
     if computes(found):
