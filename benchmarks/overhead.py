@@ -1,7 +1,7 @@
 """What detrain costs: run time under `detrain run` / bare with the same determinism, and fast-forward / bare loader
 iteration.
 
-    python benchmarks/overhead.py [--repeat N] [--json]
+    python benchmarks/overhead.py [--framework tensorflow | torch] [--repeat N] [--json]
 
 Measurements of the same workloads, with a checkpoint an epoch, tracing left out:
 
@@ -79,6 +79,61 @@ EPOCHS = 3
 """,
 }
 
+TORCH_WORKLOADS = {
+    "torch dense, 512 steps an epoch": """
+import json, os, sys, time, numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Dropout(0.2), nn.Linear(512, 10))
+x, y = torch.randn(32768, 64), torch.randint(0, 10, (32768,))
+data = DataLoader(TensorDataset(x, y), 64, shuffle=True)
+EPOCHS = 4
+""",
+    "torch convolution, 128 steps an epoch": """
+import json, os, sys, time, numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.BatchNorm2d(32), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Dropout(0.3), nn.LazyLinear(10))
+model(torch.zeros(2, 3, 32, 32))
+x, y = torch.randn(4096, 3, 32, 32), torch.randint(0, 10, (4096,))
+data = DataLoader(TensorDataset(x, y), 32, shuffle=True)
+EPOCHS = 3
+""",
+    "torch transformer, 64 steps an epoch": """
+import json, os, sys, time, numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(1000, 128), nn.Linear(128, 10)
+        layer = nn.TransformerEncoderLayer(128, 4, 256, 0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    def forward(self, x):
+        return self.head(self.encoder(self.words(x)).mean(1))
+model = Net()
+x, y = torch.randint(0, 1000, (2048, 48)), torch.randint(0, 10, (2048,))
+data = DataLoader(TensorDataset(x, y), 32, shuffle=True)
+EPOCHS = 3
+""",
+    "torch workers that augment, 128 steps an epoch": """
+import json, os, random, sys, time, numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+class Rows(Dataset):
+    def __len__(self):
+        return 4096
+    def __getitem__(self, index):
+        return x[index].roll(random.randrange(4), 1) + 0.1 * torch.randn(3, 32, 32) + np.random.normal(scale=0.1), y[index]
+model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(25088, 10))
+x, y = torch.randn(4096, 3, 32, 32).double(), torch.randint(0, 10, (4096,))
+model = model.double()
+data = DataLoader(Rows(), 32, shuffle=True, num_workers=2)
+EPOCHS = 3
+""",
+}
+
 TIMED = """
 spent = {}
 def timed(owner, name, kind):
@@ -125,7 +180,7 @@ model.fit(data, epochs=int(os.environ.get("EPOCHS", EPOCHS)) + 1, verbose=0, cal
 print("MARKS", json.dumps(marks))
 """
 
-LOOP = """
+EPOCHS = """
 def epochs():
     if "ALTERNATE" not in os.environ:
         yield from range(int(os.environ.get("EPOCHS", EPOCHS)) + 1)
@@ -139,7 +194,9 @@ def epochs():
     assert session.position.phase == 0, "there are no probes in the loops"
     print("ENDS", json.dumps([*ends, (time.perf_counter(), time.process_time())]), flush=True)
     os._exit(0)
+"""
 
+LOOP = """
 optimizer = keras.optimizers.Adam(1e-3)
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -155,6 +212,19 @@ for epoch in epochs():
     mark()
     for x, y in data:
         loss = step(x, y)
+    float(loss)
+print("MARKS", json.dumps(marks))
+"""
+
+TORCH_LOOP = """
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+for epoch in epochs():
+    mark()
+    for x, y in data:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
     float(loss)
 print("MARKS", json.dumps(marks))
 """
@@ -184,7 +254,9 @@ for batch in data:
 
 def source(name: str) -> str:
     """Return the program of a workload."""
-    return WORKLOADS[name] + TIMED + (FIT if name.startswith("fit") else LOOP)
+    if name in TORCH_WORKLOADS:
+        return TORCH_WORKLOADS[name] + TIMED + EPOCHS + TORCH_LOOP
+    return WORKLOADS[name] + TIMED + (FIT if name.startswith("fit") else EPOCHS + LOOP)
 
 
 Epochs = list[tuple[float, float, dict[str, int]]]
@@ -279,24 +351,27 @@ def forward(folder: Path) -> dict[str, object]:
 def main() -> None:
     """Run all workloads and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", choices=("tensorflow", "torch"), default="tensorflow")
     parser.add_argument("--repeat", type=int, default=7, help="pairs of processes (0 for none)")
     parser.add_argument("--epochs", type=int, default=42, help="epochs of the measurement in turn")
     parser.add_argument("--only", default="", help="workloads with this in their names")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    names = [name for name in WORKLOADS if args.only in name]
+    workloads = WORKLOADS if args.framework == "tensorflow" else TORCH_WORKLOADS
+    names = [name for name in workloads if args.only in name]
     with tempfile.TemporaryDirectory() as name:
         shares = [inside(workload, args.epochs, Path(name)) for workload in names]
         alternated = [in_turn(workload, args.epochs, Path(name)) for workload in names if not workload.startswith("fit")]
         paired = [pairs(workload, args.repeat, Path(name)) for workload in names if args.repeat]
-        forwards = [forward(Path(tempfile.mkdtemp(dir=name))) for _ in range(max(args.repeat // 2, 3))]
+        is_tensorflow = args.framework == "tensorflow"
+        forwards = [forward(Path(tempfile.mkdtemp(dir=name))) for _ in range(max(args.repeat // 2, 3) if is_tensorflow else 0)]
     if args.json:
         print(json.dumps({"inside": shares, "in_turn": alternated, "pairs": paired, "forward": forwards}, indent=2))
         return
     for row in shares:
         low, high = row["quartiles"]  # type: ignore[misc]
         print(
-            f"{row['workload']:32} inside   detrain/bare {row['ratio']:.4f} [{low:.4f}, {high:.4f}]; step {row['step_ms']:.1f} ms; "
+            f"{row['workload']:46} inside   detrain/bare {row['ratio']:.4f} [{low:.4f}, {high:.4f}]; step {row['step_ms']:.1f} ms; "
             f"a batch {row['batch_us']:.0f} us, {row['journal_us']:.0f} of them journal; "
             f"a checkpoint {row['checkpoint_ms']:.1f} ms, stalls {row['stall_ms']:.1f} ms of wall time"
         )
@@ -304,8 +379,10 @@ def main() -> None:
         for row in rows:
             spreads = {what: row[what] for what in ("processor", "wall")}
             shown = ", ".join(f"{what} {mid:.3f} [{low:.3f}, {high:.3f}]" for what, (low, mid, high) in spreads.items())  # type: ignore[misc]
-            print(f"{row['workload']:32} {kind:8} detrain/bare by {shown}")
+            print(f"{row['workload']:46} {kind:8} detrain/bare by {shown}")
     ratios = [float(row["ratio"]) for row in forwards]  # type: ignore[arg-type]
+    if not ratios:
+        return
     print(f"fast-forward / bare iteration {statistics.median(ratios):.2f}  [{min(ratios):.2f}, {max(ratios):.2f}]")
 
 
