@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -32,18 +32,22 @@ _CLOSED: Final = (Dataset, DataLoader, Sampler, ModuleType, type)
 
 
 class NamedObjects:
-    """What has been found in a process; names once given stay."""
+    """What names lead to now. Nothing of earlier looks counts: a run that has resumed in between has had none."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._taken: dict[str, int] = {}
+        self._taken: set[str] = set()
         self._owners: dict[int, tuple[weakref.ref[Any], str]] = {}
         """The modules whose parameters tensors are, by the tensors' identity."""
 
     def look(self) -> None:
-        """Look again, from the program's frames that call this."""
+        """Look from the program's frames that call this; where there are none any more, what was found stays."""
+        frames = user_frames(sys._getframe())[::-1]
+        if not frames:
+            return
+        self._names, self._taken, self._owners = {}, set(), {}
         seen: set[int] = set()
-        for values in _namespaces():
+        for values in _namespaces(frames):
             for name, value in values.items():
                 self._enter(name, value, 0, seen)
 
@@ -92,24 +96,17 @@ class NamedObjects:
                 self._enter(f"{name}.{step}", each, depth + 1, seen)
 
     def _give(self, name: str, value: Any) -> str:
-        known = self._names.get(id(value))
-        if known is not None and known[0]() is value:
-            return known[1]
         turn, free = 0, name
-        while free in self._taken and self._is_there(self._taken[free]):
+        while free in self._taken:
             turn += 1
             free = f"{name}_{turn}"
+        self._taken.add(free)
         self._names[id(value)] = weakref.ref(value), free
-        self._taken[free] = id(value)
         return free
 
-    def _is_there(self, number: int) -> bool:
-        return number in self._names and self._names[number][0]() is not None
 
-
-def _namespaces() -> Iterator[dict[str, object]]:
+def _namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
     """Yield what names are bound to: of the program's frames, the outermost first, then of its other modules."""
-    frames = user_frames(sys._getframe())[::-1]
     running = set()
     for frame in frames:
         if is_module_frame(frame):

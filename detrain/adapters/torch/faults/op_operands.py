@@ -89,14 +89,18 @@ def tensors_in(values: Any) -> Iterator[Any]:
 
 
 def outputs_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[Any]:
-    """Return what an op has given: its results that are no views, None for those that were not wanted, then what else
-    it has written.
+    """Return what an op has given: its results that are no views, then what else it has written; None for those that
+    were not wanted, or lie in the memory of an argument without that the schema says so.
     """
     results, arguments = _written(func)
     values = result if isinstance(result, list | tuple) and len(func._schema.returns) != 1 else [result]
     found = [values[place] for place in results if place < len(values)]
     found += [args[place] if place < len(args) else kwargs.get(name) for place, name in arguments]
-    return [part for value in found for part in (value if isinstance(value, list | tuple) else [value])]
+    flat = [part for value in found for part in (value if isinstance(value, list | tuple) else [value])]
+    if not is_pure(func) or arguments:
+        return flat
+    given = {id(each.untyped_storage()) for each in tensors_in((*args, *kwargs.values())) if dtype_of(each)}
+    return [None if dtype_of(each) and id(each.untyped_storage()) in given else each for each in flat]
 
 
 def dtype_of(tensor: Any) -> str:
