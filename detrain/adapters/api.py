@@ -357,10 +357,11 @@ class Adapter(Protocol):
 class Instruments(Protocol):
     """A framework's side of an experiment."""
 
-    is_part_of_steps: bool
-    """Whether sites are put into steps as these are made (compiled), and stay there; else ops are watched as they run,
-    in the steps where something is to be done.
-    """
+    @property
+    def is_part_of_steps(self) -> bool:
+        """Whether sites are put into steps as these are made (compiled), and stay there; else ops are watched as they
+        run, in the steps where something is to be done.
+        """
 
     def begin_step(self) -> None:
         """Count executions from here on, and note what `sites` and `digests` return."""

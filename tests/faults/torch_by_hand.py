@@ -148,7 +148,16 @@ def image_step_by_hand(it: Images, op: ByHand) -> None:
     # The adapter counts what batch normalisation writes beside its three results as the fourth and fifth.
     running = [norm.running_mean, norm.running_var]
     z, mean, factor = op(
-        f"{forward}.1/native_batch_norm", aten.native_batch_norm, y, norm.weight, norm.bias, *running, True, 0.1, 1e-5, writes=running
+        f"{forward}.1/native_batch_norm",
+        aten.native_batch_norm,
+        y,
+        norm.weight,
+        norm.bias,
+        *running,
+        True,
+        0.1,
+        1e-5,
+        writes=running,
     )
     r = op(f"{forward}.2/relu", aten.relu, z)
     v = op(f"{forward}.3/convolution", aten.convolution, r, other.weight, other.bias, one, [0, 0], one, False, [0, 0], 1)
@@ -224,7 +233,9 @@ def word_step(it: Words) -> None:
 def word_step_by_hand(it: Words, op: ByHand) -> None:
     net, last = it.net, torch.float32
     h = op("forward/it.net.words/embedding", aten.embedding, net.words.weight, it.tokens)
-    n, mean, factor = op("forward/it.net.norm/native_layer_norm", aten.native_layer_norm, h, [16], net.norm.weight, net.norm.bias, 1e-5)
+    n, mean, factor = op(
+        "forward/it.net.norm/native_layer_norm", aten.native_layer_norm, h, [16], net.norm.weight, net.norm.bias, 1e-5
+    )
     flat = n.view(12, 16)
     m = op("forward/it.net.mix/mm", aten.mm, flat, net.mix.weight.t())
     query, key, value = m.view(3, 4, 48).split(16, -1)
@@ -371,7 +382,6 @@ def tried(name: str, step: Step, models: Sequence[str], *, every: int) -> Iterat
                 yield f"{site.name} {model}: the record is another"
             if found != expected:
                 yield f"{site.name} {model}: {[key for key in found if found[key] != expected.get(key)]}"
-
 
 
 counts: dict[str, int] = {}

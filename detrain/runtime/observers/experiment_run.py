@@ -137,11 +137,17 @@ class ExperimentRun:
         if body is None:
             return
         if self._instruments is None:
-            raise FaultInvalid("no framework that faults can be put into has been imported", "faults need a program of TensorFlow or PyTorch")
+            raise FaultInvalid(
+                "no framework that faults can be put into has been imported", "faults need a program of TensorFlow or PyTorch"
+            )
         if self._is_profiling:
             sites = self._instruments.sites()
             # What the watched step has done, to be compared with the golden run's: to watch must change nothing.
-            step = None if self._instruments.is_part_of_steps else StepLine(*body, _as_json(self._instruments.series()), self._digest_now())
+            step = (
+                None
+                if self._instruments.is_part_of_steps
+                else StepLine(*body, _as_json(self._instruments.series()), self._digest_now())
+            )
             self._write(Log(sites=sites, step=step))
             self.stop("profile")
             return

@@ -7,7 +7,7 @@ Autograd sees none of it: the op runs below it, and what it then keeps for the b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class Injector:
         self._op, self._output = "", 0
         self._countdown = self._count = self._misfits = 0
         self._golden = self._injected = b""
+        self._is_changing = False
 
     def select(self, injection: Injection) -> None:
         """Put this injection in from now on; nothing has been done of it."""
@@ -34,6 +35,16 @@ class Injector:
         self._op, self._output = op_and_output(injection.site)
         self._countdown = self._count = self._misfits = 0
         self._golden = self._injected = b""
+        self._is_changing = False
+
+    def check(self) -> None:
+        """Raise FaultInvalid where the op that was to be hit does not give the same bits twice."""
+        if self._is_changing and self._injection is not None:
+            raise FaultInvalid(
+                f"{self._injection.site!r} gives other bits when it is run once more, so nothing can be said of a fault in its "
+                f"{self._injection.operand}",
+                "choose an output for the fault, or another site",
+            )
 
     def arm(self, occurrence: int) -> None:
         """Have the next run of the site, or one so many runs later, hit."""
@@ -42,11 +53,6 @@ class Injector:
     def disarm(self) -> None:
         """Have no run hit."""
         self._countdown = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is to be hit."""
-        return not self._countdown
 
     def firing(self) -> Firing | None:
         """Return what has been done so far; None: nothing."""
@@ -60,9 +66,7 @@ class Injector:
         self._countdown -= 1
         return not self._countdown
 
-    def hit(
-        self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]
-    ) -> Any:
+    def hit(self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]) -> Any:
         """Run an op and return its result with the fault in it; as it is, if the operand or the output has another
         shape. `run` runs it on arguments, `outputs_of` returns the outputs of a result.
         """
@@ -85,37 +89,34 @@ class Injector:
         golden = outputs[self._output] if self._output < len(outputs) else None
         place = injection.index if injection.operand != "output" else None
         target = golden if place is None else args[place] if place < len(args) else None
-        if not self._fits(target, golden):
+        if not self._fits(injection, target, golden):
             self._misfits += 1
             return
-        self._count += 1
         if place is None:
-            self._put(target)
+            self._count += 1
+            self._put(injection, target)
             return
         copy = _copy(target)
-        again = lambda: outputs_of(run([copy if number == place else each for number, each in enumerate(args)]))  # noqa: E731
-        if not _is_same(again()[self._output], golden):
-            raise FaultInvalid(
-                f"{injection.site!r} gives other bits when it is run once more, so nothing can be said of a fault in its "
-                f"{injection.operand}",
-                "choose an output for the fault, or another site",
-            )
-        self._put(copy)
-        _take(golden, again()[self._output], injection.array("limited"))
 
-    def _fits(self, target: Any, golden: Any) -> bool:
-        injection = self._injection
-        assert injection is not None
+        def again() -> Any:
+            return outputs_of(run([copy if number == place else each for number, each in enumerate(args)]))[self._output]
+
+        if not _is_same(again(), golden):
+            self._is_changing = True
+            return
+        self._count += 1
+        self._put(injection, copy)
+        _take(golden, again(), injection.array("limited"))
+
+    def _fits(self, injection: Injection, target: Any, golden: Any) -> bool:
         if golden is None or dtype_of(target) != injection.dtype or tuple(target.shape) != injection.shape:
             return False
         limited = injection.array("limited")
         is_other = limited.size and (limited.max() >= golden.numel() or injection.outputs not in (0, golden.numel()))
         return not is_other
 
-    def _put(self, tensor: Any) -> None:
+    def _put(self, injection: Injection, tensor: Any) -> None:
         """Change the bits of a tensor, and keep what they were and what they are."""
-        injection = self._injection
-        assert injection is not None
         memory = _memory(tensor)
         at = _places(tensor, injection.array("positions"))
         keep, flip = (torch.from_numpy(injection.array(name)).to(memory.device) for name in ("keep", "flip"))
@@ -141,7 +142,9 @@ def _memory(tensor: Any) -> Any:
 def _places(tensor: Any, positions: Any) -> Any:
     """Return where in its memory the elements of a tensor lie that are at flat row-major positions."""
     found = np.full(positions.shape, tensor.storage_offset(), np.int64)
-    for index, stride in zip(np.unravel_index(positions, tuple(tensor.shape)) if tensor.dim() else (), tensor.stride(), strict=True):
+    for index, stride in zip(
+        np.unravel_index(positions, tuple(tensor.shape)) if tensor.dim() else (), tensor.stride(), strict=True
+    ):
         found += index.astype(np.int64) * stride
     return torch.from_numpy(found).to(tensor.device)
 
@@ -164,7 +167,7 @@ def _copy(tensor: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return one.shape == other.shape and bool(torch.equal(bits_of(one), bits_of(other)))
+    return one.shape == other.shape and bool((bits_of(one) == bits_of(other)).all())
 
 
 def _take(golden: Any, faulty: Any, limited: Any) -> None:
@@ -178,5 +181,3 @@ def _take(golden: Any, faulty: Any, limited: Any) -> None:
 def flat_bits(tensor: Any) -> Any:
     """Return the bit patterns of a tensor in the host's memory, row-major."""
     return bits_of(tensor).contiguous().cpu().numpy()
-
-

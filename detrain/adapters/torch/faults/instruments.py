@@ -51,6 +51,7 @@ class Instruments:
         self._injector.disarm()
         self._ops.end()
         self._compiled.check()
+        self._injector.check()
 
     def _begin(self) -> None:
         self._ops.end()

@@ -1,8 +1,8 @@
 """How the program itself calls its modules and optimizers: by the names that lead to them, the same in every run.
 
 `model.layer1.0.conv2` is a module, `optimizer` an optimizer, `weights.0` a tensor that gradients are taken of. Names of
-the outermost frame come first, in the order in which its code has them; the first name that leads to an object is its
-name.
+the outermost frame come first, in the order in which its code has them, functions last; the first name that leads to
+an object is its name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from detrain.adapters.torch.held_memory import unseen
 from detrain.base.digest import Array
-from detrain.python.inspect.frames import is_module_frame, live_locals, user_frames
+from detrain.python.inspect.frames import is_module_frame, live_locals, names_of, user_frames
 from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.user_modules import user_modules
 
@@ -48,7 +48,7 @@ class NamedObjects:
         self._names, self._taken, self._owners = {}, set(), {}
         seen: set[int] = set()
         for values in _namespaces(frames):
-            for name, value in values.items():
+            for name, value in sorted(values.items(), key=lambda item: isinstance(item[1], FunctionType)):
                 self._enter(name, value, 0, seen)
 
     def name(self, value: Any, fallback: str = "") -> str:
@@ -111,7 +111,8 @@ def _namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
     for frame in frames:
         if is_module_frame(frame):
             running.add(id(frame.f_globals))
-        yield live_locals(frame)
+        live, shared = live_locals(frame), frame.f_code.co_cellvars  # which functions may read that are called later
+        yield live if not shared else {name: each for name, each in names_of(frame).items() if name in live or name in shared}
     for module in list(user_modules().values()):
         if id(vars(module)) not in running:
             yield dict(vars(module))

@@ -1,4 +1,6 @@
-"""What an op of PyTorch's takes in and gives: its outputs by its schema, operands by name, which dtypes may have faults."""
+"""What an op of PyTorch's takes in and gives: its outputs by its schema, operands by name, and which dtypes may have
+faults.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,7 @@ def _written(func: Any) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
     results.
     """
     schema = func._schema
-    results = tuple(
-        place for place, each in enumerate(schema.returns) if each.alias_info is None or each.alias_info.is_write
-    )
+    results = tuple(place for place, each in enumerate(schema.returns) if each.alias_info is None or each.alias_info.is_write)
     returned = {name for each in schema.returns if each.alias_info is not None for name in each.alias_info.after_set}
     also = _ALSO_WRITTEN.get(name_of(func), ())
     arguments = tuple(
@@ -111,9 +111,7 @@ def dtype_of(tensor: Any) -> str:
     return _NAMES.get(tensor.dtype, "")
 
 
-def operands_of(
-    func: Any, args: Sequence[Any], number: int, role: Role, *, is_turned: bool
-) -> dict[str, tuple[int, Any]]:
+def operands_of(func: Any, args: Sequence[Any], number: int, role: Role, *, is_turned: bool) -> dict[str, tuple[int, Any]]:
     """Return the input and the weight of one output of an op, where they can be told, with their places among its
     arguments. `is_turned`: its weight comes before its input.
     """
@@ -127,9 +125,7 @@ def operands_of(
         return {}
     else:
         places = dict(zip(("input", "weight"), places_of(name)[:: -1 if is_turned else 1], strict=True))
-    return {
-        operand: (place, args[place]) for operand, place in places.items() if place < len(args) and dtype_of(args[place])
-    }
+    return {operand: (place, args[place]) for operand, place in places.items() if place < len(args) and dtype_of(args[place])}
 
 
 def role_of_output(func: Any, number: int) -> Role:

@@ -18,7 +18,8 @@ class Losses:
     """Notes losses. Those of several `backward` in a step are added up.
 
     What `torch.autograd.grad` with `create_graph` takes the gradient of is no loss (a penalty's), nor what is taken the
-    gradient of inside of another. Of a loss that a `GradScaler` has scaled it is the one before.
+    gradient of inside of another; what the outermost `torch.func.grad` does, is one. Of a loss that a `GradScaler` has
+    scaled it is the one before.
     """
 
     def __init__(self) -> None:
@@ -30,8 +31,8 @@ class Losses:
 
         @wraps(original)
         def run_backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
-            is_loss = named.get("accumulate_grad") or not (len(arguments) > 2 and arguments[2])
-            if is_loss and torch._C._current_autograd_node() is None:
+            is_inner = len(arguments) > 2 and arguments[2] and not any(map(_is_of_function, tensors))
+            if (named.get("accumulate_grad") or not is_inner) and torch._C._current_autograd_node() is None:
                 self._note(tensors)
             return original(tensors, *arguments, **named)
 
@@ -76,3 +77,8 @@ class Losses:
         losses, self._losses = self._losses, []
         self._has_any |= bool(losses)
         return {"loss": float(sum(losses))} if losses else {}
+
+
+def _is_of_function(tensor: Any) -> bool:
+    """Return whether a tensor is what the outermost `torch.func.grad` takes the gradient of."""
+    return bool(functorch.is_gradtrackingtensor(tensor)) and functorch.maybe_get_level(tensor) == 1

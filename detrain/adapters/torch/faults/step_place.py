@@ -97,9 +97,12 @@ class Where:
         self._of_nodes.setdefault(torch.autograd._get_sequence_nr() - 1, (found.layer, found.call))
         return found
 
-    def note(self, place: Place, inputs: list[Any], outputs: list[Any]) -> None:
-        """An op has run there."""
-        if place.stage != "backward" and not any(map(self._is_from_gradients, inputs)):
+    def note(self, place: Place, inputs: list[Any], outputs: list[Any], *, computes: bool) -> None:
+        """An op has run there; `computes`: it is none that only hands on, as the backward pass does with what was kept
+        for it.
+        """
+        is_new = place.stage == "backward" and (computes or hasattr(torch._C._current_autograd_node(), "variable"))
+        if not is_new and not any(map(self._is_from_gradients, inputs)):
             return
         for each in outputs:
             storage = _storage(each)

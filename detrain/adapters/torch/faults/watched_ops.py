@@ -98,19 +98,23 @@ class WatchedOps:
         self._has_gradient |= place.stage == "backward"
         if not computes(func):
             result = func(*args, **kwargs)
-            self.where.note(place, inputs, list(tensors_in(result if isinstance(result, list | tuple) else [result])))
+            given = tensors_in(result if isinstance(result, list | tuple) else [result])
+            self.where.note(place, inputs, list(given), computes=False)
             return result
         op = name_of(func)
         base = "/".join(part for part in (place.stage, place.layer, op) if part)
         turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
         name = f"{base}#{turn}" if turn else base
-        given = lambda result: outputs_of(func, args, kwargs, result)  # noqa: E731
+
+        def given_by(result: Any) -> list[Any]:
+            return outputs_of(func, args, kwargs, result)
+
         if self.injector.must_hit(name):
-            result = self.injector.hit(args, lambda values: func(*values, **kwargs), given)
+            result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
         else:
             result = func(*args, **kwargs)
-        outputs = given(result)
-        self.where.note(place, inputs, list(tensors_in(outputs)))
+        outputs = given_by(result)
+        self.where.note(place, inputs, list(tensors_in(outputs)), computes=True)
         if self._notes:
             self._note(name, place, func, args, outputs)
         if self._digests:
@@ -175,7 +179,7 @@ class WatchedOps:
         return "", False
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(TorchDispatchMode):  # type: ignore[misc]
     """Hands each op to `run`."""
 
     supports_higher_order_operators: Final = True
