@@ -377,6 +377,30 @@ def another_shape() -> None:
     assert instruments.firing() == firing, "it ran once, and the second run was to be hit"
 
 
+def another_op_of_the_name() -> None:
+    """An optimizer's first step does without some ops: the second sum of the next step is no site of it."""
+    model, rows = nn.Linear(3, 2), torch.ones(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, foreach=False)
+
+    def step() -> None:
+        model(rows).sum().backward()
+        optimizer.step()
+
+    name = "optimizer/optimizer/add_"
+    first, second = ({site.name: site for site in sites_of(step)} for _ in range(2))
+    assert first[name].operands == second[name].operands
+    for sites, is_hit in ((first, False), (second, True)):
+        instruments.select(one_set(sites[name], 1, 2.0))
+        instruments.arm(0)
+        step()
+        instruments.disarm()
+        assert (instruments.firing() is not None) == is_hit
+    shared = nn.Sequential(nn.Linear(3, 3))
+    shared.append(shared[0])
+    again = {site.name: site for site in sites_of(lambda: shared(rows).sum().backward())}
+    assert again["forward/shared.0/addmm"].executions == 2
+
+
 class Counter(TorchDispatchMode):
     """A mode of the program's own: counts ops."""
 
@@ -484,6 +508,7 @@ TRIED = [
     losses_of_steps,
     mixed_precision,
     another_shape,
+    another_op_of_the_name,
     nothing_else_is_changed,
     digests_of_a_step,
     what_is_trained_has_names,

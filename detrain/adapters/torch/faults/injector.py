@@ -59,9 +59,11 @@ class Injector:
         has_run = self._count or self._misfits
         return Firing(self._count, self._golden, self._injected, self._misfits) if has_run else None
 
-    def must_hit(self, name: str) -> bool:
+    def must_hit(self, name: str, signature: str) -> bool:
         """Return whether the op that is about to run is to be hit; it counts as run."""
-        if not self._countdown or name != self._op:
+        if not self._countdown or name != self._op or self._injection is None:
+            return False
+        if self._injection.signature not in ("", signature):
             return False
         self._countdown -= 1
         return not self._countdown

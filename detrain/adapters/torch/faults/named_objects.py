@@ -163,11 +163,19 @@ def _tensors(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _arrays(tensor: Any) -> Iterator[tuple[str, Array]]:
-    """Yield the bytes of a tensor, row-major, with dtype and shape in the name; of a sparse one those of its parts."""
+    """Yield the bytes of a tensor, row-major, with dtype and shape in the name; of one that is made of others, those of
+    its parts.
+    """
+    if torch.nn.parameter.is_lazy(tensor) or tensor.device.type == "meta":
+        return
     tensor = tensor.detach()
-    if tensor.layout is torch.sparse_coo:
-        for part in (tensor._indices(), tensor._values()):
-            yield from _arrays(part)
-    elif tensor.layout is torch.strided and tensor.device.type != "meta" and not torch.nn.parameter.is_lazy(tensor):
-        plain = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-        yield f" {tensor.dtype}{list(tensor.shape)}", plain.view(torch.uint8).numpy().copy()
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from ((f".{name}{part}", array) for part, array in _arrays(getattr(tensor, name)))
+    elif tensor.layout is torch.sparse_coo:
+        for name, each in (("indices", tensor._indices()), ("values", tensor._values())):
+            yield from ((f".{name}{part}", array) for part, array in _arrays(each))
+    elif tensor.layout is torch.strided and not tensor.is_nested:
+        plain = tensor.int_repr() if tensor.is_quantized else tensor.resolve_conj().resolve_neg()
+        data = plain.cpu().contiguous().reshape(-1).view(torch.uint8)
+        yield f" {tensor.dtype}{list(tensor.shape)}", data.numpy().copy()

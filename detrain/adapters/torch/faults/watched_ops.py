@@ -6,7 +6,8 @@ that follows takes in. Autograd runs the backward pass of a CPU in the thread th
 other devices that thread's modes.
 
 A site is the k-th op of its name within one call of a module, in a stage; called again, the module runs the site again.
-Outside of modules it is the k-th of the step.
+Outside of modules it is the k-th of the step. Its signature is that of the ops before it there: in a step that does
+without one of them (an optimizer's first), the k-th op may be another.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class WatchedOps:
     _digests: bool = False
     _turns: dict[tuple[str, int], int] = field(default_factory=dict)
     """How often an op has run in a call of a module, by stage, layer and name, and the call."""
+    _before: dict[Place, str] = field(default_factory=dict)
+    """Digest of the names of the ops that have run at a place."""
     _sites: dict[str, Site] = field(default_factory=dict)
     _taken: list[tuple[str, int, int]] = field(default_factory=list)
     _factors: dict[int, tuple[_Factor, _Factor]] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class WatchedOps:
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
         """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
         self._notes, self._digests, self._has_gradient = notes, digests, False
-        for kept in (self._turns, self._sites, self._factors):
+        for kept in (self._turns, self._before, self._sites, self._factors):
             kept.clear()
         self._taken = []
         self.where.begin()
@@ -105,18 +108,19 @@ class WatchedOps:
         base = "/".join(part for part in (place.stage, place.layer, op) if part)
         turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
         name = f"{base}#{turn}" if turn else base
+        signature = self._before[place] = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}".encode())
 
         def given_by(result: Any) -> list[Any]:
             return outputs_of(func, args, kwargs, result)
 
-        if self.injector.must_hit(name):
+        if self.injector.must_hit(name, signature):
             result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
         else:
             result = func(*args, **kwargs)
         outputs = given_by(result)
         self.where.note(place, inputs, list(tensors_in(outputs)), computes=True)
         if self._notes:
-            self._note(name, place, func, args, outputs)
+            self._note(name, signature, place, func, args, outputs)
         if self._digests:
             with unseen():
                 for number, output in enumerate(outputs):
@@ -125,7 +129,7 @@ class WatchedOps:
                         self._taken.append((output_name(name, number), 0, digest))
         return result
 
-    def _note(self, name: str, place: Place, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _note(self, name: str, signature: str, place: Place, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> None:
         op = name_of(func)
         role, is_turned = self._role(op, place, args) if op in CONTRACTIONS and is_pure(func) else ("", False)
         for number, output in enumerate(outputs):
@@ -134,7 +138,8 @@ class WatchedOps:
             site = output_name(name, number)
             known = self._sites.get(site)
             if known is not None:
-                self._sites[site] = msgspec.structs.replace(known, executions=known.executions + 1)
+                is_same = known.signature == signature  # else it is another op, and runs of it do not count
+                self._sites[site] = msgspec.structs.replace(known, executions=known.executions + is_same)
                 continue
             of_output = role_of_output(func, number) or (role if not number else "")
             operands = operands_of(func, args, number, of_output, is_turned=is_turned) | {"output": (number, output)}
@@ -150,6 +155,7 @@ class WatchedOps:
                 executions=1,
                 is_alive=True,
                 attributes=attributes_of(func, args),
+                signature=signature,
             )
 
     def _role(self, op: str, place: Place, args: Sequence[Any]) -> tuple[Role, bool]:
@@ -183,6 +189,11 @@ class _Mode(TorchDispatchMode):  # type: ignore[misc]
     """Hands each op to `run`."""
 
     supports_higher_order_operators: Final = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that nothing is to be done for PyTorch's compiler, which would be imported for that (seconds)."""
+        return False
 
     def __init__(self, run: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) -> None:
         super().__init__()
