@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import Positions, dtype_named
-from detrain.faults.channels_first import ChannelsFirst
 from detrain.faults.experiment import Injection
 from detrain.faults.isca2023_csv import ArtifactFault
 from detrain.faults.isca2023_layout import plan_of
-from detrain.faults.limits import Convolution, ConvPass, LinearOp, MatMul, limited_outputs
+from detrain.faults.limits import ChannelsFirst, Convolution, ConvPass, LinearOp, MatMul, limited_outputs
 from detrain.faults.models import FaultModel
 from detrain.faults.plan import Kind, Operand, Plan
 from detrain.faults.sites import Site

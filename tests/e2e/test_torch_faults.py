@@ -123,7 +123,9 @@ def test_an_injected_run_is_the_program_with_the_value_put_in_by_hand(folder: Pa
 def test_a_fault_in_a_weight_leaves_the_weight_as_it_is(folder: Path) -> None:
     """Nothing follows but by the gradient: where the learning rate is 0, no weight changes."""
     (folder / "program.py").write_text(PROGRAM.replace("0.1, momentum=0.9", "0.0"))
-    record, said = record_of(folder, "--model", "WT", "--site", "net.head", "--stage", "forward", "--at", "1:1", "program.py", "sgd")
+    record, said = record_of(
+        folder, "--model", "WT", "--site", "net.head", "--stage", "forward", "--at", "1:1", "program.py", "sgd"
+    )
     assert record["fired"] == 1
     assert len(set(said)) == 1
 
