@@ -5,14 +5,24 @@ While ops are watched PyTorch runs such functions op by op, whose bits are other
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from detrain.base.errors import FaultInvalid
 from detrain.python.inspect.frames import is_user_file
+
+
+_OFF: Final = "TORCHDYNAMO_DISABLE"
+"""Set to 1, `torch.compile` returns what it is given."""
+
+
+def is_off() -> bool:
+    """Return whether nothing is compiled in this process."""
+    return os.environ.get(_OFF) == "1"
 
 
 class Watch:
@@ -24,7 +34,7 @@ class Watch:
 
         @wraps(original)
         def compile_(*args: Any, **kwargs: Any) -> Any:
-            if not self._where:
+            if not self._where and not is_off():
                 self._where = _caller()
             return original(*args, **kwargs)
 
@@ -35,7 +45,7 @@ class Watch:
         if self._where or _has_frames():
             raise FaultInvalid(
                 f"the program uses torch.compile{self._where and f' ({self._where})'}, inside of whose kernels no fault can be put",
-                "run it without torch.compile for faults; eager steps have other bits, so records of both differ",
+                f"set {_OFF}=1 in the environment, for replays too: all steps are eager then, and have other bits than compiled ones",
             )
 
 

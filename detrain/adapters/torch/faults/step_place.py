@@ -46,6 +46,11 @@ class _Running:
     """The function that autograd ran when it was called."""
     stage: Stage
 
+    @property
+    def may_have_graph(self) -> bool:
+        """Whether it is an optimizer that gradients are taken through."""
+        return any(group.get("differentiable") for group in self.value.param_groups)
+
 
 class Where:
     """Follows the calls of modules and optimizers between `begin` and `end`, in this thread."""
@@ -85,14 +90,13 @@ class Where:
         """Return where an op is that is about to run on these tensors."""
         node = torch._C._current_autograd_node()
         top = self._running[-1] if self._running else None
-        if top is not None and top.node is node:
+        has_graph = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
+        if top is not None and top.node is node and not (top.stage == "optimizer" and has_graph and not top.may_have_graph):
             found = Place(top.stage, top.layer, top.call)
         elif node is not None:
             found = Place("backward", *self._layer_of(node))
-        else:
-            is_late = any(map(self._is_from_gradients, inputs)) and not (
-                torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
-            )
+        else:  # an optimizer calls a closure of the program's, too
+            is_late = any(map(self._is_from_gradients, inputs)) and not has_graph
             found = Place("optimizer" if is_late else "forward", "", 0)
         self._of_nodes.setdefault(torch.autograd._get_sequence_nr() - 1, (found.layer, found.call))
         return found
