@@ -15,7 +15,6 @@ import torch
 from detrain.base.errors import FaultInvalid
 from detrain.python.inspect.frames import is_user_file
 
-
 _OFF: Final = "TORCHDYNAMO_DISABLE"
 """Set to 1, `torch.compile` returns what it is given."""
 
@@ -45,7 +44,7 @@ class Watch:
         if self._where or _has_frames():
             raise FaultInvalid(
                 f"the program uses torch.compile{self._where and f' ({self._where})'}, inside of whose kernels no fault can be put",
-                f"set {_OFF}=1 in the environment, for replays too: all steps are eager then, and have other bits than compiled ones",
+                f"set {_OFF}=1 in the environment, for replays too: all steps are eager then, with bits of their own",
             )
 
 

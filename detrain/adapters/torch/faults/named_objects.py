@@ -7,6 +7,7 @@ an object is its name.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from functools import partial
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -27,6 +29,7 @@ from detrain.python.inspect.user_modules import user_modules
 _DEEPEST: Final = 4
 _MOST_INSIDE: Final = 64
 """How far from a name modules are looked for, and in collections of how many values."""
+_PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None), np.ndarray, torch.device, torch.dtype, torch.Size})
 _CLOSED: Final = (Dataset, DataLoader, Sampler, ModuleType, type)
 """What no module of a training is looked for in."""
 
@@ -76,7 +79,7 @@ class NamedObjects:
         return found
 
     def _enter(self, name: str, value: Any, depth: int, seen: set[int]) -> None:
-        if id(value) in seen:
+        if type(value) in _PLAIN or id(value) in seen:
             return
         if isinstance(value, torch.nn.Module):
             for path, module in value.named_modules():
@@ -132,9 +135,10 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("func", value.func), *_inside(value.args), *_inside(value.keywords))
     elif isinstance(value, list | tuple | dict):
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        yield from ((str(key), each) for key, each in list(items)[:_MOST_INSIDE] if isinstance(key, int | str))
+        first = itertools.islice(items, _MOST_INSIDE)
+        yield from [(str(key), each) for key, each in first if type(each) not in _PLAIN and isinstance(key, int | str)]
     else:
-        yield from (own_attributes(value) or {}).copy().items()
+        yield from list((own_attributes(value) or {}).items())
 
 
 def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
