@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
+from detrain.adapters.torch.faults import injector
 from detrain.adapters.torch.faults.instruments import Instruments
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES
@@ -208,6 +209,60 @@ def gradients_of_products() -> None:
     assert by_role["grad_wt"].is_turned
     assert not by_role["grad_in"].is_turned
     assert [site.label for site in select(list(found.values()), "model_grad_wt")] == ["model_grad_wt"]
+
+
+class Product(torch.autograd.Function):
+    """A function of the program's own."""
+
+    @staticmethod
+    def forward(context: Any, rows: Any, weight: Any) -> Any:
+        context.save_for_backward(rows, weight)
+        context.variable = 3  # a name that PyTorch's own functions have, too
+        return rows @ weight
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        rows, weight = context.saved_tensors
+        return gradient @ weight.t(), rows.t() @ gradient
+
+
+class Own(nn.Module):
+    """A module with such a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, rows: Any) -> Any:
+        return Product.apply(rows, self.weight)
+
+
+def functions_of_the_programs_own() -> None:
+    """The ops of their gradients are of the module that calls them, and have roles; hooks change nothing of that."""
+    net, rows = Own(), torch.randn(4, 3, requires_grad=True)
+    net.register_full_backward_hook(lambda *_: None)
+
+    def step() -> None:
+        result = net(rows * 2)
+        result.register_hook(lambda gradient: gradient * 2)
+        result.sum().backward()
+
+    found = {site.name: site.role for site in sites_of(step) if site.op == "mm"}
+    assert found == {"forward/net/mm": "", "backward/net/mm": "grad_in", "backward/net/mm#1": "grad_wt"}
+
+
+def ops_that_do_not_repeat() -> None:
+    """Nothing can be said of a fault in an operand of theirs: it is not put in, and the step ends with the reason."""
+    model, rows = nn.Linear(3, 2), torch.ones(4, 3)
+    site = next(site for site in sites_of(lambda: model(rows).sum().backward()) if site.op == "addmm")
+    plain = model(rows)
+    is_same, injector._is_same = injector._is_same, lambda *_: False
+    instruments.select(one_set(site, 1, 2.0, "weight"))
+    instruments.arm(0)
+    same([model(rows)], [plain])
+    with pytest.raises(FaultInvalid, match="other bits when it is run once more"):
+        instruments.disarm()
+    injector._is_same = is_same
 
 
 def tied_and_transposed_factors() -> None:
@@ -501,6 +556,8 @@ TRIED = [
     blocks_that_are_computed_again,
     updates_by_hand,
     gradients_of_products,
+    functions_of_the_programs_own,
+    ops_that_do_not_repeat,
     tied_and_transposed_factors,
     operands_of_all_layouts,
     all_dtypes_keep_their_bits,

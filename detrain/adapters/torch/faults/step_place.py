@@ -105,7 +105,7 @@ class Where:
         """An op has run there; `computes`: it is none that only hands on, as the backward pass does with what was kept
         for it.
         """
-        is_new = place.stage == "backward" and (computes or hasattr(torch._C._current_autograd_node(), "variable"))
+        is_new = place.stage == "backward" and (computes or _gathers(torch._C._current_autograd_node()))
         if not is_new and not any(map(self._is_from_gradients, inputs)):
             return
         for each in outputs:
@@ -119,9 +119,8 @@ class Where:
         return known is not None and known() is storage
 
     def _layer_of(self, node: Any) -> tuple[str, int]:
-        variable = getattr(node, "variable", None)  # of what adds a gradient to those that are there
-        if variable is not None:
-            return self._names.owner(variable), 0
+        if _gathers(node):
+            return self._names.owner(node.variable), 0
         return self._of_nodes.get(node._sequence_nr(), ("", 0))
 
     def _push(self, value: Any, layer: str, stage: Stage) -> None:
@@ -145,6 +144,11 @@ class Where:
 
     def _leave_optimizer(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         self._pop(optimizer)
+
+
+def _gathers(node: Any) -> bool:
+    """Return whether a function of autograd adds a gradient to those that are there."""
+    return bool(node.name() == "torch::autograd::AccumulateGrad")
 
 
 def _storage(tensor: Any) -> Any:
