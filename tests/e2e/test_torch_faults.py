@@ -161,6 +161,21 @@ def test_what_cannot_be_told_from_a_fault_is_refused(folder: Path, kind: str, wh
     assert why in run.err.replace(f"{os.path.realpath(folder)}/", "")
 
 
+def test_the_first_op_in_which_two_runs_part_is_named(folder: Path) -> None:
+    (folder / "program.py").write_text(PROGRAM.replace("torch.randn(40, 2, 6, 6, generator=generator)", "IMAGES"))
+    images = "import torch\nIMAGES = torch.arange(2880.0).reshape(40, 2, 6, 6).remainder(7)\n"
+    (folder / "program.py").write_text(images + (folder / "program.py").read_text())
+    said = []
+    for home, most in (("a", "DEFAULT"), ("b", "SSE41")):
+        run = detrain("run", "--ckpt", home, "program.py", "sgd", cwd=folder, ONEDNN_MAX_CPU_ISA=most)
+        assert run.status == 0, run.err
+        said += weights(run.out)
+    if len(set(said)) == 1:
+        pytest.skip("this processor has no other instructions than those")
+    run = detrain("diff", "--bisect", "a", "b", "program.py", "sgd", cwd=folder)
+    assert "they part in step 0:0, at forward/net.body.0/convolution: all that it depends on is equal" in run.out, run.out + run.err
+
+
 def test_the_example(tmp_path: Path) -> None:
     program = (EXAMPLES / "digits" / "torch_train.py", "--epochs", 2)
     sites = detrain("sites", "--match", "model.4", *program, cwd=tmp_path)

@@ -519,6 +519,9 @@ def digests_of_a_step() -> None:
     assert one == again
     first = next(a[0] for a, b in zip(one, changed, strict=True) if a != b)
     assert first == "forward/bitwise_xor_", first
+    rows[0, 0] += 1
+    first = next(a[0] for a, b in zip(one, digests(), strict=True) if a != b)
+    assert first == "argument 1 of forward/model.0/addmm", first
 
 
 def what_is_trained_has_names() -> None:

@@ -178,8 +178,3 @@ def _take(golden: Any, faulty: Any, limited: Any) -> None:
         bits_of(golden).copy_(bits_of(faulty))
     else:
         _memory(golden)[_places(golden, limited)] = _memory(faulty)[_places(faulty, limited)]
-
-
-def flat_bits(tensor: Any) -> Any:
-    """Return the bit patterns of a tensor in the host's memory, row-major."""
-    return bits_of(tensor).contiguous().cpu().numpy()

@@ -22,7 +22,7 @@ import torch
 import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from detrain.adapters.torch.faults.injector import Injector, flat_bits
+from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.op_operands import (
     attributes_of,
     computes,
@@ -59,12 +59,14 @@ class WatchedOps:
     _taken: list[tuple[str, int, int]] = field(default_factory=list)
     _factors: dict[int, tuple[_Factor, _Factor]] = field(default_factory=dict)
     """Input and weight of each product, by the number of autograd's function for it."""
+    _known: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    """Memories of which a digest was taken, by identity."""
     _has_gradient: bool = False
 
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
         """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
         self._notes, self._digests, self._has_gradient = notes, digests, False
-        for kept in (self._turns, self._before, self._sites, self._factors):
+        for kept in (self._turns, self._before, self._sites, self._factors, self._known):
             kept.clear()
         self._taken = []
         self.where.begin()
@@ -90,7 +92,9 @@ class WatchedOps:
         return list(self._sites.values()) if self._has_gradient else []
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return (site, replica, digest) of each output of each op, in their order."""
+        """Return (site, replica, digest) of each output of each op, in their order, and of each argument that comes
+        from outside of the step.
+        """
         return self._taken
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -113,6 +117,10 @@ class WatchedOps:
         def given_by(result: Any) -> list[Any]:
             return outputs_of(func, args, kwargs, result)
 
+        if self._digests:
+            for number, each in enumerate(inputs):
+                if not self._is_known(each):  # it comes from outside of the step
+                    self._take_digest(f"argument {number} of {name}", each)
         if self.injector.must_hit(name, signature):
             result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
         else:
@@ -121,13 +129,23 @@ class WatchedOps:
         self.where.note(place, inputs, list(tensors_in(outputs)), computes=True)
         if self._notes:
             self._note(name, signature, place, func, args, outputs)
-        if self._digests:
-            with unseen():
-                for number, output in enumerate(outputs):
-                    if dtype_of(output):
-                        digest = xxhash.xxh3_64_intdigest(flat_bits(output).tobytes()) >> 1
-                        self._taken.append((output_name(name, number), 0, digest))
+        for number, output in enumerate(outputs if self._digests else ()):
+            self._take_digest(output_name(name, number), output)
         return result
+
+    def _is_known(self, tensor: Any) -> bool:
+        is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        known = self._known.get(id(tensor.untyped_storage())) if is_plain else None
+        return known is not None and known() is tensor.untyped_storage()
+
+    def _take_digest(self, name: str, tensor: Any) -> None:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        self._known[id(storage)] = weakref.ref(storage)
+        with unseen():
+            plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
+            self._taken.append((name, 0, xxhash.xxh3_64_intdigest(plain.numpy()) >> 1))
 
     def _note(self, name: str, signature: str, place: Place, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> None:
         op = name_of(func)
