@@ -33,7 +33,7 @@ def test_a_fault_in_each_op_of_a_step_is_that_of_the_step_computed_by_hand(every
 
 def test_steps_of_all_kinds() -> None:
     found = said("torch_steps")
-    assert len(found) == 18
+    assert len(found) == 19
     assert [f"{name}:\n{error}" for name, error in found.items() if error is not None] == []
 
 

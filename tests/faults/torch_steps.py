@@ -265,6 +265,34 @@ def ops_that_do_not_repeat() -> None:
     injector._is_same = is_same
 
 
+def gradients_of_functions() -> None:
+    """`torch.func`: the modules' names, stages and roles are the same; a fault does what it does in the plain step."""
+    torch.manual_seed(9)
+    net, rows, target = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3), torch.randn(5, 2)
+
+    def loss(parameters: Any, rows: Any, target: Any) -> Any:
+        return (torch.func.functional_call(net, parameters, (rows,)) - target).square().mean()
+
+    def step() -> list[Any]:
+        detached = {name: each.detach() for name, each in net.named_parameters()}
+        return list(torch.func.grad(loss)(detached, rows, target).values())
+
+    def plain() -> list[Any]:
+        net.zero_grad()
+        (net(rows) - target).square().mean().backward()
+        return [each.grad.clone() for each in net.parameters()]
+
+    one, other = ({site.name: site for site in sites_of(each)} for each in (step, plain))
+    assert [name for name in one if "net" in name] == [name for name in other if "net" in name]
+    for name in ("forward/net.0/addmm", "backward/net.2/mm", "backward/net.2/mm#1"):
+        assert one[name].role == other[name].role
+        same(hit(step, one_set(one[name], 3, 0.5))[0], hit(plain, one_set(other[name], 3, 0.5))[0])
+    each_row = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+    of_rows = {site.op for site in sites_of(lambda: each_row(dict(net.named_parameters()), rows, target))}
+    assert "bmm" in of_rows
+    assert "squeeze_" not in of_rows, "a view, in place"
+
+
 def tied_and_transposed_factors() -> None:
     """The parameter is the weight, whichever factor it is."""
     weight, rows = nn.Parameter(torch.randn(2, 3)), torch.randn(3, 4)
@@ -561,6 +589,7 @@ TRIED = [
     gradients_of_products,
     functions_of_the_programs_own,
     ops_that_do_not_repeat,
+    gradients_of_functions,
     tied_and_transposed_factors,
     operands_of_all_layouts,
     all_dtypes_keep_their_bits,

@@ -76,7 +76,8 @@ def _written(func: Any) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
 @lru_cache(maxsize=4096)
 def computes(func: Any) -> bool:
     """Return whether an op computes something: it is no view, and none of those that hand on."""
-    return name_of(func) not in _NO_ARITHMETIC and any(_written(func))
+    is_view = torch.Tag.inplace_view in func.tags  # as `squeeze_` is
+    return not is_view and name_of(func) not in _NO_ARITHMETIC and any(_written(func))
 
 
 def tensors_in(values: Any) -> Iterator[Any]:

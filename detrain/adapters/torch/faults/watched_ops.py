@@ -12,6 +12,7 @@ without one of them (an optimizer's first), the k-th op may be another.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class WatchedOps:
     where: Where
     injector: Injector
     _mode: Any = None
+    _process: int = 0
     _notes: bool = False
     _digests: bool = False
     _turns: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class WatchedOps:
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
         """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
         self._notes, self._digests, self._has_gradient = notes, digests, False
+        self._process = os.getpid()
         for kept in (self._turns, self._before, self._sites, self._factors, self._known):
             kept.clear()
         self._taken = []
@@ -98,7 +101,7 @@ class WatchedOps:
         return self._taken
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if not isinstance(func, torch._ops.OpOverload):
+        if not isinstance(func, torch._ops.OpOverload) or os.getpid() != self._process:  # a worker of a loader, forked here
             return func(*args, **kwargs)
         inputs = list(tensors_in((*args, *kwargs.values())))
         place = self.where.place(inputs)
