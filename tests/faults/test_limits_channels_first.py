@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.drawing import draw_injection
+from detrain.faults.drawing import artifact_injection, draw_injection
+from detrain.faults.isca2023_csv import read_fault
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import OperandShape, Role, Site
@@ -93,3 +95,45 @@ def test_the_outputs_that_see_a_limited_fault_are_16_that_read_the_element(kind:
 def test_grouped_and_transposed_ones_are_refused(attributes: dict[str, Any]) -> None:
     with pytest.raises(FaultInvalid, match="transposed, or has groups"):
         draw_injection(site("forward", **attributes), model_named("INPUT_16"), 0, trial_rng(0, 0))
+
+
+CSV = """model,resnet18
+stage,{stage}
+fmodel,{fmodel}
+target_worker,0
+target_layer,{layer}
+target_epoch,1
+target_step,2
+inj_pos,{positions}
+inj_values,{values}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fmodel", "cells", "elements"),
+    [
+        ("forward", "INPUT", ["1/6/2/0", "0/1/5/2"], [(0, 2, 1, 5), (1, 0, 6, 2)]),
+        ("forward", "WT", ["2/1/0/19"], [(19, 0, 2, 1)]),
+        ("forward", "RD", ["1/3/0/17"], [(1, 17, 3, 0)]),
+        ("grad_in", "WT", ["0/1/19/2"], [(19, 2, 2, 0)]),  # the artifact's kernel is turned, its channels exchanged
+        ("grad_wt", "RD", ["2/0/1/7"], [(7, 1, 2, 0)]),
+    ],
+)
+def test_positions_of_the_artifact_are_carried_over(
+    tmp_path: Path, kind: str, fmodel: str, cells: list[str], elements: list[tuple[int, ...]]
+) -> None:
+    _role, shapes, _compute = COMPUTED[kind]
+    layer = "conv1" if kind == "forward" else f"conv1_{kind}"
+    stage = "fwrd_inject" if kind == "forward" else "bkwd_inject"
+    numbers = [1.5 + number for number in range(len(cells))]
+    text = CSV.format(stage=stage, fmodel=fmodel, layer=layer, positions=",".join(cells), values=",".join(map(str, numbers)))
+    (tmp_path / "fault.csv").write_text(text)
+
+    drawn = artifact_injection(site(kind), read_fault(tmp_path / "fault.csv"), takes_nearest=False)
+
+    shape = shapes[["INPUT", "WT"].index(fmodel) if fmodel in ("INPUT", "WT") else 2]
+    flat = [int(np.ravel_multi_index(element, shape)) for element in elements]
+    assert drawn.array("positions").tolist() == sorted(flat)
+    by_position = dict(zip(drawn.array("positions").tolist(), drawn.array("flip").view(np.float32).tolist(), strict=True))
+    order = list(reversed(flat)) if len(flat) == 2 else flat  # as the cells are written
+    assert [by_position[position] for position in order] == numbers
