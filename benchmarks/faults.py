@@ -1,6 +1,6 @@
 """What faults cost: an unarmed site in the compiled step, and the share of a trial that is its steps' own time.
 
-    python benchmarks/faults.py [--steps 150] [--rounds 9] [--trials 24] [--repeat 7]
+    python benchmarks/faults.py [--torch] [--steps 150] [--rounds 9] [--trials 24] [--repeat 7]
 
 Step times: the step of the digits example, traced three times in one process: bare, with one site in place (unarmed),
 with a site at every convolution and matrix product. All are traced anew for each round (traces of one and the same step
@@ -14,6 +14,9 @@ a trial's steps: one that ends with a loss that is no number ends its process, a
 measured. Efficiency is the time that a trial's steps take in the bare program over the trial's time; the bare program
 runs in a process of its own before each campaign and after it (a process of TensorFlow may take half as long again for
 all of its steps as the next one does).
+
+With `--torch` the same of PyTorch's example: a step whose ops nobody watches, in a process with an experiment; one that
+is armed, and one whose sites are listed; each beside the bare step.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ import msgspec
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "digits" / "train.py"
+TORCH_EXAMPLE = ROOT / "examples" / "digits" / "torch_train.py"
 WORKLOADS = ROOT / "examples" / "workloads" / "train.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 TRIAL = 60
@@ -142,6 +146,98 @@ def step_times(steps: int, rounds: int) -> None:
         print(f"unarmed / bare, {name}: {quartiles(found)}")
 
 
+def torch_step_times(steps: int, rounds: int) -> None:
+    """Print the times of steps of PyTorch's example, beside the bare step."""
+    import torch
+    from torch import nn
+
+    from detrain.adapters.api import Settings
+    from detrain.adapters.torch.adapter import Torch
+    from detrain.faults.drawing import draw_injection
+    from detrain.faults.experiment import Experiment
+    from detrain.faults.models import model_named
+    from detrain.faults.plan import trial_rng
+    from detrain.python.process.random_streams import Streams
+
+    def made() -> Callable[[], Any]:
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)]
+        model = nn.Sequential(*layers, nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10))
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-6)  # or the loss of one batch becomes 0
+        images, labels = torch.randn(32, 1, 8, 8), torch.randint(0, 10, (32,))
+
+        def step() -> None:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+        return step
+
+    def timed(step: Callable[[], Any]) -> float:
+        began = time.perf_counter()
+        step()
+        return time.perf_counter() - began
+
+    class Trial:
+        plans = (Experiment(log="", is_profile=True),)
+        instruments: Any = None
+
+        def attach(self, instruments: Any) -> None:
+            self.instruments = instruments
+
+    graph = torch.autograd.graph
+    original = graph._engine_run_backward
+    trial = Trial()
+    Torch(Settings(0, threads=1, experiment=trial), Streams())  # with more, others on the machine count more
+    instruments, watched = trial.instruments, graph._engine_run_backward
+    step = made()
+    instruments.begin_step()
+    step()
+    found = {site.label: site for site in instruments.sites() if site.is_contraction}
+    faults = {  # of the lowest bit: what follows computes with numbers as usual
+        "armed, an output": draw_injection(found["step.model.4"], model_named("BIT:0"), 0, trial_rng(0, 0)),
+        "armed, a weight": draw_injection(found["step.model.4_grad_wt"], model_named("BIT:0@weight"), 0, trial_rng(0, 0)),
+    }
+
+    def bare() -> None:
+        graph._engine_run_backward = torch.autograd._engine_run_backward = original
+        step()
+        graph._engine_run_backward = torch.autograd._engine_run_backward = watched
+
+    def plain() -> None:
+        step()
+        instruments.series()
+
+    def armed() -> None:
+        instruments.arm(0)
+        step()
+        instruments.disarm()
+
+    def listed() -> None:
+        instruments.begin_step()
+        step()
+        instruments.sites()
+
+    ratios: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        times: dict[str, list[float]] = {}
+        step = made()
+        for _ in range(steps):
+            step()  # what was looked at before has cleared the caches
+            times.setdefault("bare", []).append(timed(bare))
+            times.setdefault("of an experiment", []).append(timed(plain))
+            for name, injection in faults.items():
+                instruments.select(injection)
+                times.setdefault(name, []).append(timed(armed))
+            times.setdefault("whose sites are listed", []).append(timed(listed))
+        medians = {name: statistics.median(each) for name, each in times.items()}
+        for name, median in medians.items():
+            ratios.setdefault(name, []).append(median / medians["bare"] if name != "bare" else median * 1e3)
+    print(f"bare step, ms: {quartiles(ratios.pop('bare'))}; {len(found)} contractions")
+    for name, values in ratios.items():
+        print(f"step {name} / bare: {quartiles(values)}")
+
+
 class Trained(NamedTuple):
     """A program that trials are done on."""
 
@@ -153,9 +249,23 @@ class Trained(NamedTuple):
     """Of a bare run that goes on for longer than all trials."""
     count: int
     """How many trials are done."""
+    counted: str
+    """Runs a program, and writes at which times its steps have been done, when it is ended."""
 
 
-COUNTED = """
+RUN = """
+def write(*_):
+    with open(target, "w") as file:
+        file.write("\\n".join(map(repr, max(times.values(), key=len))))
+    raise SystemExit(0)
+target = sys.argv.pop(1)
+signal.signal(signal.SIGTERM, write)
+sys.argv.pop(0)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+COUNTED = (
+    """
 import os, runpy, signal, sys, time
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 times, original = {}, Function.__call__
@@ -163,24 +273,26 @@ def call(self, *args, **kwargs):
     result = original(self, *args, **kwargs)
     times.setdefault(self._name, []).append(time.monotonic())
     return result
-def write(*_):
-    with open(target, "w") as file:
-        file.write("\\n".join(map(repr, max(times.values(), key=len))))
-    raise SystemExit(0)
-target = sys.argv.pop(1)
 Function.__call__ = call
-signal.signal(signal.SIGTERM, write)
-sys.argv.pop(0)
-sys.path.insert(0, os.path.dirname(sys.argv[0]))
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs a program, and writes at which times its most called compiled function, the step, has been done."""
+    + RUN
+)
+"""By its most called compiled function, which is the step."""
+COUNTED_TORCH = (
+    """
+import os, runpy, signal, sys, time
+from torch.optim.optimizer import register_optimizer_step_post_hook
+times = {0: []}
+register_optimizer_step_post_hook(lambda *_: times[0].append(time.monotonic()))
+"""
+    + RUN
+)
 
 
 def bare_step_s(trained: Trained, folder: Path) -> float:
     """Return the seconds that a step of the bare program takes, the first second's steps left out."""
     counted, times = folder / "counted.py", folder / "times"
-    counted.write_text(COUNTED)
+    counted.write_text(trained.counted)
     times.unlink(missing_ok=True)
     program = (str(counted), str(times), str(trained.program), *trained.endless)
     command = [sys.executable, "-m", "detrain", "run", "--bare", *program]
@@ -201,13 +313,24 @@ def digits(folder: Path, count: int) -> Trained:
     program = folder / "digits.py"
     program.write_text(text.replace(line, line.replace(":", ".take(0):")))
     fixed = ("--batch-size", "8", "--epochs")
-    return Trained("digits", program, (*fixed, "1"), (*fixed, "10000"), count)
+    return Trained("digits", program, (*fixed, "1"), (*fixed, "10000"), count, COUNTED)
+
+
+def torch_digits(folder: Path, count: int) -> Trained:
+    """Return PyTorch's example without its validation and without workers, in batches of 8."""
+    text = TORCH_EXAMPLE.read_text()
+    line = "for images, labels in loader)"
+    assert text.count(line) == 1
+    program = folder / "torch_digits.py"
+    program.write_text(text.replace(line, "for images, labels in [next(iter(loader))])"))
+    fixed = ("--batch-size", "8", "--workers", "0", "--patience", "100000", "--epochs")
+    return Trained("torch digits", program, (*fixed, "1"), (*fixed, "10000"), count, COUNTED_TORCH)
 
 
 def resnet(count: int) -> Trained:
     """Return ResNet-18 at a quarter of its width, on made images, in batches of 32."""
     fixed = ("--model", "resnet18", "--data", "synthetic", "--width", "0.25", "--batch", "32", "--steps", str(STEPS_AN_EPOCH))
-    return Trained("resnet18", WORKLOADS, (*fixed, "--epochs", "1"), (*fixed, "--epochs", "10000"), count)
+    return Trained("resnet18", WORKLOADS, (*fixed, "--epochs", "1"), (*fixed, "--epochs", "10000"), count, COUNTED)
 
 
 def trials(trained: Trained, rounds: int) -> None:
@@ -267,7 +390,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--torch", action="store_true", help="PyTorch's example")
     options = parser.parse_args()
+    if options.torch:
+        torch_step_times(options.steps, options.rounds)
+        with tempfile.TemporaryDirectory() as folder:
+            if options.trials:
+                trials(torch_digits(Path(folder), options.trials), options.repeat)
+        return
     if options.trials:
         with tempfile.TemporaryDirectory() as folder:
             trials(digits(Path(folder), options.trials), options.repeat)

@@ -357,8 +357,14 @@ class Adapter(Protocol):
 class Instruments(Protocol):
     """A framework's side of an experiment."""
 
+    @property
+    def is_part_of_steps(self) -> bool:
+        """Whether sites are put into steps as these are made (compiled), and stay there; else ops are watched as they
+        run, in the steps where something is to be done.
+        """
+
     def begin_step(self) -> None:
-        """Count executions from here on."""
+        """Count executions from here on, and note what `sites` and `digests` return."""
 
     def select(self, injection: Injection) -> None:
         """Take up one of the injections that the experiments of this process have."""
@@ -370,7 +376,7 @@ class Instruments(Protocol):
         """Have it hit no more."""
 
     def is_placed(self) -> bool:
-        """Return whether the fault's site has been traced."""
+        """Return whether the fault's site is in place."""
 
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
@@ -389,6 +395,9 @@ class Instruments(Protocol):
 
     def set_state(self, state: object) -> None:
         """Have the series remember what it did."""
+
+    def trained(self) -> Mapping[str, Array]:
+        """Return what training changes and no `VariableRegistry` has, by keys that are the same in every run."""
 
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""

@@ -95,7 +95,14 @@ TORCH: Final = FrameworkNames(
     functions_of=(("_VariableFunctionsClass", "torch"),),
     computing=frozenset(_TORCH_FUNCTIONS),
     packages=("torch", "torchvision", "torchaudio", "torchdata"),
-    settings=("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
+    settings=(
+        "ATEN_CPU_CAPABILITY",
+        "MKL_CBWR",
+        "ONEDNN_MAX_CPU_ISA",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "NVIDIA_TF32_OVERRIDE",
+        "TORCHDYNAMO_DISABLE",
+    ),
     chosen=(("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),),  # without it no matrix product of CUDA repeats
 )
 

@@ -30,12 +30,15 @@ from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner
 from detrain.python.process.environment import base_environment
+from detrain.runtime.observers.experiment_run import StepLine
 from detrain.store import Catalogue, Entry, read_meta
 from detrain.store.catalogue import INFO_NAME, stations
 
 _NEVER: Final = "1000000000"
 _ALL: Final = "1000000000"
 _ERRORS: Final = "stderr"
+_WATCHED: Final = ".watched"
+"""What a step did whose sites were listed, if its ops were watched as they ran."""
 DEFAULT_LIMIT_S: Final = 3600.0
 
 
@@ -53,6 +56,7 @@ class Subject:
     """Whether hardware faults are looked for."""
     _seed: int = field(default=0, init=False)
     _sources: dict[str, str] = field(default_factory=dict, init=False)
+    _is_looking: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.folder = self.home.absolute() / f"{self.program.name}.faults" / self.key[:16]
@@ -114,6 +118,8 @@ class Subject:
         if not done.sites:
             raise failed("ended before a step of its training loop was over", done)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if done.steps:
+            _write(known.with_suffix(_WATCHED), msgspec.json.encode(done.steps[-1]))
         _write(known, msgspec.json.encode(list(done.sites)))
         return list(done.sites)
 
@@ -156,7 +162,31 @@ class Subject:
             later = [key for key in steps if key > plan.at]
             where = f"the next is {written(later[0])}" if later else f"the last is {written(steps[-1])}"
             raise FaultInvalid(f"there is no step {written(plan.at)} that trains: {where}", "give another one")
+        self._require_unchanged_by_watching(done)
         return done
+
+    def _require_unchanged_by_watching(self, golden: TrialResult) -> None:
+        """Raise FaultInvalid where a step whose ops were watched as they ran was another than the golden run's.
+
+        If no such step is one of the golden run's, its first is watched, too.
+        """
+        steps = golden.by_cursor()
+        watched = self._watched()
+        if watched and not steps.keys() & watched.keys() and not self._is_looking:
+            self._is_looking = True
+            self.sites(Experiment(log="", at=min(key for key in steps if key[2] >= 0), count=1))
+            watched = self._watched()
+        for at in sorted(steps.keys() & watched.keys()):
+            then, now = steps[at], watched[at]
+            if (then.state, then.series.get("loss")) != (now.state, now.series.get("loss")):
+                raise FaultInvalid(
+                    f"step {written(at)} gives other bits while its ops are watched, so a fault cannot be told from that",
+                    "an op of it is computed in another way then (the gradients of prod and masked_fill are): replace it",
+                )
+
+    def _watched(self) -> dict[Address, StepLine]:
+        lines = [msgspec.json.decode(file.read_bytes(), type=StepLine) for file in sorted(self.folder.glob(f"sites*{_WATCHED}"))]
+        return {(line.phase, line.epoch, line.batch): line for line in lines}
 
     def say(self, text: str) -> None:
         """Say whose output follows."""

@@ -114,8 +114,10 @@ def failed(what: str, done: TrialResult) -> FaultInvalid:
     """Return the error that says that a run of the program did not do what it should, and why."""
     if done.status == HANG:
         return FaultInvalid(f"the program {what}, and took longer than the time limit", "give it more with --time-limit")
-    known = [line for line in done.error.splitlines() if line.startswith("detrain: error: ")]
-    reason = known[-1].removeprefix("detrain: error: ") if known else (done.error.splitlines() or ["no message"])[-1]
+    _before, known, said = done.error.rpartition("detrain: error: ")
+    reason, _newline, todo = said.partition("\n  ")
+    reason = reason.partition("\n")[0] if known else (done.error.splitlines() or ["no message"])[-1]
     return FaultInvalid(
-        f"the program {what} (exit status {done.status}): {reason}", "run it with `detrain run` to see what it says"
+        f"the program {what} (exit status {done.status}): {reason}",
+        (todo.partition("\n")[0] if known else "") or "run it with `detrain run` to see what it says",
     )

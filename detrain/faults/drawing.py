@@ -12,7 +12,7 @@ from detrain.faults.bits import Positions, dtype_named
 from detrain.faults.experiment import Injection
 from detrain.faults.isca2023_csv import ArtifactFault
 from detrain.faults.isca2023_layout import plan_of
-from detrain.faults.limits import Convolution, ConvPass, LinearOp, MatMul, limited_outputs
+from detrain.faults.limits import ChannelsFirst, Convolution, ConvPass, LinearOp, MatMul, limited_outputs
 from detrain.faults.models import FaultModel
 from detrain.faults.plan import Kind, Operand, Plan
 from detrain.faults.sites import Site
@@ -26,7 +26,7 @@ def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Ge
     operand = _operand(site, model.operand)
     for _ in range(_DRAWS if model.is_limited else 1):
         plan = model.plan(operand.shape, dtype_named(operand.dtype), rng)
-        limited = limited_outputs(linear_op(site), _factor(site, model.operand), plan.positions, rng) if model.is_limited else None
+        limited = _limited(site, model.operand, plan.positions, rng) if model.is_limited else None
         if limited is None or len(limited):
             return injection(site, plan, model.operand, worker, limited)
     raise FaultInvalid(
@@ -35,12 +35,23 @@ def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Ge
     )
 
 
+def _limited(site: Site, operand: Operand, positions: Positions, rng: np.random.Generator) -> Positions:
+    """Draw the outputs that see a fault of an operand, or none."""
+    op, factor = linear_op(site), _factor(site, operand)
+    if not isinstance(op, ChannelsFirst):
+        return limited_outputs(op, factor, positions, rng)
+    return op.to_first(Operand.OUTPUT, limited_outputs(op.of_last, factor, op.to_last(factor, positions), rng))
+
+
 def artifact_injection(site: Site, fault: ArtifactFault, *, takes_nearest: bool) -> Injection:
     """Return the fault of a file of the artifact at the site that it names."""
     op = linear_op(site)
-    if not isinstance(op, Convolution):
+    last = op.of_last if isinstance(op, ChannelsFirst) else op
+    if not isinstance(last, Convolution):
         raise FaultInvalid(f"{site.name!r} is no convolution, as the artifact's targets are", "choose a site with --site")
-    plan = plan_of(fault, op, dtype_named(_operand(site, fault.operand).dtype), takes_nearest=takes_nearest)
+    plan = plan_of(fault, last, dtype_named(_operand(site, fault.operand).dtype), takes_nearest=takes_nearest)
+    if isinstance(op, ChannelsFirst):
+        plan = op.moved(plan, fault.operand)
     return injection(site, plan, fault.operand, fault.worker)
 
 
@@ -85,7 +96,7 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
     )
 
 
-def linear_op(site: Site) -> LinearOp:
+def linear_op(site: Site) -> LinearOp | ChannelsFirst:
     """Return a site as the linear operation that it is.
 
     Raises FaultInvalid for an op that is none, or of an unknown layout.
@@ -109,7 +120,9 @@ def linear_op(site: Site) -> LinearOp:
             dilations=_numbers(attributes["dilations"])[1:-1],
             padding=list(zip(pads[2:-2:2], pads[3:-2:2], strict=True)) if padding == "EXPLICIT" else padding,
         )
-    if site.op in ("MatMul", "BatchMatMulV2", "BatchMatMulV3"):
+    if site.op in ("convolution", "convolution_backward"):
+        return _channels_first(site, shapes)
+    if site.op in ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "mm", "addmm", "bmm", "baddbmm"):
         return MatMul(
             shapes["input"],
             shapes["weight"],
@@ -117,6 +130,32 @@ def linear_op(site: Site) -> LinearOp:
             bool(attributes.get("transpose_b") or attributes.get("adj_y")),
         )
     raise FaultInvalid(f"which outputs of {site.op} read an element is not known", "choose a convolution or matrix product")
+
+
+def _channels_first(site: Site, shapes: dict[str, tuple[int, ...]]) -> ChannelsFirst:
+    """Return a convolution of PyTorch's, or the part of its gradient that a site is."""
+    stage = ConvPass(site.role or "forward")
+    of_y, of_kernel = {
+        ConvPass.FORWARD: ("output", "weight"),
+        ConvPass.GRAD_IN: ("input", "weight"),
+        ConvPass.GRAD_WT: ("weight", "output"),
+    }[stage]
+    of_x = ({"input", "weight", "output"} - {of_y, of_kernel}).pop()
+    attributes = site.attributes
+    if attributes.get("transposed") or attributes.get("groups") != [1] or shapes.keys() != {"input", "weight", "output"}:
+        raise FaultInvalid(
+            f"which outputs of {site.name!r} read an element is not known: it is transposed, or has groups",
+            "choose another site, or a model without _16",
+        )
+    return ChannelsFirst.of(
+        stage,
+        x=shapes[of_x],
+        kernel=shapes[of_kernel],
+        y=shapes[of_y],
+        strides=_numbers(attributes["stride"]),
+        dilations=_numbers(attributes["dilation"]),
+        padding=_numbers(attributes["padding"]),
+    )
 
 
 def _factor(site: Site, operand: Operand) -> Operand:

@@ -31,6 +31,7 @@ CONTRACTIONS: Final = frozenset(
         "BatchMatMulV2",
         "BatchMatMulV3",
         "Einsum",
+        *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv"),  # PyTorch's
     }
 )
 """Ops that multiply an input by a weight: what the arrays of an accelerator do, and the artifact's targets."""
@@ -42,6 +43,10 @@ _PLACES: Final = {
     "Conv3DBackpropFilterV2": (0, 2),
     "DepthwiseConv2dNativeBackpropInput": (2, 1),
     "DepthwiseConv2dNativeBackpropFilter": (0, 2),
+    "convolution_backward": (1, 2),
+    "addmm": (1, 2),
+    "baddbmm": (1, 2),
+    "addmv": (1, 2),
 }
 
 
@@ -67,7 +72,8 @@ class OperandShape(msgspec.Struct, frozen=True):
     index: int
     """Which of the op's inputs (or outputs) it is."""
     shape: tuple[int, ...]
-    """Axes as in TensorFlow (NHWC, HWIO); per replica. A dimension that was not seen is -1."""
+    """Axes as in the framework (TensorFlow: NHWC, HWIO; PyTorch: NCHW, OIHW); per replica. A dimension that was not
+    seen is -1."""
     dtype: str
 
     @property
@@ -87,10 +93,11 @@ class Site(msgspec.Struct, frozen=True):
     """
 
     name: str
-    """FUNCTION/STAGE/LAYER/OP, with #k for the k-th such op of that layer, and :n for its n-th output behind the
-    first."""
+    """FUNCTION/STAGE/LAYER/OP (PyTorch: without a function), with #k for the k-th such op of that layer, and :n for its
+    n-th output behind the first."""
     layer: str
-    """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did."""
+    """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did; the name that leads to
+    PyTorch's module or optimizer."""
     op: str
     stage: Stage
     role: Role
@@ -118,7 +125,7 @@ class Site(msgspec.Struct, frozen=True):
     @property
     def is_contraction(self) -> bool:
         """Whether it is a convolution or a matrix product, forward or backward."""
-        return self.op in CONTRACTIONS
+        return self.op in CONTRACTIONS and "input" in self.operands
 
     @property
     def is_turned(self) -> bool:
@@ -127,7 +134,8 @@ class Site(msgspec.Struct, frozen=True):
 
     def fits(self, pattern: str) -> bool:
         """Return whether a shell-style pattern fits the name, the layer's path or its last part, or the label."""
-        names = (self.name, self.layer, self.layer.rpartition("/")[2], self.label)
+        parts = (self.layer, self.layer.rpartition("/")[2], self.layer.rpartition(".")[2])
+        names = (self.name, *parts, self.label, self.label.rpartition(".")[2])
         return any(fnmatchcase(name, pattern) for name in names)
 
 

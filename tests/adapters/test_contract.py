@@ -12,7 +12,7 @@ import pytest
 
 from tests.adapters.contract import NEEDS, SUBJECTS
 
-LACKING = {"tensorflow": {"shared"}, "torch": {"variables", "instruments"}}
+LACKING = {"tensorflow": {"shared"}, "torch": {"variables"}}
 """Parts that an adapter does not have: there is no such thing in its framework, or not yet."""
 
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from detrain.base.cursor import Address
+from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.campaign.trial_log import read_log
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
 from detrain.runtime.observers import experiment_run as module
 from detrain.runtime.observers.experiment_run import ExperimentRun
+from detrain.runtime.observers.instruments_together import InstrumentsTogether
 
 INJECTION = Injection(
     site="step/forward/fc/MatMul",
@@ -69,6 +71,9 @@ class Instruments:
 
     def series(self) -> dict[str, float]:
         return {"loss": float(self.now[1] * 4 + self.now[2])}
+
+    def trained(self) -> dict[str, Array]:
+        return {}
 
     def sites(self) -> list[Site]:
         return []
@@ -203,3 +208,20 @@ def test_what_is_not_finite_survives_the_log_and_may_end_the_run(tmp_path: Path,
     assert run(tmp_path, monkeypatch, instruments, STEPS, at=(0, 1, 1), stops_on_nonfinite=True)
     assert read_log(tmp_path / "log").by_cursor()[0, 1, 2].series == {"loss": "nan"}
     assert read_log(tmp_path / "log").end == "non-finite loss"
+
+
+def test_with_two_frameworks_the_one_that_has_the_site_is_hit_and_losses_are_added_up() -> None:
+    """The other one has nothing to say of the fault; a step that trains in one of them is a step."""
+    one, other = Instruments(), Instruments(idle=STEPS)
+    both = InstrumentsTogether([other, one])
+    one.now = other.now = (0, 1, 1)
+    other.phantom = (0, 1, 1)
+
+    both.arm(0)
+    both.disarm()
+
+    assert (one.armed, other.armed) == ([(0, 1, 1)], [(0, 1, 1)])
+    assert both.firing() == one.firing() is not None
+    assert both.has_trained()
+    assert both.series() == {"loss": 10.0}
+    assert both.sites() == []

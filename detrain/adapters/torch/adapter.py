@@ -17,6 +17,7 @@ import torch.utils.data
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.faults.instruments import Instruments
 from detrain.adapters.torch.guard.norms import Norms
 from detrain.adapters.torch.guard.rollback import Rollback
 from detrain.adapters.torch.hooks import GlobalHooks
@@ -58,6 +59,8 @@ class Torch:
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
+        if settings.experiment is not None:
+            settings.experiment.attach(Instruments(settings.experiment.plans))
 
     def on_import(self, module: str) -> None:
         """Nothing that is followed belongs to PyTorch."""

@@ -22,6 +22,7 @@ from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.faults.experiment import Alarm, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
+from detrain.runtime.observers.instruments_together import InstrumentsTogether
 
 
 class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,6 +71,7 @@ class ExperimentRun:
         self._tensors = tensors
         self._drain = drain
         self._instruments: Instruments | None = None
+        self._sides: list[Instruments] = []
         self._is_ending = self._has_begun = False
         self._take_up(plans[0])
 
@@ -100,7 +102,8 @@ class ExperimentRun:
 
     def attach(self, instruments: Instruments) -> None:
         """Take a framework's side."""
-        self._instruments = instruments
+        self._sides.append(instruments)
+        self._instruments = instruments if len(self._sides) == 1 else InstrumentsTogether(self._sides)
 
     def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
         """The guard has seen something at the end of a body."""
@@ -116,9 +119,9 @@ class ExperimentRun:
         if not self._has_begun:
             self._has_begun = True
             self._instruments.begin_series()
-        if self.plan.is_profile and address >= self.plan.at:
+        self._is_profiling = self.plan.is_profile and address >= self.plan.at
+        if self._is_profiling or address == self.plan.digests_at:
             self._instruments.begin_step()
-            self._is_profiling = True
         if self.plan.may_hit(address) and (self.plan.steps == 0 or self._hits < self.plan.steps):
             self._hits += 1  # a step that is run again is not hit again: its fault was a transient
             self._instruments.arm(self.plan.occurrence)
@@ -134,9 +137,18 @@ class ExperimentRun:
         if body is None:
             return
         if self._instruments is None:
-            raise FaultInvalid("no framework that faults can be put into has been imported", "faults need a TensorFlow program")
+            raise FaultInvalid(
+                "no framework that faults can be put into has been imported", "faults need a program of TensorFlow or PyTorch"
+            )
         if self._is_profiling:
-            self._write(Log(sites=self._instruments.sites()))
+            sites = self._instruments.sites()
+            # What the watched step has done, to be compared with the golden run's: to watch must change nothing.
+            step = (
+                None
+                if self._instruments.is_part_of_steps
+                else StepLine(*body, _as_json(self._instruments.series()), self._digest_now())
+            )
+            self._write(Log(sites=sites, step=step))
             self.stop("profile")
             return
         if body == self.plan.digests_at:
@@ -215,7 +227,7 @@ class ExperimentRun:
         if firing.misfits == before.misfits:
             raise FaultNotFired(
                 f"{where} did not run, or not {self.plan.occurrence + 1} times",
-                "TensorFlow has optimised it away, or this step does not use it; choose another site or step",
+                "it was optimised away, or this step does not use it; choose another site or step",
             )
         raise FaultInvalid(
             f"{where}{', or its output,' if injection.limited else ''} has another shape in this step than {list(injection.shape)}",
@@ -234,7 +246,8 @@ class ExperimentRun:
 
     def _digest_now(self) -> str:
         state = xxhash.xxh3_128()
-        for name, array in sorted(self._tensors().items()):
+        trained = self._instruments.trained() if self._instruments is not None else {}
+        for name, array in sorted({**self._tensors(), **trained}.items()):
             state.update(f"{name} {digest_array(array)}\n".encode())
         return state.hexdigest()
 

@@ -1,0 +1,180 @@
+"""Puts faults into tensors: bits are changed where they lie, at positions of the tensor as a user sees it (row-major),
+whatever its strides.
+
+Autograd sees none of it: the op runs below it, and what it then keeps for the backward pass is what was put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from detrain.adapters.torch.faults.op_operands import INTEGERS, dtype_of
+from detrain.adapters.torch.held_memory import unseen
+from detrain.base.errors import FaultInvalid
+from detrain.faults.experiment import Firing, Injection
+from detrain.faults.sites import op_and_output
+
+
+class Injector:
+    """The injection of a process that is taken up, and what has been done of it."""
+
+    def __init__(self) -> None:
+        self._injection: Injection | None = None
+        self._op, self._output = "", 0
+        self._countdown = self._count = self._misfits = 0
+        self._golden = self._injected = b""
+        self._is_changing = False
+
+    def select(self, injection: Injection) -> None:
+        """Put this injection in from now on; nothing has been done of it."""
+        self._injection = injection
+        self._op, self._output = op_and_output(injection.site)
+        self._countdown = self._count = self._misfits = 0
+        self._golden = self._injected = b""
+        self._is_changing = False
+
+    def check(self) -> None:
+        """Raise FaultInvalid where the op that was to be hit does not give the same bits twice."""
+        if self._is_changing and self._injection is not None:
+            raise FaultInvalid(
+                f"{self._injection.site!r} gives other bits when it is run once more, so nothing can be said of a fault in its "
+                f"{self._injection.operand}",
+                "choose an output for the fault, or another site",
+            )
+
+    def arm(self, occurrence: int) -> None:
+        """Have the next run of the site, or one so many runs later, hit."""
+        self._countdown = occurrence + 1
+
+    def disarm(self) -> None:
+        """Have no run hit."""
+        self._countdown = 0
+
+    def firing(self) -> Firing | None:
+        """Return what has been done so far; None: nothing."""
+        has_run = self._count or self._misfits
+        return Firing(self._count, self._golden, self._injected, self._misfits) if has_run else None
+
+    def must_hit(self, name: str, signature: str) -> bool:
+        """Return whether the op that is about to run is to be hit; it counts as run."""
+        if not self._countdown or name != self._op or self._injection is None:
+            return False
+        if self._injection.signature not in ("", signature):
+            return False
+        self._countdown -= 1
+        return not self._countdown
+
+    def hit(self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]) -> Any:
+        """Run an op and return its result with the fault in it; as it is, if the operand or the output has another
+        shape. `run` runs it on arguments, `outputs_of` returns the outputs of a result.
+        """
+        injection = self._injection
+        assert injection is not None
+        result = run(args)
+        with unseen():
+            self._change(injection, args, run, outputs_of, result)
+        return result
+
+    def _change(
+        self,
+        injection: Injection,
+        args: Sequence[Any],
+        run: Callable[[Sequence[Any]], Any],
+        outputs_of: Callable[[Any], list[Any]],
+        result: Any,
+    ) -> None:
+        outputs = outputs_of(result)
+        golden = outputs[self._output] if self._output < len(outputs) else None
+        place = injection.index if injection.operand != "output" else None
+        target = golden if place is None else args[place] if place < len(args) else None
+        if not self._fits(injection, target, golden):
+            self._misfits += 1
+            return
+        if place is None:
+            self._count += 1
+            self._put(injection, target)
+            return
+        copy = _copy(target)
+
+        def again() -> Any:
+            return outputs_of(run([copy if number == place else each for number, each in enumerate(args)]))[self._output]
+
+        if not _is_same(again(), golden):
+            self._is_changing = True
+            return
+        self._count += 1
+        self._put(injection, copy)
+        _take(golden, again(), injection.array("limited"))
+
+    def _fits(self, injection: Injection, target: Any, golden: Any) -> bool:
+        if golden is None or dtype_of(target) != injection.dtype or tuple(target.shape) != injection.shape:
+            return False
+        limited = injection.array("limited")
+        is_other = limited.size and (limited.max() >= golden.numel() or injection.outputs not in (0, golden.numel()))
+        return not is_other
+
+    def _put(self, injection: Injection, tensor: Any) -> None:
+        """Change the bits of a tensor, and keep what they were and what they are."""
+        memory = _memory(tensor)
+        at = _places(tensor, injection.array("positions"))
+        keep, flip = (torch.from_numpy(injection.array(name)).to(memory.device) for name in ("keep", "flip"))
+        values = (memory[_places(tensor, injection.array("sources"))] & keep) ^ flip
+        self._golden = _bytes(memory[at])
+        memory[at] = values
+        self._injected = _bytes(memory[at])
+
+
+def bits_of(tensor: Any) -> Any:
+    """Return the bit patterns of a tensor, as integers at the same memory."""
+    integers = torch.empty(0, dtype=INTEGERS[tensor.dtype], device=tensor.device)
+    return integers.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _memory(tensor: Any) -> Any:
+    """Return the whole memory that a tensor lies in, as integers."""
+    storage = tensor.untyped_storage()
+    integers = torch.empty(0, dtype=INTEGERS[tensor.dtype], device=tensor.device)
+    return integers.set_(storage, 0, (storage.nbytes() // integers.itemsize,), (1,))
+
+
+def _places(tensor: Any, positions: Any) -> Any:
+    """Return where in its memory the elements of a tensor lie that are at flat row-major positions."""
+    found = np.full(positions.shape, tensor.storage_offset(), np.int64)
+    for index, stride in zip(
+        np.unravel_index(positions, tuple(tensor.shape)) if tensor.dim() else (), tensor.stride(), strict=True
+    ):
+        found += index.astype(np.int64) * stride
+    return torch.from_numpy(found).to(tensor.device)
+
+
+def _bytes(bits: Any) -> bytes:
+    array = bits.cpu().numpy()
+    return bytes(array.astype(array.dtype.newbyteorder("<")).tobytes())
+
+
+def _copy(tensor: Any) -> Any:
+    """Return a copy with a memory of its own, in the same layout, unless elements share a place there."""
+    reach, strides = 0, tensor.stride()
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            strides = torch.empty(tensor.shape, device="meta").stride()
+        reach += (size - 1) * stride
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    bits_of(copy).copy_(bits_of(tensor))
+    return copy
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and bool((bits_of(one) == bits_of(other)).all())
+
+
+def _take(golden: Any, faulty: Any, limited: Any) -> None:
+    """Write a faulty output into the golden one, all of it or at flat positions."""
+    if not limited.size:
+        bits_of(golden).copy_(bits_of(faulty))
+    else:
+        _memory(golden)[_places(golden, limited)] = _memory(faulty)[_places(faulty, limited)]

@@ -1,0 +1,104 @@
+"""PyTorch's side of an experiment: the ops of the steps in which something is to be done, the fault, the losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from detrain.adapters.torch.faults import compiled
+from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.named_objects import NamedObjects
+from detrain.adapters.torch.faults.step_loss import Losses
+from detrain.adapters.torch.faults.step_place import Where
+from detrain.adapters.torch.faults.watched_ops import WatchedOps
+from detrain.base.digest import Array
+from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.sites import Site
+
+
+class Instruments:
+    """See `detrain.adapters.api.Instruments`."""
+
+    is_part_of_steps: Final = False
+
+    def __init__(self, plans: Sequence[Experiment]) -> None:
+        self._injector = Injector()
+        self._names = NamedObjects()
+        self._ops = WatchedOps(Where(self._names), self._injector)
+        self._losses = Losses()
+        self._compiled = compiled.Watch()
+        self._has_digests = plans[0].digests_at is not None
+        if plans[0].injection is not None:
+            self.select(plans[0].injection)
+
+    def select(self, injection: Injection) -> None:
+        """Take up one of the injections."""
+        self._injector.select(injection)
+
+    def begin_step(self) -> None:
+        """Watch the ops of the step that begins."""
+        self._begin()
+        self._ops.begin(notes=True, digests=self._has_digests)
+
+    def arm(self, occurrence: int) -> None:
+        """Have the site hit."""
+        self._begin()
+        self._injector.arm(occurrence)
+        self._ops.begin()
+
+    def disarm(self) -> None:
+        """Have it hit no more."""
+        self._injector.disarm()
+        self._ops.end()
+        self._compiled.check()
+        self._injector.check()
+
+    def _begin(self) -> None:
+        self._ops.end()
+        self._compiled.check()
+        self._names.look()
+
+    def is_placed(self) -> bool:
+        """Return whether the site can be hit: nothing is put in before an op runs."""
+        return True
+
+    def firing(self) -> Firing | None:
+        """Return what the fault has done so far."""
+        return self._injector.firing()
+
+    def begin_series(self) -> None:
+        """The first step of this process is about to run."""
+        self._losses.read()
+
+    def has_trained(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
+        return self._losses.has_loss()
+
+    def series(self) -> dict[str, float]:
+        """Return the loss of what has run since the last call."""
+        return self._losses.read()
+
+    def state(self) -> object:
+        """Return what the series remembers: nothing from step to step."""
+        return None
+
+    def set_state(self, state: object) -> None:
+        """Forget what has been noted since."""
+        self._losses.read()
+
+    def trained(self) -> dict[str, Array]:
+        """Return the tensors that training changes, by the names that lead to them."""
+        self._names.look()
+        return self._names.tensors()
+
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return what each op has given, as digests."""
+        self._ops.end()
+        self._compiled.check()
+        return self._ops.digests()
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the step that has ended."""
+        self._ops.end()
+        self._compiled.check()
+        return self._ops.sites()

@@ -1,0 +1,185 @@
+"""How the program itself calls its modules and optimizers: by the names that lead to them, the same in every run.
+
+`model.layer1.0.conv2` is a module, `optimizer` an optimizer, `weights.0` a tensor that gradients are taken of. Names of
+the outermost frame come first, in the order in which its code has them, functions last; the first name that leads to
+an object is its name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.optim.optimizer import Optimizer
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from detrain.adapters.torch.held_memory import unseen
+from detrain.base.digest import Array
+from detrain.python.inspect.frames import is_module_frame, live_locals, names_of, user_frames
+from detrain.python.inspect.names import own_attributes
+from detrain.python.inspect.user_modules import user_modules
+
+_DEEPEST: Final = 4
+_MOST_INSIDE: Final = 64
+"""How far from a name modules are looked for, and in collections of how many values."""
+_PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None), np.ndarray, torch.device, torch.dtype, torch.Size})
+_CLOSED: Final = (Dataset, DataLoader, Sampler, ModuleType, type)
+"""What no module of a training is looked for in."""
+
+
+class NamedObjects:
+    """What names lead to now. Nothing of earlier looks counts: a run that has resumed in between has had none."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._taken: set[str] = set()
+        self._owners: dict[int, tuple[weakref.ref[Any], str]] = {}
+        """The modules whose parameters tensors are, by the tensors' identity."""
+
+    def look(self) -> None:
+        """Look from the program's frames that call this; where there are none any more, what was found stays."""
+        frames = user_frames(sys._getframe())[::-1]
+        if not frames:
+            return
+        self._names, self._taken, self._owners = {}, set(), {}
+        seen: set[int] = set()
+        for values in _namespaces(frames):
+            for name, value in sorted(values.items(), key=lambda item: isinstance(item[1], FunctionType)):
+                self._enter(name, value, 0, seen)
+
+    def name(self, value: Any, fallback: str = "") -> str:
+        """Return the name of an object; that of its class, if no name has led to it."""
+        known = self._names.get(id(value))
+        return known[1] if known is not None and known[0]() is value else fallback or type(value).__name__
+
+    def owner(self, tensor: Any) -> str:
+        """Return the name of the module that a parameter is of; empty if it is of none."""
+        known = self._owners.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else ""
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the values of parameters and buffers, of what optimizers and scalers keep, and of tensors of the
+        program's own that gradients are taken of: by name, as bytes.
+        """
+        found: dict[str, Array] = {}
+        seen: set[int] = set()
+        with unseen():
+            for reference, name in list(self._names.values()):
+                for path, tensor in _held_by(reference()):
+                    if id(tensor) not in seen:
+                        seen.add(id(tensor))
+                        found |= {f"{name}{path}{part}": array for part, array in _arrays(tensor)}
+        return found
+
+    def _enter(self, name: str, value: Any, depth: int, seen: set[int]) -> None:
+        if type(value) in _PLAIN or id(value) in seen:
+            return
+        if isinstance(value, torch.nn.Module):
+            for path, module in value.named_modules():
+                if id(module) not in seen:
+                    seen.add(id(module))
+                    found = self._give(f"{name}.{path}" if path else name, module)
+                    for parameter in module._parameters.values():
+                        if parameter is not None:
+                            self._owners.setdefault(id(parameter), (weakref.ref(parameter), found))
+            return
+        seen.add(id(value))
+        is_leaf = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+        if isinstance(value, Optimizer | torch.amp.GradScaler) or is_leaf:
+            self._give(name, value)
+        elif depth < _DEEPEST and not isinstance(value, (torch.Tensor, *_CLOSED)):
+            for step, each in _inside(value):
+                self._enter(f"{name}.{step}", each, depth + 1, seen)
+
+    def _give(self, name: str, value: Any) -> str:
+        turn, free = 0, name
+        while free in self._taken:
+            turn += 1
+            free = f"{name}_{turn}"
+        self._taken.add(free)
+        self._names[id(value)] = weakref.ref(value), free
+        return free
+
+
+def _namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
+    """Yield what names are bound to: of the program's frames, the outermost first, then of its other modules."""
+    running = set()
+    for frame in frames:
+        if is_module_frame(frame):
+            running.add(id(frame.f_globals))
+        live, shared = live_locals(frame), frame.f_code.co_cellvars  # which functions may read that are called later
+        yield live if not shared else {name: each for name, each in names_of(frame).items() if name in live or name in shared}
+    for module in list(user_modules().values()):
+        if id(vars(module)) not in running:
+            yield dict(vars(module))
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a collection, an object or a function holds, with the step that leads there."""
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # it is empty
+                continue
+    elif isinstance(value, MethodType):
+        yield "self", value.__self__
+    elif isinstance(value, partial):
+        yield from (("func", value.func), *_inside(value.args), *_inside(value.keywords))
+    elif isinstance(value, list | tuple | dict):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        first = itertools.islice(items, _MOST_INSIDE)
+        yield from [(str(key), each) for key, each in first if type(each) not in _PLAIN and isinstance(key, int | str)]
+    else:
+        yield from list((own_attributes(value) or {}).items())
+
+
+def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a module itself, of an optimizer or a scaler, or a tensor itself, with the way there."""
+    if isinstance(value, torch.nn.Module):
+        for held in (value._parameters, value._buffers):
+            yield from ((f".{name}", tensor) for name, tensor in held.items() if tensor is not None)
+    elif isinstance(value, Optimizer):
+        parameters = [parameter for group in value.param_groups for parameter in group["params"]]
+        for number, parameter in enumerate(parameters):
+            yield f".{number}", parameter
+            yield from _tensors(value.state.get(parameter), f".state.{number}")
+        yield from _tensors([{name: each for name, each in group.items() if name != "params"} for group in value.param_groups], "")
+    elif isinstance(value, torch.Tensor):
+        yield "", value
+    elif value is not None:
+        yield from _tensors(own_attributes(value), "")
+
+
+def _tensors(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, dict | list | tuple):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _tensors(each, f"{path}.{key}")
+
+
+def _arrays(tensor: Any) -> Iterator[tuple[str, Array]]:
+    """Yield the bytes of a tensor, row-major, with dtype and shape in the name; of one that is made of others, those of
+    its parts.
+    """
+    if torch.nn.parameter.is_lazy(tensor) or tensor.device.type == "meta":
+        return
+    tensor = tensor.detach()
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from ((f".{name}{part}", array) for part, array in _arrays(getattr(tensor, name)))
+    elif tensor.layout is torch.sparse_coo:
+        for name, each in (("indices", tensor._indices()), ("values", tensor._values())):
+            yield from ((f".{name}{part}", array) for part, array in _arrays(each))
+    elif tensor.layout is torch.strided and not tensor.is_nested:
+        plain = tensor.int_repr() if tensor.is_quantized else tensor.resolve_conj().resolve_neg()
+        data = plain.cpu().contiguous().reshape(-1).view(torch.uint8)
+        yield f" {tensor.dtype}{list(tensor.shape)}", data.numpy().copy()

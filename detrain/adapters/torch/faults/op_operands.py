@@ -1,0 +1,150 @@
+"""What an op of PyTorch's takes in and gives: its outputs by its schema, operands by name, and which dtypes may have
+faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+
+from detrain.faults.experiment import BITS
+from detrain.faults.sites import CONTRACTIONS, Role, places_of
+
+_NAMES: Final = {getattr(torch, name): name for name in BITS}
+INTEGERS: Final = {
+    **{getattr(torch, name): getattr(torch, kind.__name__) for name, kind in BITS.items()},
+}
+"""The integers that hold the bit patterns of a dtype."""
+_NO_ARITHMETIC: Final = frozenset(
+    {
+        *("clone", "contiguous", "copy", "copy_", "detach", "detach_", "lift", "lift_fresh", "set_", "resize_", "alias"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "ones", "ones_like", "new_ones"),
+        *("zeros", "zeros_like", "new_zeros", "zero_", "full", "full_like", "new_full", "scalar_tensor", "arange"),
+        *("_unsafe_view", "_reshape_copy", "_local_scalar_dense", "is_pinned", "_pin_memory", "is_same_size"),
+    }
+)
+"""Ops that compute nothing: they hand on, or write what is the same each time."""
+_ALSO_WRITTEN: Final = dict.fromkeys(
+    ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var")
+)
+"""Arguments that an op writes, and its schema does not say so."""
+BACKWARD_OF_CONVOLUTION: Final = "convolution_backward"
+_ITS_OPERANDS: Final[tuple[tuple[Role, Mapping[str, int]], ...]] = (
+    ("grad_in", {"input": 0, "weight": 2}),
+    ("grad_wt", {"input": 1, "weight": 0}),
+    ("", {}),
+)
+"""Of the three outputs of the gradient of a convolution, dX, dW and that of the bias: the role, and the operands'
+places. dY is place 0, X place 1, W place 2.
+"""
+
+
+@lru_cache(maxsize=4096)
+def name_of(func: Any) -> str:
+    """Return the name of an op, as it stands in the names of sites: without `aten::` and what follows the name."""
+    space, _, name = str(func._schema.name).partition("::")
+    return name if space in ("aten", "prims") else f"{space}.{name}"
+
+
+@lru_cache(maxsize=4096)
+def is_pure(func: Any) -> bool:
+    """Return whether an op writes into none of its arguments, so that it can be run once more."""
+    return not func._schema.is_mutable
+
+
+@lru_cache(maxsize=4096)
+def _written(func: Any) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
+    """Return which results are values of the op's own or what it has written, and which arguments it writes that are no
+    results.
+    """
+    schema = func._schema
+    results = tuple(place for place, each in enumerate(schema.returns) if each.alias_info is None or each.alias_info.is_write)
+    returned = {name for each in schema.returns if each.alias_info is not None for name in each.alias_info.after_set}
+    also = _ALSO_WRITTEN.get(name_of(func), ())
+    arguments = tuple(
+        (place, each.name)
+        for place, each in enumerate(schema.arguments)
+        if each.name in also
+        or (each.alias_info is not None and each.alias_info.is_write and not returned & set(each.alias_info.after_set))
+    )
+    return results, arguments
+
+
+@lru_cache(maxsize=4096)
+def computes(func: Any) -> bool:
+    """Return whether an op computes something: it is no view, and none of those that hand on."""
+    is_view = torch.Tag.inplace_view in func.tags  # as `squeeze_` is
+    return not is_view and name_of(func) not in _NO_ARITHMETIC and any(_written(func))
+
+
+def tensors_in(values: Any) -> Iterator[Any]:
+    """Yield the tensors of arguments or results, those in lists too."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+
+
+def outputs_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[Any]:
+    """Return what an op has given: its results that are no views, then what else it has written; None for those that
+    were not wanted, or lie in the memory of an argument without that the schema says so.
+    """
+    results, arguments = _written(func)
+    values = result if isinstance(result, list | tuple) and len(func._schema.returns) != 1 else [result]
+    found = [values[place] for place in results if place < len(values)]
+    found += [args[place] if place < len(args) else kwargs.get(name) for place, name in arguments]
+    flat = [part for value in found for part in (value if isinstance(value, list | tuple) else [value])]
+    if not is_pure(func) or arguments:
+        return flat
+    given = {id(each.untyped_storage()) for each in tensors_in((*args, *kwargs.values())) if dtype_of(each)}
+    return [None if dtype_of(each) and id(each.untyped_storage()) in given else each for each in flat]
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return the dtype of a plain tensor that a fault can be in; empty for any other value."""
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not is_plain or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta" or tensor.is_neg():
+        return ""
+    return _NAMES.get(tensor.dtype, "")
+
+
+def operands_of(func: Any, args: Sequence[Any], number: int, role: Role, *, is_turned: bool) -> dict[str, tuple[int, Any]]:
+    """Return the input and the weight of one output of an op, where they can be told, with their places among its
+    arguments. `is_turned`: its weight comes before its input.
+    """
+    name = name_of(func)
+    if name not in CONTRACTIONS or not is_pure(func):
+        return {}
+    places: Mapping[str, int]
+    if name == BACKWARD_OF_CONVOLUTION:
+        places = _ITS_OPERANDS[number][1] if number < len(_ITS_OPERANDS) else {}
+    elif number:
+        return {}
+    else:
+        places = dict(zip(("input", "weight"), places_of(name)[:: -1 if is_turned else 1], strict=True))
+    return {operand: (place, args[place]) for operand, place in places.items() if place < len(args) and dtype_of(args[place])}
+
+
+def role_of_output(func: Any, number: int) -> Role:
+    """Return the role of an output of an op that has several."""
+    if name_of(func) == BACKWARD_OF_CONVOLUTION and number < len(_ITS_OPERANDS):
+        return _ITS_OPERANDS[number][0]
+    return ""
+
+
+_ATTRIBUTES: Final = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+
+
+def attributes_of(func: Any, args: Sequence[Any]) -> dict[str, list[int] | str | bool]:
+    """Return those of a convolution's arguments that say which outputs an operand reaches."""
+    found: dict[str, list[int] | str | bool] = {}
+    if name_of(func) in ("convolution", BACKWARD_OF_CONVOLUTION):
+        for place, each in enumerate(func._schema.arguments):
+            if each.name in _ATTRIBUTES and place < len(args):
+                value = args[place]
+                found[each.name] = value if isinstance(value, bool) else [value] if isinstance(value, int) else list(value)
+    return found

@@ -1,0 +1,84 @@
+"""What a step says of itself: its loss, which is what `backward` is called on. No program is changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch._C import _functorch as functorch
+from torch.autograd import graph
+
+from detrain.adapters.torch.held_memory import unseen
+
+
+class Losses:
+    """Notes losses. Those of several `backward` in a step are added up.
+
+    What `torch.autograd.grad` with `create_graph` takes the gradient of is no loss (a penalty's), nor what is taken the
+    gradient of inside of another; what the outermost `torch.func.grad` does, is one. Of a loss that a `GradScaler` has
+    scaled it is the one before.
+    """
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+        self._has_any = False
+        self._scaled: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        """What a loss was before it was scaled, by the identity of the scaled one."""
+        original: Any = graph._engine_run_backward
+
+        @wraps(original)
+        def run_backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            is_inner = len(arguments) > 2 and arguments[2] and not any(map(_is_of_function, tensors))
+            if (named.get("accumulate_grad") or not is_inner) and torch._C._current_autograd_node() is None:
+                self._note(tensors)
+            return original(tensors, *arguments, **named)
+
+        graph._engine_run_backward = run_backward
+        torch.autograd._engine_run_backward = run_backward
+        self._watch(torch.amp.GradScaler)
+
+    def _watch(self, scaler: Any) -> None:
+        original = scaler.scale
+
+        @wraps(original)
+        def scale(this: Any, outputs: Any) -> Any:
+            result = original(this, outputs)
+            if isinstance(outputs, torch.Tensor) and isinstance(result, torch.Tensor) and result is not outputs:
+                number = id(result)
+                self._scaled[number] = weakref.ref(result, lambda _gone: self._scaled.pop(number, None)), outputs.detach()
+            return result
+
+        scaler.scale = scale
+
+    def _note(self, tensors: Iterable[Any]) -> None:
+        with unseen(), torch.no_grad():
+            total = [self._value(each) for each in tensors if isinstance(each, torch.Tensor) and each.is_floating_point()]
+        if total:
+            self._losses.append(sum(total))
+
+    def _value(self, tensor: Any) -> float:
+        known = self._scaled.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            tensor = known[1]
+        with torch._C._DisableFuncTorch():
+            while functorch.is_functorch_wrapped_tensor(tensor):
+                tensor = functorch.get_unwrapped(tensor)
+            return float(tensor.detach().double().sum().item())
+
+    def has_loss(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
+        return bool(self._losses) or not self._has_any
+
+    def read(self) -> dict[str, float]:
+        """Return the loss of the step that has ended; a step that takes no gradient has none."""
+        losses, self._losses = self._losses, []
+        self._has_any |= bool(losses)
+        return {"loss": float(sum(losses))} if losses else {}
+
+
+def _is_of_function(tensor: Any) -> bool:
+    """Return whether a tensor is what the outermost `torch.func.grad` takes the gradient of."""
+    return bool(functorch.is_gradtrackingtensor(tensor)) and functorch.maybe_get_level(tensor) == 1

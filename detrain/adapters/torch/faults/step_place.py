@@ -1,0 +1,161 @@
+"""Where in a step a thread is: which module or optimizer runs, and whether ops go forward, backward, or update.
+
+Ops are backward while autograd runs one of its functions, and optimizer inside of an optimizer's `step`; else forward.
+What began last counts: a module that is called in the backward pass (a block that is computed again) goes forward. An
+op of the backward pass is of the module that ran the op whose gradient it is: autograd numbers its functions in the
+order in which ops make them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+
+from detrain.adapters.torch.faults.named_objects import NamedObjects
+from detrain.faults.sites import Stage
+
+_KEY: Final = -1
+"""Of our hooks among those of all modules: those that `register_…_hook` counts are numbered from 0, and that count is
+state."""
+_Reference = weakref.ref[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an op is."""
+
+    stage: Stage
+    layer: str
+    call: int
+    """Which call of the module it is in: those of a step are counted; 0 outside of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A module or an optimizer that has been called."""
+
+    value: Any
+    layer: str
+    call: int
+    node: Any
+    """The function that autograd ran when it was called."""
+    stage: Stage
+
+    @property
+    def may_have_graph(self) -> bool:
+        """Whether it is an optimizer that gradients are taken through."""
+        return any(group.get("differentiable") for group in self.value.param_groups)
+
+
+class Where:
+    """Follows the calls of modules and optimizers between `begin` and `end`, in this thread."""
+
+    def __init__(self, names: NamedObjects) -> None:
+        self._names = names
+        self._running: list[_Running] = []
+        self._calls = 0
+        self._of_nodes: dict[int, tuple[str, int]] = {}
+        """Layer and call of what made each of autograd's functions, by its number."""
+        self._from_gradients: dict[int, _Reference] = {}
+        """The memories that values of the backward pass, and what was made of them, lie in; by identity."""
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._running, self._calls = [], 0
+        self._of_nodes, self._from_gradients = {}, {}
+        modules._global_forward_pre_hooks[_KEY] = self._call_module
+        modules._global_forward_hooks[_KEY] = self._leave_module
+        modules._global_forward_hooks_always_called[_KEY] = True
+        optimizers._global_optimizer_pre_hooks[_KEY] = self._call_optimizer
+        optimizers._global_optimizer_post_hooks[_KEY] = self._leave_optimizer
+
+    def end(self) -> None:
+        """It is over."""
+        for held in (
+            modules._global_forward_pre_hooks,
+            modules._global_forward_hooks,
+            modules._global_forward_hooks_always_called,
+            optimizers._global_optimizer_pre_hooks,
+            optimizers._global_optimizer_post_hooks,
+        ):
+            held.pop(_KEY, None)
+        self._running, self._of_nodes, self._from_gradients = [], {}, {}
+
+    def place(self, inputs: list[Any]) -> Place:
+        """Return where an op is that is about to run on these tensors."""
+        node = torch._C._current_autograd_node()
+        top = self._running[-1] if self._running else None
+        has_graph = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
+        if top is not None and top.node is node and not (top.stage == "optimizer" and has_graph and not top.may_have_graph):
+            found = Place(top.stage, top.layer, top.call)
+        elif node is not None:
+            found = Place("backward", *self._layer_of(node))
+        else:  # an optimizer calls a closure of the program's, too
+            is_late = any(map(self._is_from_gradients, inputs)) and not has_graph
+            found = Place("optimizer" if is_late else "forward", "", 0)
+        self._of_nodes.setdefault(torch.autograd._get_sequence_nr() - 1, (found.layer, found.call))
+        return found
+
+    def note(self, place: Place, inputs: list[Any], outputs: list[Any], *, computes: bool) -> None:
+        """An op has run there; `computes`: it is none that only hands on, as the backward pass does with what was kept
+        for it.
+        """
+        is_new = place.stage == "backward" and (computes or _gathers(torch._C._current_autograd_node()))
+        if not is_new and not any(map(self._is_from_gradients, inputs)):
+            return
+        for each in outputs:
+            storage = _storage(each)
+            if storage is not None:
+                self._from_gradients[id(storage)] = weakref.ref(storage)
+
+    def _is_from_gradients(self, tensor: Any) -> bool:
+        storage = _storage(tensor)
+        known = self._from_gradients.get(id(storage)) if storage is not None else None
+        return known is not None and known() is storage
+
+    def _layer_of(self, node: Any) -> tuple[str, int]:
+        if _gathers(node):
+            return self._names.owner(node.variable), 0
+        return self._of_nodes.get(node._sequence_nr(), ("", 0))
+
+    def _push(self, value: Any, layer: str, stage: Stage) -> None:
+        self._calls += 1
+        self._running.append(_Running(value, layer, self._calls, torch._C._current_autograd_node(), stage))
+
+    def _pop(self, value: Any) -> None:
+        for number in reversed(range(len(self._running))):
+            if self._running[number].value is value:
+                del self._running[number:]
+                break
+
+    def _call_module(self, module: Any, _args: object) -> None:
+        self._push(module, self._names.name(module), "forward")
+
+    def _leave_module(self, module: Any, _args: object, _result: object) -> None:
+        self._pop(module)
+
+    def _call_optimizer(self, optimizer: Any, _args: object, _kwargs: object) -> None:
+        self._push(optimizer, self._names.name(optimizer), "optimizer")
+
+    def _leave_optimizer(self, optimizer: Any, _args: object, _kwargs: object) -> None:
+        self._pop(optimizer)
+
+
+def _gathers(node: Any) -> bool:
+    """Return whether a function of autograd adds a gradient to those that are there."""
+    return bool(node.name() == "torch::autograd::AccumulateGrad")
+
+
+def _storage(tensor: Any) -> Any:
+    """Return the memory of a tensor; None if it has none of its own."""
+    if tensor.layout is not torch.strided:
+        return None
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None

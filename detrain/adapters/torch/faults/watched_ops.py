@@ -1,0 +1,240 @@
+"""Sees every op of a step, forward, backward and update: a dispatch mode of PyTorch's, in those steps only in which
+something is to be done.
+
+A mode lies below autograd: what it changes of an op's result is what autograd keeps for the backward pass and what all
+that follows takes in. Autograd runs the backward pass of a CPU in the thread that calls it, and gives its threads for
+other devices that thread's modes.
+
+A site is the k-th op of its name within one call of a module, in a stage; called again, the module runs the site again.
+Outside of modules it is the k-th of the step. Its signature is that of the ops before it there: in a step that does
+without one of them (an optimizer's first), the k-th op may be another.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import torch
+import xxhash
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.op_operands import (
+    attributes_of,
+    computes,
+    dtype_of,
+    is_pure,
+    name_of,
+    operands_of,
+    outputs_of,
+    role_of_output,
+    tensors_in,
+)
+from detrain.adapters.torch.faults.step_place import Place, Where
+from detrain.adapters.torch.held_memory import unseen
+from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, output_name, places_of
+
+_Factor = tuple[weakref.ref[Any], int, int]
+"""Where the factor of a product lies: memory, offset, number of elements. A transposed one lies at the same place."""
+
+
+@dataclass(slots=True)
+class WatchedOps:
+    """What is done with the ops of a step."""
+
+    where: Where
+    injector: Injector
+    _mode: Any = None
+    _process: int = 0
+    _notes: bool = False
+    _digests: bool = False
+    _turns: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How often an op has run in a call of a module, by stage, layer and name, and the call."""
+    _before: dict[Place, str] = field(default_factory=dict)
+    """Digest of the names of the ops that have run at a place."""
+    _sites: dict[str, Site] = field(default_factory=dict)
+    _taken: list[tuple[str, int, int]] = field(default_factory=list)
+    _factors: dict[int, tuple[_Factor, _Factor]] = field(default_factory=dict)
+    """Input and weight of each product, by the number of autograd's function for it."""
+    _known: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    """Memories of which a digest was taken, by identity."""
+    _has_gradient: bool = False
+
+    def begin(self, *, notes: bool = False, digests: bool = False) -> None:
+        """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
+        self._notes, self._digests, self._has_gradient = notes, digests, False
+        self._process = os.getpid()
+        for kept in (self._turns, self._before, self._sites, self._factors, self._known):
+            kept.clear()
+        self._taken = []
+        self.where.begin()
+        self._mode = _Mode(self._run)
+        self._mode.__enter__()
+
+    def end(self) -> None:
+        """It is over."""
+        if self._mode is None:
+            return
+        self.where.end()
+        mode, self._mode, above = self._mode, None, []
+        while torch._C._len_torch_dispatch_stack():
+            each = _pop_mode()
+            if each is mode:
+                break
+            above.append(each)
+        for each in reversed(above):
+            _push_mode(each)
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the step, if gradients are taken in it."""
+        return list(self._sites.values()) if self._has_gradient else []
+
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return (site, replica, digest) of each output of each op, in their order, and of each argument that comes
+        from outside of the step.
+        """
+        return self._taken
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if not isinstance(func, torch._ops.OpOverload) or os.getpid() != self._process:  # a worker of a loader, forked here
+            return func(*args, **kwargs)
+        inputs = list(tensors_in((*args, *kwargs.values())))
+        place = self.where.place(inputs)
+        self._has_gradient |= place.stage == "backward"
+        if not computes(func):
+            result = func(*args, **kwargs)
+            given = tensors_in(result if isinstance(result, list | tuple) else [result])
+            self.where.note(place, inputs, list(given), computes=False)
+            return result
+        op = name_of(func)
+        base = "/".join(part for part in (place.stage, place.layer, op) if part)
+        turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
+        name = f"{base}#{turn}" if turn else base
+        signature = self._before[place] = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}".encode())
+
+        def given_by(result: Any) -> list[Any]:
+            return outputs_of(func, args, kwargs, result)
+
+        if self._digests:
+            for number, each in enumerate(inputs):
+                if not self._is_known(each):  # it comes from outside of the step
+                    self._take_digest(f"argument {number} of {name}", each)
+        if self.injector.must_hit(name, signature):
+            result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
+        else:
+            result = func(*args, **kwargs)
+        outputs = given_by(result)
+        self.where.note(place, inputs, list(tensors_in(outputs)), computes=True)
+        if self._notes:
+            self._note(name, signature, place, func, args, outputs)
+        for number, output in enumerate(outputs if self._digests else ()):
+            self._take_digest(output_name(name, number), output)
+        return result
+
+    def _is_known(self, tensor: Any) -> bool:
+        is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        known = self._known.get(id(tensor.untyped_storage())) if is_plain else None
+        return known is not None and known() is tensor.untyped_storage()
+
+    def _take_digest(self, name: str, tensor: Any) -> None:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        self._known[id(storage)] = weakref.ref(storage)
+        with unseen():
+            plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
+            self._taken.append((name, 0, xxhash.xxh3_64_intdigest(plain.numpy()) >> 1))
+
+    def _note(self, name: str, signature: str, place: Place, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+        op = name_of(func)
+        role, is_turned = self._role(op, place, args) if op in CONTRACTIONS and is_pure(func) else ("", False)
+        for number, output in enumerate(outputs):
+            if not dtype_of(output):
+                continue
+            site = output_name(name, number)
+            known = self._sites.get(site)
+            if known is not None:
+                is_same = known.signature == signature  # else it is another op, and runs of it do not count
+                self._sites[site] = msgspec.structs.replace(known, executions=known.executions + is_same)
+                continue
+            of_output = role_of_output(func, number) or (role if not number else "")
+            operands = operands_of(func, args, number, of_output, is_turned=is_turned) | {"output": (number, output)}
+            self._sites[site] = Site(
+                name=site,
+                layer=place.layer,
+                op=op,
+                stage=place.stage,
+                role=of_output,
+                operands={
+                    each: OperandShape(index, tuple(tensor.shape), dtype_of(tensor)) for each, (index, tensor) in operands.items()
+                },
+                executions=1,
+                is_alive=True,
+                attributes=attributes_of(func, args),
+                signature=signature,
+            )
+
+    def _role(self, op: str, place: Place, args: Sequence[Any]) -> tuple[Role, bool]:
+        """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
+
+        The gradient of the input has the weight for a factor, that of the weight the input.
+        """
+        places = places_of(op)
+        if max(places) >= len(args) or not all(isinstance(args[each], torch.Tensor) for each in places):
+            return "", False
+        first, second = (args[each] for each in places)
+        if place.stage != "backward":
+            number = torch.autograd._get_sequence_nr() - 1
+            is_turned = _is_parameter(first) and not _is_parameter(second)
+            factors = (second, first) if is_turned else (first, second)
+            self._factors.setdefault(number, (_factor(factors[0]), _factor(factors[1])))
+            return "", is_turned
+        node = torch._C._current_autograd_node()
+        known = self._factors.get(node._sequence_nr()) if node is not None else None
+        if known is None:
+            return "", False
+        is_input, is_weight = ([_lies_at(each, factor) for each in (first, second)] for factor in known)
+        if any(is_weight) and not any(is_input):
+            return "grad_in", is_weight == [True, False]
+        if any(is_input) and not any(is_weight):
+            return "grad_wt", is_input == [False, True]
+        return "", False
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[misc]
+    """Hands each op to `run`."""
+
+    supports_higher_order_operators: Final = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that nothing is to be done for PyTorch's compiler, which would be imported for that (seconds)."""
+        return False
+
+    def __init__(self, run: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) -> None:
+        super().__init__()
+        self._run_op = run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op."""
+        return self._run_op(func, args, kwargs or {})
+
+
+def _is_parameter(tensor: Any) -> bool:
+    """Return whether a tensor is one that gradients are gathered on, or a view of one."""
+    whole = tensor._base if tensor._is_view() else tensor
+    return bool(whole.is_leaf and whole.requires_grad)
+
+
+def _factor(tensor: Any) -> _Factor:
+    return weakref.ref(tensor.untyped_storage()), tensor.storage_offset(), tensor.numel()
+
+
+def _lies_at(tensor: Any, factor: _Factor) -> bool:
+    storage, offset, count = factor
+    return storage() is tensor.untyped_storage() and (tensor.storage_offset(), tensor.numel()) == (offset, count)

@@ -1,0 +1,188 @@
+"""Faults in whole PyTorch programs: the injected run is the program with the value put in by hand, and replays; what
+cannot be is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.runs import EXAMPLES, ORACLES, detrain, environment
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.slow  # each command starts several processes, as a user's does
+
+PROGRAM = """
+import hashlib, sys
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Put(torch.autograd.Function):
+    @staticmethod
+    def forward(context, value, position, bits):
+        value = value.clone()
+        value[position] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+        return value
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, None, None
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2))
+        self.head = nn.Linear(96, 3)
+        self.hand = None
+
+    def forward(self, images):
+        first, *rest = self.body
+        images = first(images)
+        if self.hand is not None:
+            images = Put.apply(images, *self.hand)
+        for layer in rest:
+            images = layer(images)
+        return self.head(images)
+
+def main(kind, hand=None):
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(40, 2, 6, 6, generator=generator), torch.randint(0, 3, (40,), generator=generator))
+    loader = DataLoader(data, 8, shuffle=True)
+    net = Net()
+    if kind == "sgd":
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(net.parameters(), 0.01, foreach=kind == "foreach")
+    step = torch.compile(net) if kind == "compiled" else net
+    for epoch in range(3):
+        for batch, (images, labels) in enumerate(loader):
+            net.hand = hand[2:] if hand is not None and (epoch, batch) == hand[:2] else None
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(step(images), labels)
+            if kind == "prod":
+                loss = loss + (net.head.weight + 1).prod(1).sum() * 0.1
+            loss.backward()
+            optimizer.step()
+    held = [*net.state_dict().values(), *(each for state in optimizer.state.values() for each in state.values())]
+    print("weights", hashlib.sha256(b"".join(value.numpy().tobytes() for value in held)).hexdigest())
+
+if __name__ == "__main__":
+    main(sys.argv[1], eval(sys.argv[2]) if len(sys.argv) > 2 else None)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def weights(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("weights")]
+
+
+def bare(folder: Path, *arguments: str) -> list[str]:
+    """Return what the program says by itself."""
+    command = [sys.executable, "-c", ORACLES["torch"], str(folder / "program.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), cwd=folder)
+    return weights(done.stdout)
+
+
+def record_of(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:
+    run = detrain("inject", "--out", "record.json", *command, cwd=folder)
+    assert run.status == 0, run.err
+    return json.loads((folder / "record.json").read_text()), weights(run.out)
+
+
+@pytest.mark.parametrize(("kind", "at"), [("sgd", (1, 3)), ("foreach", (2, 0)), ("for", (0, 2))])
+def test_an_injected_run_is_the_program_with_the_value_put_in_by_hand(folder: Path, kind: str, at: tuple[int, int]) -> None:
+    where = ("--model", "RD", "--site", "net.body.0", "--stage", "forward", "--at", f"{at[0]}:{at[1]}", "--seed", 5)
+    record, said = record_of(folder, *where, "program.py", kind)
+    element = record["elements"][0]
+    pattern = int(element["injected"], 16)
+    hand = (*at, tuple(element["position"]), pattern - (1 << 32) * (pattern >> 31))
+
+    assert said[0] == bare(folder, kind)[0], "the golden run is another than the bare program"
+    assert said[-1] == bare(folder, kind, repr(hand))[0]
+    assert said[-1] != said[0]
+
+    replay = detrain("replay", "record.json", "program.py", kind, cwd=folder)
+    assert replay.status == 0, replay.err
+    assert replay.out.startswith("IDENTICAL")
+
+
+def test_a_fault_in_a_weight_leaves_the_weight_as_it_is(folder: Path) -> None:
+    """Nothing follows but by the gradient: where the learning rate is 0, no weight changes."""
+    (folder / "program.py").write_text(PROGRAM.replace("0.1, momentum=0.9", "0.0"))
+    record, said = record_of(
+        folder, "--model", "WT", "--site", "net.head", "--stage", "forward", "--at", "1:1", "program.py", "sgd"
+    )
+    assert record["fired"] == 1
+    assert len(set(said)) == 1
+
+
+def test_sites_are_the_same_in_two_processes(folder: Path) -> None:
+    found = [detrain("sites", "--all", "--json", "--ckpt", home, "program.py", "foreach", cwd=folder) for home in ("a", "b")]
+    assert found[0].status == 0, found[0].err
+    assert found[0].out == found[1].out
+    stages = {site["stage"] for site in json.loads(found[0].out)}
+    assert stages == {"forward", "backward", "optimizer"}
+
+
+def test_trials_in_one_process_are_those_of_a_process_each(folder: Path) -> None:
+    for engine in ("auto", "process"):
+        run = detrain(
+            "random", "-n", 6, "--seed", 2, "--after", 2, "--engine", engine, "--out", engine, "program.py", "for", cwd=folder
+        )
+        assert run.status == 0, run.err
+        assert "each further trial" not in run.err
+    names = sorted(path.name for path in (folder / "auto").glob("*.json"))
+    assert len(names) == 6
+    for name in names:
+        assert (folder / "auto" / name).read_bytes() == (folder / "process" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("compiled", "uses torch.compile (program.py:"), ("prod", "step 0:0 gives other bits while its ops are watched")],
+)
+def test_what_cannot_be_told_from_a_fault_is_refused(folder: Path, kind: str, why: str) -> None:
+    run = detrain("inject", "--model", "RD", "--site", "net.head", "--at", "1:1", "program.py", kind, cwd=folder)
+    assert run.status == 82, run.err
+    assert why in run.err.replace(f"{os.path.realpath(folder)}/", "")
+
+
+def test_the_first_op_in_which_two_runs_part_is_named(folder: Path) -> None:
+    (folder / "program.py").write_text(PROGRAM.replace("torch.randn(40, 2, 6, 6, generator=generator)", "IMAGES"))
+    images = "import torch\nIMAGES = torch.arange(2880.0).reshape(40, 2, 6, 6).remainder(7)\n"
+    (folder / "program.py").write_text(images + (folder / "program.py").read_text())
+    said = []
+    for home, most in (("a", "DEFAULT"), ("b", "SSE41")):
+        run = detrain("run", "--ckpt", home, "program.py", "sgd", cwd=folder, ONEDNN_MAX_CPU_ISA=most)
+        assert run.status == 0, run.err
+        said += weights(run.out)
+    if len(set(said)) == 1:
+        pytest.skip("this processor has no other instructions than those")
+    run = detrain("diff", "--bisect", "a", "b", "program.py", "sgd", cwd=folder)
+    assert "they part in step 0:0, at forward/net.body.0/convolution: all that it depends on is equal" in run.out, run.out + run.err
+
+
+def test_the_example(tmp_path: Path) -> None:
+    program = (EXAMPLES / "digits" / "torch_train.py", "--epochs", 2)
+    sites = detrain("sites", "--match", "model.4", *program, cwd=tmp_path)
+    assert "backward/model.4/convolution_backward:1" in sites.out, sites.err
+    options = ("--model", "N64_INPUT_16", "--site", "model.4_grad_wt", "--at", "1:4", "--until", "+3", "--out", "record.json")
+    assert detrain("inject", *options, *program, cwd=tmp_path).status == 0
+    assert detrain("replay", "record.json", *program, cwd=tmp_path).out.startswith("IDENTICAL")
+    run = detrain("random", "-n", 6, "--after", 3, *program, cwd=tmp_path)
+    assert run.status == 0, run.err
+    assert len(list(tmp_path.glob("ckpt/*.faults/*/random-0/trial-*.json"))) == 6

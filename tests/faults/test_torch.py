@@ -1,0 +1,42 @@
+"""Faults in PyTorch: what the injected step gives is what the step gives that is computed by hand, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detrain.faults.models import PUBLISHED
+
+pytest.importorskip("torch")
+
+
+def said(module: str, *arguments: str) -> Any:
+    """Run a module in a process of its own: an adapter changes PyTorch for good."""
+    command = [sys.executable, "-m", f"tests.faults.{module}", *arguments]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("every", [pytest.param(11, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_a_fault_in_each_op_of_a_step_is_that_of_the_step_computed_by_hand(every: int) -> None:
+    found = said("torch_by_hand", str(every))
+    assert found["wrong"] == {name: [] for name in found["tried"]}
+    assert min(found["tried"].values()) > 300 / every
+    assert every > 1 or found["models"] == sorted(PUBLISHED)
+
+
+def test_steps_of_all_kinds() -> None:
+    found = said("torch_steps")
+    assert len(found) == 19
+    assert [f"{name}:\n{error}" for name, error in found.items() if error is not None] == []
+
+
+@pytest.mark.slow
+def test_programs_that_are_compiled_are_refused() -> None:
+    assert said("torch_steps", "compiled") == {"compiled_programs": None}
