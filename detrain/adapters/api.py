@@ -169,6 +169,18 @@ class VariableRegistry(Protocol):
         """
 
 
+class NamedTensors(Protocol):
+    """What training changes where no registry knows it: by the names that lead to it in the program, the same in every
+    run.
+    """
+
+    def look(self) -> None:
+        """Look what names lead to, from the program's frames that call this, as far as they are still read."""
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the values, by name, of what the last look has found and is still there."""
+
+
 class ObjectRules(Protocol):
     """What the framework's own classes mean for the state of a program's objects."""
 
@@ -294,6 +306,9 @@ class Norms(Protocol):
         The sequence is the same object until another is to be watched.
         """
 
+    def value(self, key: str) -> Array | None:
+        """Return the value of what is watched; None for what has none."""
+
 
 class WeightsExport(Protocol):
     """The framework's own file of weights."""
@@ -314,6 +329,7 @@ class Adapter(Protocol):
     leaves: TensorLeaves
     shared: SharedTensors | None
     variables: VariableRegistry | None
+    names: NamedTensors | None
     rules: ObjectRules | None
     random: RandomStreams | None
     loaders: LoaderPositions | None
@@ -395,9 +411,6 @@ class Instruments(Protocol):
 
     def set_state(self, state: object) -> None:
         """Have the series remember what it did."""
-
-    def trained(self) -> Mapping[str, Array]:
-        """Return what training changes and no `VariableRegistry` has, by keys that are the same in every run."""
 
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""

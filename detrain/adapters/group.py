@@ -89,8 +89,22 @@ class Adapters:
         return next((array for each in self._all if (array := each.leaves.to_array(value)) is not None), None)
 
     def tensors(self) -> dict[str, Array]:
-        """Return the values of all variables that have names, by key."""
-        return {key: array for _name, tensors in self._registered() for key, array in tensors.items()}
+        """Return the values of what training changes, by key: of variables, and of what names lead to."""
+        named = [each.names.tensors() for each in self._all if each.names is not None]
+        return {
+            key: array for tensors in (*(found for _name, found in self._registered()), *named) for key, array in tensors.items()
+        }
+
+    def tensors_now(self) -> dict[str, Array]:
+        """Return `tensors`, of what names lead to now."""
+        self.look_at_names()
+        return self.tensors()
+
+    def look_at_names(self) -> None:
+        """Have looked what names lead to."""
+        for each in self._all:
+            if each.names is not None:
+                each.names.look()
 
     def owned(self) -> tuple[dict[str, Array], dict[str, tuple[str, ...]]]:
         """Return `tensors`, and whose they are: keys by the adapter's name, where there is more than one with
@@ -154,6 +168,10 @@ class Adapters:
         if len(lists) != len(self._watched[0]) or any(a is not b for a, b in zip(lists, self._watched[0], strict=True)):
             self._watched = lists, [each for watched in lists for each in watched]
         return self._watched[1], np.concatenate([norms for _watched, norms in found]) if found else np.zeros(0)
+
+    def watched_value(self, key: str) -> Array | None:
+        """Return the value of what is watched; None for what has none."""
+        return next((array for each in self._norms if (array := each.value(key)) is not None), None)
 
     @property
     def _norms(self) -> list[Norms]:

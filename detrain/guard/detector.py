@@ -129,7 +129,7 @@ class Guard:
 
     def _largest(self, key: str) -> dict[str, Any]:
         """Return the element of a variable that is no number, or the largest, and where it is."""
-        array = self._adapters.tensors().get(key)
+        array = self._adapters.watched_value(key)
         if array is None or not array.size:
             return {}
         sizes = np.abs(array.astype(np.float64))

@@ -86,10 +86,11 @@ class Training:
         return [self.model, self.optimizer]
 
     def watched(self) -> Mapping[str, Array]:
-        found = {f"Sequential.{name}": value.detach().numpy() for name, value in self.model.state_dict().items()}
+        path = next(each.key for each in self.adapter.norms.norms()[0]).removesuffix("model.0.weight")
+        found = {f"{path}model.{name}": value.detach().numpy() for name, value in self.model.state_dict().items()}
         for name, parameter in self.model.named_parameters():
             for kind in ("exp_avg", "exp_avg_sq"):
-                found[f"Adam.{kind} of Sequential.{name}"] = self.optimizer.state[parameter][kind].numpy()
+                found[f"{path}optimizer.{kind} of {path}model.{name}"] = self.optimizer.state[parameter][kind].numpy()
         return found
 
     def spoil(self) -> None:

@@ -452,3 +452,38 @@ def test_tensors_of_pytorch_count_as_variables(tmp_path: Path) -> None:
     assert (status, said["exact"]) == (0, True), said
     assert said["runs"][2]["variables"] > 0, said  # type: ignore[index]
     assert " 0 variables" not in str(said["verdict"])
+
+
+LEFT_BY_BREAK = """
+import os, torch
+from torch import nn
+torch.manual_seed(0)
+def train():
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(40, 3)
+    for epoch in range(3):
+        for rows in torch.randperm(40).split(5):
+            optimizer.zero_grad()
+            ((model(x[rows]) - x[rows]) ** 2).mean().backward()
+            {spoiled}
+            optimizer.step()
+        if epoch == 2:
+            break
+train()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_spoiled", [False, True])
+def test_weights_of_pytorch_are_compared_where_a_loop_in_a_function_is_left(
+    is_spoiled: bool, torch_server: Server, tmp_path: Path
+) -> None:
+    """A process is what is killed. No checkpoint is taken behind such a loop, and no name leads to the weights any more."""
+    spoiled = "model.weight.grad += 1e-3 * (os.getpid() % 7)" if is_spoiled else "pass"
+    (tmp_path / "program.py").write_text(LEFT_BY_BREAK.replace("{spoiled}", spoiled))
+    done = torch_server.detrain("verify", "--kills", "1", "--every", "1", "program.py", cwd=tmp_path)
+
+    assert (done.status == 0) is not is_spoiled, done.out + done.err
+    assert ("8 of 8" in done.out) is not is_spoiled
+    assert ("model.weight torch.float32[3, 3] at the end of phase 0" in done.out) is is_spoiled

@@ -66,12 +66,12 @@ def test_norms_are_numpys_for_each_dtype_and_layout() -> None:
     norms = Norms()
     watched, found = norms.norms()
 
-    told = {each.key: norm for each, norm in zip(watched, found, strict=True) if each.key.startswith("Module.")}
-    expected = {f"Module.{name}": value for name, value in (*values.items(), ("running_var", model.running_var))}
+    told = {each.key: norm for each, norm in zip(watched, found, strict=True) if each.key.startswith("model.")}
+    expected = {f"model.{name}": value for name, value in (*values.items(), ("running_var", model.running_var))}
     assert told.keys() == expected.keys()  # an infinite mask is so by intent; counts are no numbers
     for key, value in expected.items():
         np.testing.assert_allclose(told[key], np.linalg.norm(value.double().numpy()), rtol=1e-3)
-    assert {each.key: each.power for each in watched}["Module.running_var"] == 2
+    assert {each.key: each.power for each in watched}["model.running_var"] == 2
 
 
 def test_what_is_put_in_the_place_of_others_is_looked_at() -> None:

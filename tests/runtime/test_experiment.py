@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from detrain.base.cursor import Address
-from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.campaign.trial_log import read_log
 from detrain.faults.experiment import Experiment, Firing, Injection
@@ -71,9 +70,6 @@ class Instruments:
 
     def series(self) -> dict[str, float]:
         return {"loss": float(self.now[1] * 4 + self.now[2])}
-
-    def trained(self) -> dict[str, Array]:
-        return {}
 
     def sites(self) -> list[Site]:
         return []

@@ -77,6 +77,7 @@ class TensorFlow:
 
     name = "tensorflow"
     shared = None
+    names = None
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
         version = tuple(int(part) for part in tf.__version__.split(".")[:2])

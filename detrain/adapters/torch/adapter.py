@@ -22,6 +22,7 @@ from detrain.adapters.torch.guard.norms import Norms
 from detrain.adapters.torch.guard.rollback import Rollback
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
+from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.adapters.torch.streams import RandomStreams
 from detrain.adapters.torch.tensors import Tensors
 from detrain.adapters.torch.updates import Updates
@@ -53,6 +54,7 @@ class Torch:
         flags.fix(settings.seed, settings.threads)
         self._updates = Updates(settings.on_update)
         self.shared = Tensors()
+        self.names = NamedObjects()
         self.random = RandomStreams()
         self.loaders = Loaders(settings.moment)
         self.leaves = Leaves(self.loaders)

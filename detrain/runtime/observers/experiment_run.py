@@ -246,8 +246,7 @@ class ExperimentRun:
 
     def _digest_now(self) -> str:
         state = xxhash.xxh3_128()
-        trained = self._instruments.trained() if self._instruments is not None else {}
-        for name, array in sorted({**self._tensors(), **trained}.items()):
+        for name, array in sorted(self._tensors().items()):
             state.update(f"{name} {digest_array(array)}\n".encode())
         return state.hexdigest()
 

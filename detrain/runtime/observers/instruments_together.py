@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detrain.adapters.api import Instruments
-from detrain.base.digest import Array
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import Site
 
@@ -75,10 +74,6 @@ class InstrumentsTogether:
         """Have each remember what it did; one that has come since remembers nothing."""
         for each, remembered in zip(self._sides, state if isinstance(state, list) else (), strict=False):
             each.set_state(remembered)
-
-    def trained(self) -> dict[str, Array]:
-        """Return what training changes of all."""
-        return {key: array for each in self._sides for key, array in each.trained().items()}
 
     def sites(self) -> list[Site]:
         """Return the sites of all."""

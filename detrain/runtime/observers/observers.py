@@ -115,7 +115,10 @@ class VerifyObserver(Observer):
         self._trial, self._position, self._plan, self._adapters = trial, position, plan, adapters
 
     def begin_body(self, address: Address) -> None:
-        """Kill the process, if this is the batch."""
+        """Kill the process, if this is the batch; note what training changes: behind the loop its name may be read no
+        more.
+        """
+        self._adapters.look_at_names()
         self._trial.at_batch(self._position.batches_done)
 
     def end_phase(self) -> None:

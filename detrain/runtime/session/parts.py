@@ -72,7 +72,7 @@ class Parts:
         trial = VerifyPlan.of_environment()
         plans = of_environment()
         kind = Campaign if len(plans) > 1 else ExperimentRun
-        self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors, self.saves.drain) if plans else None
+        self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors_now, self.saves.drain) if plans else None
         self.recorder = BatchRecorder(config, self.saves.journal, self.adapters, self.streams, position)
         self.capture = Capture(self.adapters, self.files, self.recorder.pulls)
         self.guard: Guard | None = None

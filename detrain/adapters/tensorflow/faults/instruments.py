@@ -4,14 +4,13 @@ TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
 from detrain.adapters.tensorflow.faults.injector import Gate, Injector
 from detrain.adapters.tensorflow.faults.step_metrics import Series
-from detrain.base.digest import Array
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
 
@@ -99,10 +98,6 @@ class Instruments:
     def set_state(self, state: object) -> None:
         """Have the series remember what it did."""
         self._series.set_state(state)
-
-    def trained(self) -> Mapping[str, Array]:
-        """Return nothing: TensorFlow's variables are all registered."""
-        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given last, as digests."""

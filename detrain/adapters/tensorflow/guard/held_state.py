@@ -259,6 +259,11 @@ class Moments:
         assert self._norms is not None
         return self._watched[1], self._norms
 
+    def value(self, key: str) -> Array | None:
+        """Return the value of a variable alive; None for any other key."""
+        variable = self._alive().get(key)
+        return None if variable is None else np.asarray(variable.numpy())
+
     def _is_mask(self, key: str, variable: Any) -> bool:
         """Return whether a variable was infinite when it was first looked at. What is no number is by no one's intent.
 

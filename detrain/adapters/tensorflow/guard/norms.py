@@ -33,6 +33,10 @@ class Norms:
         if self._has_keras:
             self._gradients.on_keras()
 
+    def value(self, key: str) -> Array | None:
+        """Return the value of a variable that is watched; None for any other key."""
+        return self._moments.value(key)
+
     def on_keras(self) -> None:
         """Keras is there now, whose optimizers are given gradients."""
         self._has_keras = True

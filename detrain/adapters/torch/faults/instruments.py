@@ -7,11 +7,10 @@ from typing import Final
 
 from detrain.adapters.torch.faults import compiled
 from detrain.adapters.torch.faults.injector import Injector
-from detrain.adapters.torch.faults.named_objects import NamedObjects
 from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import Where
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
-from detrain.base.digest import Array
+from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
 
@@ -85,11 +84,6 @@ class Instruments:
     def set_state(self, state: object) -> None:
         """Forget what has been noted since."""
         self._losses.read()
-
-    def trained(self) -> dict[str, Array]:
-        """Return the tensors that training changes, by the names that lead to them."""
-        self._names.look()
-        return self._names.tensors()
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given, as digests."""

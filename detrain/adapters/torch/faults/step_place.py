@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
-from detrain.adapters.torch.faults.named_objects import NamedObjects
+from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.sites import Stage
 
 _KEY: Final = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -56,6 +57,14 @@ class Norms:
             if not self._gradients:
                 return self._watched, found
             return self._with_gradients(found)
+
+    def value(self, key: str) -> Array | None:
+        """Return the value of what is watched, in float64; None for what has none, or is no more there."""
+        places = {
+            self._watched[place].key: tensor for place, tensor in zip(self._order, itertools.chain(*self._groups), strict=True)
+        }
+        tensor = places.get(key)
+        return None if tensor is None else np.asarray(tensor.detach().cpu().to(torch.float64).numpy())
 
     def _find(self) -> None:
         watched, tensors = find_watched(self._holders)

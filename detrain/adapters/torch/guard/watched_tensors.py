@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from detrain.adapters.api import Watched
 from detrain.adapters.torch.held_memory import unseen
+from detrain.adapters.torch.named_objects import NamedObjects
 
 _SQUARES: Final = ("sq", "var", "sum", "second")
 """Parts of the names of state and buffers that hold squares."""
@@ -86,12 +87,20 @@ def _sizes(optimizer: Any) -> list[int]:
 
 
 def find_watched(holders: Holders) -> tuple[list[Watched], list[Any]]:
-    """Return what is to be watched, and the tensors [watched] that are meant."""
+    """Return what is to be watched, by the names that the program has for it, and the tensors [watched] that are
+    meant.
+    """
     found: dict[int, tuple[Watched, Any]] = {}
-    names = _names(holders.modules())
+    program = NamedObjects()
+    program.look()
+    names: dict[int, str] = {}
     taken: dict[str, int] = {}
+    for module in sorted(holders.modules(), key=program.name):
+        own, path = vars(module), _numbered(program.name(module), taken)
+        for name, tensor in (*own.get("_parameters", {}).items(), *own.get("_buffers", {}).items()):
+            names.setdefault(id(tensor), f"{path}.{name}")
     for optimizer in holders.optimizers():
-        kind = _numbered(type(optimizer).__name__, taken)
+        kind = _numbered(program.name(optimizer), taken)
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         for place, parameter in enumerate(parameters):
             key = names.setdefault(id(parameter), f"{kind} parameter {place}")
@@ -154,31 +163,6 @@ def _is_watched(tensor: Any, *, has_axes: bool) -> bool:
         is_plain = not (tensor.is_quantized or tensor.is_nested or torch.nn.parameter.is_lazy(tensor))
         is_plain = is_plain and not hasattr(type(tensor), "__tensor_flatten__") and tensor.device.type != "meta"
         return is_plain and (tensor.dim() > 0 or not has_axes) and tensor.itemsize > 1
-
-
-def _names(modules: list[Any]) -> dict[int, str]:
-    """Return the names of tensors in modules by identity: the class of the outermost one, and the way from there."""
-    inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
-    names: dict[int, str] = {}
-    taken: dict[str, int] = {}
-    for root in (each for each in modules if id(each) not in inner):
-        top = _numbered(type(root).__name__, taken)
-        for path, module in _below(root, top, set()):
-            own = vars(module)
-            for name, tensor in (*own.get("_parameters", {}).items(), *own.get("_buffers", {}).items()):
-                if tensor is not None:
-                    names.setdefault(id(tensor), f"{path}.{name}")
-    return names
-
-
-def _below(module: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    yield path, module
-    for name, child in vars(module).get("_modules", {}).items():
-        if child is not None:
-            yield from _below(child, f"{path}.{name}", seen)
 
 
 def _numbered(name: str, taken: dict[str, int]) -> str:

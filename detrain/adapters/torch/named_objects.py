@@ -65,8 +65,8 @@ class NamedObjects:
         return known[1] if known is not None and known[0]() is tensor else ""
 
     def tensors(self) -> dict[str, Array]:
-        """Return the values of parameters and buffers, of what optimizers and scalers keep, and of tensors of the
-        program's own that gradients are taken of: by name, as bytes.
+        """See `detrain.adapters.api.NamedTensors`: the values of parameters and buffers, of what optimizers and scalers
+        keep, and of tensors of the program's own that gradients are taken of, as bytes.
         """
         found: dict[str, Array] = {}
         seen: set[int] = set()
