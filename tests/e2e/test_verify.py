@@ -16,6 +16,7 @@ from detrain.verify.run_comparison import Comparison
 from detrain.verify.runs import copy_folder, first_difference, timed_fields, written
 from detrain.verify.state_diff import Difference, compare, compare_arrays
 from detrain.verify.verified_run import VerifiedRun
+from tests.e2e.forkserver import Server
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
 from tests.e2e.runs import detrain
 from tests.programs_marks import TORCH
@@ -479,7 +480,7 @@ train()
 def test_weights_of_pytorch_are_compared_where_a_loop_in_a_function_is_left(
     is_spoiled: bool, torch_server: Server, tmp_path: Path
 ) -> None:
-    """A process is what is killed. No checkpoint is taken behind such a loop, and no name leads to the weights any more."""
+    """A process is what is killed. No checkpoint is taken behind such a loop, and no name leads to the weights then."""
     spoiled = "model.weight.grad += 1e-3 * (os.getpid() % 7)" if is_spoiled else "pass"
     (tmp_path / "program.py").write_text(LEFT_BY_BREAK.replace("{spoiled}", spoiled))
     done = torch_server.detrain("verify", "--kills", "1", "--every", "1", "program.py", cwd=tmp_path)
