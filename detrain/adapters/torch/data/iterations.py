@@ -43,7 +43,7 @@ class Place(msgspec.Struct, frozen=True):
     """How far an iterator is, as data."""
 
     number: int
-    """Of the iteration: how many were made before it."""
+    """Of the iterator: how many were made before it."""
     given: int
     """How many batches it has handed out."""
     seed: int
@@ -312,8 +312,9 @@ class Iterations:
         """Note a run of an iterator over its loader that begins, or is made again."""
         rebuild, generators, moment = self._rebuild, generators_of(loader), self._moment()
         if rebuild is None:
-            number, states = self.made, {}
-            self.made += 1
+            again, states = vars(iterator).get(_ITERATION), {}  # one with workers that live on keeps its number
+            number = self.made if again is None else again.number
+            self.made += again is None
             indices = Indices(iterator._sampler_iter, _ahead(loader), lambda: _read(generators))
         else:
             number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
