@@ -22,6 +22,7 @@ from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
 from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit
 from detrain.base import messages
 from detrain.base.errors import Diverged, FrameworkUnsupported
+from detrain.python.loaders.generator_replay import Elements
 from detrain.python.process.random_streams import NumpyStream, PythonStream
 
 _Base: Any = dataloader._BaseDataLoaderIter
@@ -118,10 +119,12 @@ class Rebuild:
 
 
 class Iterations:
-    """Watches the iterators of all DataLoaders of the process."""
+    """Watches the iterators of all DataLoaders of the process. `elements` hears of batches that bodies draw from those
+    that live on.
+    """
 
-    def __init__(self, moment: Callable[[], object]) -> None:
-        self._moment = moment
+    def __init__(self, moment: Callable[[], object], elements: Elements | None = None) -> None:
+        self._moment, self._elements = moment, elements
         self.made = 0
         self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
         self._rebuild: Rebuild | None = None
@@ -263,6 +266,7 @@ class Iterations:
 
     def _watch(self) -> None:
         init, reset, many_init, process = _Base.__init__, _Base._reset, _Many.__init__, _Many._process_data
+        draw = _Base.__next__
 
         def made(iterator: Any, loader: Any) -> None:
             init(iterator, loader)
@@ -306,7 +310,15 @@ class Iterations:
                 data = data[1]
             return process(iterator, data, worker)
 
+        def drawn(iterator: Any) -> Any:
+            batch = draw(iterator)
+            known = vars(iterator).get(_ITERATION)
+            if self._elements is not None and known is not None and known.moment != self._moment():
+                self._elements.note(batch)
+            return batch
+
         _Base.__init__, _Base._reset, _Many.__init__, _Many._process_data = made, begun_again, workers_made, processed
+        _Base.__next__ = drawn
 
     def _begin(self, iterator: Any, loader: Any) -> None:
         """Note a run of an iterator over its loader that begins, or is made again."""
