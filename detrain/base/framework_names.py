@@ -113,7 +113,18 @@ SHOWING: Final = FrameworkNames(
 )
 """Libraries that only show: their objects are attributes, as the program's own are."""
 
-KNOWN: Final = (TENSORFLOW, TORCH, SHOWING)
+JAX: Final = FrameworkNames(
+    modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox", "orbax"}),
+    open_modules=frozenset({"flax", "optax", "equinox"}),
+    closed=(
+        *("flax.linen.module:_Sentinel", "flax.nnx.transforms", "flax.nnx.tracers", "flax.nnx.graph", "flax.core.tracers"),
+        *("flax.metrics", "equinox._jit", "equinox._ad", "equinox.internal"),
+    ),
+    packages=("jax", "jaxlib", "flax", "optax", "equinox"),
+    settings=("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "NVIDIA_TF32_OVERRIDE"),
+)
+
+KNOWN: Final = (TENSORFLOW, TORCH, JAX, SHOWING)
 
 
 @dataclass(frozen=True, slots=True)

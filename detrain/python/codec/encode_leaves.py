@@ -360,13 +360,15 @@ class LeafEncoder(ABC):
                 self._baseline.paths[path] = digest
             return []
         there = self._baseline.arrays.get(digest, ()) if is_large else ()
+        form = self._hooks.tensor_form(value) if kind == "tensor" else None
         if any(known is value for known in there) or (there and kind == "tensor"):
-            return ["same", digest, kind]
+            return ["same", digest, kind, *([] if form is None else [form])]
         if array.dtype == object:
             return ["texts", list(array.shape), array.reshape(-1).tolist()]
         axes = axes_of(array)
         stored = array if axes is None else array.transpose(axes)
-        return [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
+        node = [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
+        return node if form is None else [*node, form]
 
     def _encode_shared(self, value: Any, shared: SharedTensor, path: str) -> list[Item]:
         """Encode a tensor that is changed in place: its memory, which others may share, and how it looks at that."""
