@@ -6,6 +6,7 @@ and objects, which the codec goes through. JAX has no random streams of its own:
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ class Jax:
         self._traces = Traces(self._fail)
         self.leaves = Leaves(self._updates, self._fail)
         if settings.probes is not None:
-            jax.pmap = self._pmap
+            jax.pmap = self._refusing(jax.pmap)
         for module in _OPTIMIZERS:
             if module in sys.modules:
                 self.on_import(module)
@@ -100,13 +101,25 @@ class Jax:
     def flush(self) -> None:
         """JAX writes nothing by itself."""
 
-    def _pmap(self, *_args: Any, **_options: Any) -> NoReturn:
-        self._fail(
-            FrameworkUnsupported(
-                "the program uses `jax.pmap`, whose arrays over several devices no checkpoint holds yet",
-                "train on one device with `jax.jit`, or run it with --bare: deterministic settings, no checkpoints",
-            )
-        )
+    def _refusing(self, pmap: Any) -> Any:
+        """Return what stands for `jax.pmap`: libraries make such functions, and call none of them."""
+
+        @functools.wraps(pmap)
+        def refusing(fun: Any, *args: Any, **options: Any) -> Any:
+            made = pmap(fun, *args, **options)
+
+            @functools.wraps(made)
+            def call(*_args: Any, **_named: Any) -> NoReturn:
+                self._fail(
+                    FrameworkUnsupported(
+                        "the program uses `jax.pmap`, whose arrays over several devices no checkpoint holds yet",
+                        "train on one device with `jax.jit`, or run it with --bare: deterministic settings, no checkpoints",
+                    )
+                )
+
+            return call
+
+        return refusing
 
     def _fail(self, error: Exception) -> NoReturn:
         """End the process with an error, which the program must not catch; raise it where no program runs."""

@@ -7,6 +7,7 @@ looks at, also where a computation is given it to write into (`donate_argnums`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
@@ -21,6 +22,7 @@ from detrain.adapters.jax import jitted, settings
 from detrain.adapters.jax.updates import GRADIENT_KIND, Updates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
+from detrain.python.inspect.names import class_name
 from detrain.python.inspect.object_graph import ABSENT, Item
 
 NAME: Final = "jax"
@@ -30,6 +32,9 @@ _TREE: Final = "jax.tree"
 _DEVICE: Final = "jax.device"
 _PLACE: Final = "jax.placed"
 _STRUCT: Final = "jax.shape"
+_TRACE: Final = "flax.trace"
+_TRACES: Final = "flax.nnx.tracers:TraceState"
+"""Which trace an object of nnx was made in: at a cut none goes on."""
 _TREES: Final = type(jax.tree.structure(0))
 
 
@@ -96,6 +101,8 @@ class Leaves:
             return _PLACE, [settings.name_of(next(iter(value.device_set))), value.memory_kind]
         if isinstance(value, jax.Device):
             return _DEVICE, [settings.name_of(value)]
+        if class_name(cls) == _TRACES and value.is_valid():
+            return _TRACE, []
         return jitted.parts(value)
 
     def parts_of_new(self, _value: object) -> None:
@@ -118,6 +125,9 @@ class Leaves:
             return None if device is None else SingleDeviceSharding(device, memory_kind=parts[1])
         if kind == _DEVICE:
             return settings.device_named(parts[0])
+        if kind == _TRACE:
+            is_one = current is not ABSENT and class_name(type(current)) == _TRACES and current.is_valid()
+            return current if is_one else sys.modules["flax.nnx"].tracers.TraceState()  # type: ignore[no-any-return]
         if kind == GRADIENT_KIND:
             return self._updates.remake(parts, current)
         if kind == jitted.KIND:
