@@ -47,6 +47,8 @@ class FrameworkNames:
     """Environment variables that do."""
     chosen: tuple[tuple[str, str], ...] = ()
     """Those of them that a run sets where nobody else has, with the value."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Those of them that hold options, with one that a run adds where it is not among them."""
 
 
 _OPS: Final = ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
@@ -122,6 +124,7 @@ JAX: Final = FrameworkNames(
     ),
     packages=("jax", "jaxlib", "flax", "optax", "equinox"),
     settings=("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "NVIDIA_TF32_OVERRIDE"),
+    options=(("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),),  # else kernels are chosen by time, and sums are in any order
 )
 
 KNOWN: Final = (TENSORFLOW, TORCH, JAX, SHOWING)

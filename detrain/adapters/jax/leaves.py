@@ -127,7 +127,7 @@ class Leaves:
             return settings.device_named(parts[0])
         if kind == _TRACE:
             is_one = current is not ABSENT and class_name(type(current)) == _TRACES and current.is_valid()
-            return current if is_one else sys.modules["flax.nnx"].tracers.TraceState()  # type: ignore[no-any-return]
+            return current if is_one else sys.modules["flax.nnx.tracers"].TraceState()  # type: ignore[no-any-return]
         if kind == GRADIENT_KIND:
             return self._updates.remake(parts, current)
         if kind == jitted.KIND:
