@@ -119,7 +119,7 @@ JAX: Final = FrameworkNames(
     modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox", "orbax"}),
     open_modules=frozenset({"flax", "optax", "equinox"}),
     closed=(
-        *("flax.linen.module:_Sentinel", "flax.nnx.transforms", "flax.nnx.tracers", "flax.nnx.graph", "flax.core.tracers"),
+        *("flax.linen.module:_Sentinel", "flax.nnx.transforms", "flax.nnx.tracers", "flax.core.tracers"),
         *("flax.metrics", "equinox._jit", "equinox._ad", "equinox.internal"),
     ),
     packages=("jax", "jaxlib", "flax", "optax", "equinox"),

@@ -14,8 +14,10 @@ from detrain.base.dtypes import named_dtype
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.store import Snapshot
 
-_OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers", "_raw_value"})
-"""Where a module keeps its parts, and a variable of flax its value: left out of names, as `state_dict()` does."""
+_OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers", "_raw_value", "_mapping"})
+"""Where a module keeps its parts, a variable of flax its value, and its State what is in it: left out of names, as
+`state_dict()` does.
+"""
 _KEYS: Final = "jax.key"
 _FORM: Final = 5
 """Where the node of an immutable tensor says what it is besides its value, if it is anything."""

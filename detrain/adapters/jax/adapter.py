@@ -67,14 +67,16 @@ class Jax:
             self._updates.watch_optimizers(sys.modules[module], *_OPTIMIZERS[module])
 
     def state(self) -> bytes:
-        """Return JAX's flags, and what compiled functions were traced to."""
-        return json.dumps({"flags": flags.flags(), "traces": self._traces.state()}, sort_keys=True).encode()
+        """Return JAX's flags, what compiled functions were traced to, and how many modules of flax there were."""
+        state = {"flags": flags.flags(), "traces": self._traces.state(), "modules": flags.count_of_modules()}
+        return json.dumps(state, sort_keys=True).encode()
 
     def set_state(self, state: bytes, _positions: Mapping[str, Array], _mode: Mode) -> None:
         """Set the flags; what is traced from now on must be what it was."""
         was = json.loads(state)
         flags.set_flags(was["flags"])
         self._traces.expect(was["traces"])
+        flags.set_count_of_modules(was["modules"])
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits, besides versions."""

@@ -18,7 +18,8 @@ from jax._src.array import ArrayImpl
 from jax._src.random.prng import PRNGKeyArray
 from jax.sharding import SingleDeviceSharding
 
-from detrain.adapters.jax import jitted, settings
+from detrain.adapters.jax import functions, jitted, settings
+from detrain.adapters.jax.functions import Functions
 from detrain.adapters.jax.updates import GRADIENT_KIND, Updates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
@@ -44,7 +45,7 @@ class Leaves:
     constant_type = ArrayImpl
 
     def __init__(self, updates: Updates, fail: Callable[[Exception], object]) -> None:
-        self._updates, self._fail = updates, fail
+        self._updates, self._fail, self._functions = updates, fail, Functions()
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of an array or of keys; else None."""
@@ -88,7 +89,7 @@ class Leaves:
         """Return the kind of what is made of arrays, or compiled of functions, and its parts; None for anything else."""
         cls = type(value)
         if cls is FunctionType:
-            return self._updates.parts(value)
+            return self._updates.parts(value) or self._functions.parts(value)
         if isinstance(value, PRNGKeyArray):
             return _KEY, [str(jax.random.key_impl(value)), value._base_array]
         if cls is ArrayImpl:  # its memory is a computation's now
@@ -103,7 +104,7 @@ class Leaves:
             return _DEVICE, [settings.name_of(value)]
         if class_name(cls) == _TRACES and value.is_valid():
             return _TRACE, []
-        return jitted.parts(value)
+        return jitted.parts(value) or self._functions.parts(value)
 
     def parts_of_new(self, _value: object) -> None:
         """JAX has no iterators."""
@@ -130,6 +131,8 @@ class Leaves:
             return current if is_one else sys.modules["flax.nnx.tracers"].TraceState()  # type: ignore[no-any-return]
         if kind == GRADIENT_KIND:
             return self._updates.remake(parts, current)
+        if kind == functions.KIND:
+            return functions.find(parts[0])
         if kind == jitted.KIND:
             return jitted.remake(parts, current)
         return None

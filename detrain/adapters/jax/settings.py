@@ -8,6 +8,7 @@ convolutions, and nothing but the process's own affinity decides about it. On a 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Final
 
 import jax
@@ -43,6 +44,19 @@ def set_flags(was: dict[str, Any]) -> None:
     for name in _FLAGS:
         if was.get(name) != now.get(name):
             jax.config.update(name, _read(was.get(name)))
+
+
+def count_of_modules() -> int:
+    """Return the number that the last module of flax has: two of one number would be one."""
+    ids: Any = sys.modules.get("flax.ids")
+    return 0 if ids is None else int(ids.uuid._id)
+
+
+def set_count_of_modules(count: int) -> None:
+    """Set it; modules that were made to come here have lower numbers."""
+    ids: Any = sys.modules.get("flax.ids")
+    if ids is not None:
+        ids.uuid._id = max(count, ids.uuid._id)
 
 
 def environment() -> dict[str, str]:
