@@ -6,14 +6,16 @@ anything else: what it returns calls JAX's own object, and knows from the trace 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 import jax
 
-from detrain.adapters.jax.marks import APPLIED, GRADIENT, Marked, calls, hand_on
+from detrain.adapters.jax.marks import NOTHING, Marked, calls, hand_on
 
 KIND: Final = "jax.jit"
 _original: Final[Any] = jax.jit
@@ -31,6 +33,7 @@ class Jitted(Marked):
         functools.update_wrapper(self, compiled)
         self.compiled, self.options = compiled, options
         self.key = Jitted.numbered(compiled._fun, key)
+        self.mark = self._known = _mark_of(compiled._fun)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         going_on = calls()
@@ -39,9 +42,17 @@ class Jitted(Marked):
             result = self.compiled(*args, **kwargs)
         finally:
             going_on.pop()
+        if self.mark != self._known:
+            self._known = self.mark
+            _keep(self.compiled._fun, self.mark)
         if self.mark and not hand_on(self):
             Jitted.told(self, args)
         return result
+
+    @property
+    def number(self) -> int:
+        """The number of the function: another object of the same function does the same."""
+        return id(self.compiled._fun)
 
     def __getattr__(self, name: str) -> Any:
         if name == "compiled":  # of an object that was made without `__init__`
@@ -78,6 +89,22 @@ class Jitted(Marked):
             going_on.pop()
 
 
+_marks: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+"""What was seen in functions: JAX traces each once, however often `jax.jit(function)` is called."""
+
+
+def _mark_of(function: Any) -> int:
+    try:
+        return _marks.get(function, NOTHING)
+    except TypeError:  # it cannot be held weakly
+        return NOTHING
+
+
+def _keep(function: Any, mark: int) -> None:
+    with contextlib.suppress(TypeError):
+        _marks[function] = mark
+
+
 def _jit_again(compiled: Any) -> Jitted:
     return Jitted(compiled, {})
 
@@ -112,13 +139,3 @@ def install(told: Callable[[Jitted, tuple[Any, ...]], None]) -> None:
     """Have `jax.jit` return objects that tell of calls that may update weights."""
     Jitted.told = staticmethod(told)
     jax.jit = jit
-
-
-def updates(jitted: Marked) -> bool:
-    """Return whether what an optimizer gave is added to weights in a function."""
-    return jitted.mark == APPLIED
-
-
-def takes_gradients(jitted: Marked) -> bool:
-    """Return whether a function takes gradients, and adds to weights by hand if it does at all."""
-    return jitted.mark == GRADIENT

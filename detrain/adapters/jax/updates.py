@@ -34,7 +34,7 @@ class Updates:
 
     def __init__(self, on_update: Callable[[int], None]) -> None:
         self._on_update = on_update
-        self._has_optimizer = self._is_by_hand = False
+        self._has_optimizer = False
         self._before: dict[int, list[Callable[[], object]]] = {}
         self._functions: weakref.WeakKeyDictionary[Any, tuple[str, Any, Any, Any]] = weakref.WeakKeyDictionary()
         self._bodies: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -65,9 +65,9 @@ class Updates:
 
     def _called(self, function: Marked, arguments: tuple[Any, ...]) -> None:
         if function.mark == APPLIED:
-            self._tell(id(function))
+            self._tell(function.number)
         else:
-            self._look(id(function), arguments)
+            self._look(function.number, arguments)
 
     def _tell(self, what: int) -> None:
         self._has_optimizer = True
@@ -78,15 +78,13 @@ class Updates:
         """Gradients have been taken: tell of an update if what they are taken of is not what it was the last time."""
         if self._has_optimizer:
             return
-        if self._is_by_hand:
-            self._on_update(what)
-            return
         leaves = next((found for argument in arguments if (found := _arrays(argument))), [])
         before = self._before.get(what)
         self._before[what] = [weakref.ref(leaf) for leaf in leaves]
-        if before is not None and [reference() for reference in before] != [*map(_Same, leaves)]:
-            self._is_by_hand = True
-            self._before.clear()
+        if before is None:
+            return
+        was = [reference() for reference in before]
+        if len(was) != len(leaves) or any(one is not other for one, other in zip(was, leaves, strict=True)):
             self._on_update(what)
 
     def _watching_function(self, name: str, original: Any) -> Any:
@@ -99,7 +97,7 @@ class Updates:
             @functools.wraps(made)
             def gradient(*arguments: Any, **named: Any) -> Any:
                 result = made(*arguments, **named)
-                self._gradient(id(made), arguments)
+                self._gradient(id(fun), arguments)
                 return result
 
             self._functions[gradient] = name, fun, args, options
@@ -164,18 +162,6 @@ class Updates:
         if now is not None and now[0] == name and now[1] is fun and [list(now[2]), now[3]] == [args, options]:
             return current  # type: ignore[no-any-return]
         return getattr(jax, name)(fun, *args, **options)  # type: ignore[no-any-return]
-
-
-class _Same:
-    """Equal to one object alone."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return other is self._value
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _arrays(value: object) -> list[Any]:
