@@ -66,7 +66,7 @@ class Jitted(Marked):
         return repr(self.compiled)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _jit_again, (self.compiled,)
+        return _jit_again, (self.compiled._fun, self.options)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace and lower the function, as JAX does."""
@@ -105,8 +105,8 @@ def _keep(function: Any, mark: int) -> None:
         _marks[function] = mark
 
 
-def _jit_again(compiled: Any) -> Jitted:
-    return Jitted(compiled, {})
+def _jit_again(function: Any, options: dict[str, Any]) -> Jitted:
+    return Jitted(_original(function, **options), options)
 
 
 @functools.wraps(_original)
