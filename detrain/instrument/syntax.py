@@ -11,7 +11,8 @@ from typing import Final
 
 from detrain.base.structure import AnyLoop, bound_names
 
-RUN: Final = frozenset({"run", "experimental_run_v2"})
+RUN: Final = frozenset({"run", "experimental_run_v2", "scan", "fori_loop"})
+"""Calls that run a function that they are given."""
 _COMPILING: Final = frozenset({"jit", "filter_jit", "function"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z]|_acc)|gradienttape|trainable_(variables|weights)")

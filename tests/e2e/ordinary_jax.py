@@ -153,7 +153,7 @@ _DATA: Final = {
         "a, b = x[{item}], y[{item}]",
     ),
     "tf.data": (
-        "import tensorflow as tf\ndata = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(46, seed=3).batch(10, drop_remainder=True)"
+        "import tensorflow as tf\ntf.random.set_seed(0)\ndata = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(46, seed=3).batch(10, drop_remainder=True)"
         ".prefetch(1)\n",
         "",
         "data.as_numpy_iterator()",
