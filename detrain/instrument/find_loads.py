@@ -94,8 +94,8 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
         bound = set(bound_names([statement]))
         is_from_loaded = bool(read_names(statement, with_index=False) & loaded)
         takes_gradients = GRADIENTS.search(ast.unparse(statement).lower())
-        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients
-        is_computed = is_computed or _runs_forward(statement) or _makes_keys(statement)
+        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement)
+        is_computed = is_computed or _makes_keys(statement)
         if is_computed or (is_from_loaded and not _takes_next(statement)):
             loaded |= bound
         elif _loads(statement) and not bound <= accumulated:

@@ -7,12 +7,16 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
+import optax
+from jax._src import pjit
 
 from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
@@ -57,6 +61,16 @@ class World(cut_world.World):
         self.updates: list[int] = []
         self.adapter = Jax(Settings(seed=0, threads=1, on_update=self.updates.append), Streams())
         super().__init__(self.adapter)
+
+
+@contextmanager
+def jax_put_back() -> Iterator[None]:
+    """Give JAX back what an adapter replaces in it."""
+    owners: list[Any] = [jax, jax.lax, optax, optax._src.update, eqx, eqx._update, pjit]
+    before = [dict(vars(owner)) for owner in owners]
+    yield
+    for owner, held in zip(owners, before, strict=True):
+        vars(owner).update(held)
 
 
 @dataclass

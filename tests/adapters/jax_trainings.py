@@ -282,9 +282,7 @@ def nnx_split_and_merged(names: Any) -> Step:
         return optax.apply_updates(params, updates), rest, state
 
     def step(names: Any, turn: int) -> None:
-        names.params, names.rest, names.state = train(
-            names.graph, names.params, names.rest, names.state, ROWS[turn], LABELS[turn]
-        )
+        names.params, names.rest, names.state = train(names.graph, names.params, names.rest, names.state, ROWS[turn], LABELS[turn])
         names.model = nnx.merge(names.graph, names.params, names.rest)
 
     return step

@@ -11,26 +11,26 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from tests.adapters import jax_trainings, jax_values  # noqa: E402, F401
-from tests.adapters.jax_resume import CASES, World, run  # noqa: E402
+from tests.adapters.jax_resume import CASES, World, jax_put_back, run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    yield World()
+    with jax_put_back():
+        yield World()
 
 
 FAST = (
     *("dtypes_and_what_computations_go_by", "keys_of_all_kinds", "a_step_that_takes_the_memory_of_its_arguments"),
     *("arrays_that_are_equal_and_arrays_that_are_one", "weak_types_of_large_arrays", "functions_compiled_in_the_loop"),
-    *("forms_of_trees_devices_and_shapes", "optax adam", "linen_with_a_train_state", "nnx_split_and_merged", "equinox_with_filters"),
+    *("forms_of_trees_devices_and_shapes", "optax adam", "linen_with_a_train_state", "nnx_split_and_merged"),
+    "equinox_with_filters",
 )
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in CASES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in CASES])
 def test_a_training_that_is_resumed_goes_on_as_the_whole_one(world: World, name: str) -> None:
     tried = CASES[name]
 

@@ -26,23 +26,16 @@ from detrain.adapters.api import Settings  # noqa: E402
 from detrain.adapters.jax.adapter import Jax  # noqa: E402
 from detrain.base.errors import Diverged, FrameworkUnsupported  # noqa: E402
 from detrain.python.process.random_streams import Streams  # noqa: E402
+from tests.adapters.jax_resume import jax_put_back  # noqa: E402
 
 
 @pytest.fixture
 def seen() -> Iterator[list[int]]:
     """An adapter that has just been made: the updates that it has told of."""
     updates: list[int] = []
-    names = ("jit", "grad", "value_and_grad", "vjp", "linearize", "pmap")
-    before = {name: getattr(jax, name) for name in names}
-    loops = {name: getattr(jax.lax, name) for name in ("scan", "fori_loop", "while_loop", "map")}
-    applying = optax.apply_updates, eqx.apply_updates
-    Jax(Settings(seed=0, threads=1, on_update=updates.append), Streams())
-    yield updates
-    for name, function in before.items():
-        setattr(jax, name, function)
-    for name, function in loops.items():
-        setattr(jax.lax, name, function)
-    optax.apply_updates, eqx.apply_updates = applying
+    with jax_put_back():
+        Jax(Settings(seed=0, threads=1, on_update=updates.append), Streams())
+        yield updates
 
 
 ROWS = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
@@ -73,9 +66,10 @@ def test_each_call_of_a_compiled_step_is_an_update(seen: list[int]) -> None:
     assert len(set(seen)) == 1
     repeated(eqx.filter_jit(by_optimizer))
     repeated(jax.jit(jax.jit(by_optimizer)))
-    repeated(lambda weights, rows: jax.jit(by_optimizer)(weights, rows))
+    for _ in range(4):
+        jax.jit(by_optimizer)(jnp.ones(4), ROWS)
     repeated(by_optimizer)
-    repeated(jax.jit(lambda weights, rows: by_optimizer(weights, rows), donate_argnums=0))
+    repeated(jax.jit(by_optimizer, donate_argnums=0))
     assert len(seen) == 6 * 4
     model = nnx.Linear(4, 1, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
@@ -150,12 +144,12 @@ def test_a_compiled_function_is_used_as_jaxs_own(seen: list[int]) -> None:
     assert copy.deepcopy(jax.jit(loss))(jnp.ones(4), ROWS) == pickle.loads(pickle.dumps(jax.jit(loss)))(jnp.ones(4), ROWS)
     with jax.disable_jit():
         assert scaled(jnp.ones(2)).tolist() == [2.0, 2.0]
-    with pytest.raises(TypeError, match="missing a required argument|missing 1 required"):
+    with pytest.raises(TypeError, match=r"missing a required argument|missing 1 required"):
         scaled()
     assert seen == []
 
 
-def test_a_function_that_reads_another_python_value_than_in_the_first_run_is_refused() -> None:
+def test_a_function_that_reads_another_python_value_than_in_the_first_run_is_refused(seen: list[int]) -> None:
     rate = [0.5]
 
     def trained() -> tuple[Jax, Callable[..., Any]]:
@@ -172,6 +166,7 @@ def test_a_function_that_reads_another_python_value_than_in_the_first_run_is_ref
     again.set_state(json.dumps(state).encode(), {}, "auto")
     with pytest.raises(Diverged, match="is not what the first run had traced"):
         step(jnp.ones(4))
+    assert seen == []
     rate[0] = 0.5
     again, step = trained()
     again.set_state(json.dumps(state).encode(), {}, "auto")

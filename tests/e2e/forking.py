@@ -14,7 +14,6 @@ import sys
 import time
 from typing import Any, NoReturn
 
-
 _BESIDE = {"jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox")}
 """By framework, what else is imported: it makes no array, as none outlives a fork."""
 

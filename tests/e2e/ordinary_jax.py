@@ -132,10 +132,16 @@ def train_step(model, optimizer, rows, labels):
     return loss
 """
 _DATA: Final = {
-    "permutation": ("", "order = rng.permutation(46)", "range(0, 40, 10)", "rows = order[{item} : {item} + 10]\na, b = x[rows], y[rows]"),
+    "permutation": (
+        "",
+        "order = rng.permutation(46)",
+        "range(0, 40, 10)",
+        "rows = order[{item} : {item} + 10]\na, b = x[rows], y[rows]",
+    ),
     "generator": (
         "def loaded(rng):\n    order = rng.permutation(46)\n    for start in range(0, 40, 10):\n"
-        "        rows = order[start : start + 10]\n        yield x[rows] + rng.normal(scale=0.1, size=(10, 6)).astype(np.float32), y[rows]\n",
+        "        rows = order[start : start + 10]\n"
+        "        yield x[rows] + rng.normal(scale=0.1, size=(10, 6)).astype(np.float32), y[rows]\n",
         "",
         "loaded(rng)",
         "a, b = {item}",
@@ -153,8 +159,8 @@ _DATA: Final = {
         "a, b = x[{item}], y[{item}]",
     ),
     "tf.data": (
-        "import tensorflow as tf\ntf.random.set_seed(0)\ndata = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(46, seed=3).batch(10, drop_remainder=True)"
-        ".prefetch(1)\n",
+        "import tensorflow as tf\ntf.random.set_seed(0)\ndata = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(46, seed=3)\n"
+        "data = data.batch(10, drop_remainder=True).prefetch(1)\n",
         "",
         "data.as_numpy_iterator()",
         "a, b = {item}",
@@ -231,12 +237,16 @@ def text(row: Mapping[str, object]) -> str:
         ]
         loop = ["for epoch in range(4):", *_indented([*body, "print(epoch, total)", _AFTER[row["after"]]])]  # type: ignore[index]
     elif row["loop"] == "steps":
-        source = f"def endless():\n    for epoch in itertools.count():\n        {at_start or 'pass'}\n        for item in {over}:\n            "
+        source = f"def endless():\n    for epoch in itertools.count():\n        {at_start or 'pass'}\n"
+        source += f"        for item in {over}:\n            "
         source += load.format(item="item").replace("\n", "\n            ") + "\n            yield a, b\n"
         before += source
         after = _AFTER[row["after"]].replace("epoch", "number").replace("total", "float(loss)")  # type: ignore[index]
         body = ["if number % 4 == 0:\n    starts.append(turns + 1)", "a, b = next(batches)", "die()", *call]
-        body += ["if number % 4 == 3:\n    print(number, float(loss))", *([f"if number % 4 == 3:\n{_block(after)}"] if after else [])]
+        body += [
+            "if number % 4 == 3:\n    print(number, float(loss))",
+            *([f"if number % 4 == 3:\n{_block(after)}"] if after else []),
+        ]
         loop = ["batches = endless()", "for number in range(16):", *_indented(body)]
     else:
         header = f"for number, item in enumerate({over}):" if row["loop"] == "enumerate" else f"for item in {over}:"

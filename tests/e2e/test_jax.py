@@ -38,10 +38,7 @@ def run(server: Server, program: Path, folder: Path, every: str, kills: list[int
 
 @pytest.mark.parametrize(
     "program",
-    [
-        pytest.param(path, id=path.stem, marks=[] if path.stem == FAST else [pytest.mark.slow])
-        for path in sorted(JAX.glob("*.py"))
-    ],
+    [pytest.param(path, id=path.stem, marks=[] if path.stem == FAST else [pytest.mark.slow]) for path in sorted(JAX.glob("*.py"))],
 )
 def test_killed_at_random_cuts_it_ends_as_if_never_killed(program: Path, jax_server: Server, tmp_path: Path) -> None:
     every = ("1b", "2b", "3b")[len(program.stem) % 3]
@@ -93,7 +90,11 @@ REFUSED = {
         "placed = placed + 1",
         "an array of the program is spread over 2 devices",
     ),
-    "several processes": ("from jax._src import distributed\ndistributed.global_state.num_processes = 2", "", "trains in 2 processes"),
+    "several processes": (
+        "from jax._src import distributed\ndistributed.global_state.num_processes = 2",
+        "",
+        "trains in 2 processes",
+    ),
 }
 
 

@@ -35,7 +35,9 @@ def test_the_marked_loops_are_found(program: Path) -> None:
     ],
 )
 def test_what_updates_with_jax_is_known_by_its_calls(step: str, is_found: bool, tmp_path: Path) -> None:
-    text = f"import jax\ndef train_step(state, batch):\n    return optax.apply_updates(state, batch)\nfor batch in data:\n    {step}\n"
+    text = (
+        f"import jax\ndef train_step(state, batch):\n    return optax.apply_updates(state, batch)\nfor batch in data:\n    {step}\n"
+    )
     (tmp_path / "main.py").write_text(text)
 
     assert bool(analyse(tmp_path / "main.py").nests) is is_found

@@ -71,7 +71,7 @@ class Leaves:
         place = "" if sharding.memory_kind in (None, _default_memory(value)) else f" {sharding.memory_kind}"
         return [NAME, bool(value.weak_type), bool(value._committed), settings.name_of(next(iter(sharding.device_set))) + place]
 
-    def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
+    def make_constant(self, array: Array, form: list[Item] | None = None) -> Any:
         """Return an array, in memory that nobody else has."""
         if form is None or form[0] != NAME:
             return None
@@ -79,14 +79,16 @@ class Leaves:
         name, _, memory = place.partition(" ")
         device = settings.device_named(name)
         if device is None:
-            raise FrameworkUnsupported(f"there is no device {name!r} here, where an array of the checkpoint was", "resume where it is")
+            raise FrameworkUnsupported(
+                f"there is no device {name!r} here, where an array of the checkpoint was", "resume where it is"
+            )
         sharding = SingleDeviceSharding(device, **({"memory_kind": memory} if memory else {}))
         made: Any = jax.device_put(np.array(array, copy=True, order="C"), sharding)
         aval = made.aval.update(weak_type=is_weak)
         return ArrayImpl(aval, made.sharding, made._arrays, committed=is_committed, _skip_checks=True)
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the kind of what is made of arrays, or compiled of functions, and its parts; None for anything else."""
+        """Return the kind of what is made of arrays or compiled, and its parts; None for anything else."""
         cls = type(value)
         if cls is FunctionType:
             return self._updates.parts(value) or self._functions.parts(value)
@@ -109,14 +111,14 @@ class Leaves:
     def parts_of_new(self, _value: object) -> None:
         """JAX has no iterators."""
 
-    def remake(self, kind: str, parts: list[Any], current: Any) -> object | None:
+    def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
         """Return what `parts` described."""
         if kind == _KEY:
             return jax.random.wrap_key_data(parts[1], impl=parts[0])
         if kind == _DELETED:
             gone: Any = self.make_constant(np.zeros(parts[1], parts[0]), [NAME, *parts[2]])
             gone.delete()
-            return gone  # type: ignore[no-any-return]
+            return gone
         if kind == _TREE:
             return jax.tree.structure(parts[0])
         if kind == _STRUCT:
@@ -128,7 +130,7 @@ class Leaves:
             return settings.device_named(parts[0])
         if kind == _TRACE:
             is_one = current is not ABSENT and class_name(type(current)) == _TRACES and current.is_valid()
-            return current if is_one else sys.modules["flax.nnx.tracers"].TraceState()  # type: ignore[no-any-return]
+            return current if is_one else sys.modules["flax.nnx.tracers"].TraceState()
         if kind == GRADIENT_KIND:
             return self._updates.remake(parts, current)
         if kind == functions.KIND:

@@ -41,8 +41,7 @@ def mark(what: int) -> bool:
     going_on = _stack.calls
     if not going_on:
         return False
-    if going_on[-1].mark < what:
-        going_on[-1].mark = what
+    going_on[-1].mark = max(going_on[-1].mark, what)
     return True
 
 

@@ -83,7 +83,9 @@ def name_of(device: Any) -> str:
 
 
 def _written(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else ["device", name_of(value)] if hasattr(value, "platform") else None
+    return (
+        value if isinstance(value, bool | int | float | str) else ["device", name_of(value)] if hasattr(value, "platform") else None
+    )
 
 
 def _read(value: Any) -> Any:

@@ -7,10 +7,10 @@ JAX runs the Python of a compiled function once, when it traces it. What was see
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Final
 
 import jax
@@ -46,7 +46,7 @@ class Updates:
         for name, place in _LOOPS.items():
             setattr(jax.lax, name, self._watching_loop(getattr(jax.lax, name), place))
 
-    def watch_optimizers(self, module: ModuleType, *owners: str) -> None:
+    def watch_optimizers(self, module: Any, *owners: str) -> None:
         """Hear of `apply_updates` of a library that has been imported, by all names that lead to it."""
         original: Any = module.apply_updates
 
@@ -57,7 +57,7 @@ class Updates:
             return result
 
         for owner in (module, *(functools.reduce(getattr, name.split("."), module) for name in owners)):
-            owner.apply_updates = apply_updates  # type: ignore[union-attr]
+            owner.apply_updates = apply_updates
 
     def _applied(self, weights: object) -> None:
         if not mark(APPLIED) and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(weights)):
@@ -133,10 +133,8 @@ class Updates:
                 result = original(*args, **kwargs)
             finally:
                 going_on.pop()
-            try:
+            with contextlib.suppress(TypeError):  # a body that cannot be held weakly is traced each time
                 call.mark = self._bodies[body] = max(call.mark, self._bodies.get(body, 0))
-            except TypeError:  # a body that cannot be held weakly: it is traced each time
-                pass
             if call.mark and not hand_on(call):
                 self._called(call, args[place + 1 :])
             return result
