@@ -17,7 +17,7 @@ from detrain.store import opened
 from detrain.store.journal import read_batches
 from detrain.verify.state_diff import compare
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import Result
+from tests.e2e.runs import Result, detrain
 from tests.programs_marks import JAX
 
 KILLS = 2
@@ -155,3 +155,25 @@ def test_a_compiled_function_that_reads_what_the_loop_changes_is_refused_and_one
     assert "the compiled function '__main__:step' is not what the first run had traced" in impure.err
     assert pure.status == 0, pure.err
     assert pure.last_line() == whole.last_line()
+
+
+EQUINOX_FIRST = """
+import equinox as eqx
+import jax, jax.numpy as jnp
+model = eqx.nn.Linear(3, 1, key=jax.random.key(0))
+for epoch in range(2):
+    for rows in jnp.ones((3, 4, 3)):
+        grads = eqx.filter_grad(lambda model: (jax.vmap(model)(rows) ** 2).mean())(model)
+        model = eqx.apply_updates(model, jax.tree.map(lambda grad: -0.1 * grad, grads))
+"""
+
+
+@pytest.mark.slow
+def test_a_library_that_is_imported_before_jax_is_heard_once_it_is_done(tmp_path: Path) -> None:
+    """The servers import JAX first."""
+    (tmp_path / "program.py").write_text(EQUINOX_FIRST)
+
+    done = detrain("trace", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert "batch loop program.py:6, epoch loop program.py:5 (sure)" in done.err

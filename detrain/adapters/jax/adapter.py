@@ -53,17 +53,18 @@ class Jax:
             )
         self._settings = settings
         self._updates = Updates(settings.on_update)
-        self._traces = Traces(self._fail)
+        self._traces, self._watched = Traces(self._fail), set[str]()
         self.leaves = Leaves(self._updates, self._fail)
         if settings.probes is not None:
             jax.pmap = self._refusing(jax.pmap)
         for module in _OPTIMIZERS:
-            if module in sys.modules:
+            if hasattr(sys.modules.get(module), "apply_updates"):  # one that is importing JAX itself has none yet
                 self.on_import(module)
 
     def on_import(self, module: str) -> None:
         """A library has been imported: hear of its updates."""
-        if module in _OPTIMIZERS:
+        if module in _OPTIMIZERS and module not in self._watched:
+            self._watched.add(module)
             self._updates.watch_optimizers(sys.modules[module], *_OPTIMIZERS[module])
 
     def state(self) -> bytes:
