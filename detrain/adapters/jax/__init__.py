@@ -1,1 +1,1 @@
-"""JAX: arrays as immutable leaves of objects, functions that are compiled, updates, settings ([0049])."""
+"""JAX: arrays as immutable leaves of objects, functions that are compiled, updates, settings."""

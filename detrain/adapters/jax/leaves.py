@@ -1,8 +1,9 @@
 """JAX's arrays as immutable leaves of Python objects, and what is made of them: keys, devices, forms of trees.
 
 An array is its value, and what computations go by besides: whether its type is weak, whether it is committed to its
-device, and which device that is. What is read may be a view of its memory: JAX writes into no memory that NumPy still
-looks at, also where a computation is given it to write into (`donate_argnums`).
+device, and which device that is. What is read may be a view of its memory. JAX writes into no memory that NumPy still
+looks at, also where a computation is given it to write into (`donate_argnums`); but two that `jax.device_put` has been
+given may be one, so what is to stay as it is has to be copied.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class Leaves:
             return None
         if len(value.sharding.device_set) > 1:
             self._refuse(value)
-        return np.asarray(value)
+        found: Any = value._npy_value
+        if found is None:  # `np.asarray` would leave a view with the array, which keeps its memory from being donated
+            found, _is_copy = value._single_device_array_to_np_array_did_copy()
+        return np.asarray(found)
 
     def form(self, value: object) -> list[Item] | None:
         """Return an array's type, whether it is weak, and the device that it is at, or committed to."""

@@ -99,8 +99,8 @@ def _decode_same_form(decoding: Decoding, found: list[Any], form: list[Item], cu
     alike.sort(key=lambda tensor: tensor is not current)
     chosen = next((tensor for tensor in alike if id(tensor) not in decoding.claimed), None)
     if chosen is None:
-        value = next(value for tensor in found if (value := decoding.hooks.tensor(tensor)) is not None)
-        return decoding.hooks.make_tensor(value, form)
+        values = [value for tensor in found if (value := decoding.hooks.tensor(tensor)) is not None]
+        return decoding.hooks.make_tensor(values[0], form) if values else ABSENT
     decoding.claimed[id(chosen)] = chosen
     return chosen
 
