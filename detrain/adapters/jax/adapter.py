@@ -102,7 +102,8 @@ class Jax:
         return []
 
     def flush(self) -> None:
-        """JAX writes nothing by itself."""
+        """Have the callbacks run that compiled functions have asked for: they may print, draw and write."""
+        jax.effects_barrier()
 
     def _refusing(self, pmap: Any) -> Any:
         """Return what stands for `jax.pmap`: libraries make such functions, and call none of them."""

@@ -31,6 +31,7 @@ class Jitted(Marked):
 
     def __init__(self, compiled: Any, options: dict[str, Any], key: str = "") -> None:
         functools.update_wrapper(self, compiled)
+        self.__wrapped__ = compiled.__wrapped__  # the function itself, as with JAX's object
         self.compiled, self.options = compiled, options
         self.key = Jitted.numbered(compiled._fun, key)
         self.mark = self._known = _mark_of(compiled._fun)

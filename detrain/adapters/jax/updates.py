@@ -126,7 +126,7 @@ class Updates:
         @functools.wraps(original)
         def loop(*args: Any, **kwargs: Any) -> Any:
             body: Any = args[place] if len(args) > place else kwargs.get("f", kwargs.get("body_fun"))
-            call = Marked()
+            call = _Loop(body)
             going_on = calls()
             going_on.append(call)
             try:
@@ -160,6 +160,18 @@ class Updates:
         if now is not None and now[0] == name and now[1] is fun and [list(now[2]), now[3]] == [args, options]:
             return current  # type: ignore[no-any-return]
         return getattr(jax, name)(fun, *args, **options)  # type: ignore[no-any-return]
+
+
+class _Loop(Marked):
+    """A loop of JAX's own that is going on."""
+
+    def __init__(self, body: object) -> None:
+        self._body = body
+
+    @property
+    def number(self) -> int:
+        """That of its body: the same loop is entered again and again."""
+        return id(self._body)
 
 
 def _arrays(value: object) -> list[Any]:
