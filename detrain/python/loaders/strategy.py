@@ -193,7 +193,11 @@ def set_state(value: object, which: int, state: object) -> bool:
     setter = getattr(value, _PROTOCOLS[which][1], None) if which in range(len(_PROTOCOLS)) else None
     if setter is None:
         return False
-    setter(state)
+    try:
+        setter(state)
+    except Exception as error:  # an edge: a library looks at the state, and takes only one that fits its data
+        messages.warn(f"{type_name(value)} does not take its position: {str(error).partition(chr(10))[0]}")
+        return False
     return True
 
 

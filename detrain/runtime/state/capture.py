@@ -24,7 +24,7 @@ from detrain.base.source_files import sources
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
-from detrain.python.inspect.names import is_user_class, own_attributes
+from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
@@ -377,7 +377,8 @@ def _may_be_held_elsewhere(value: object) -> bool:
     cls = type(value)
     if isinstance(value, FunctionType):
         return is_user_file(value.__code__.co_filename) and value.__closure__ is not None
-    return (is_user_class(cls) and not issubclass(cls, tuple)) or issubclass(cls, STREAMS)
+    is_value = issubclass(cls, tuple) or is_frozen(cls)
+    return (is_user_class(cls) and not is_value) or issubclass(cls, STREAMS)
 
 
 def _source(loop: RunningLoop) -> object:
