@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from detrain.base import messages
 from detrain.base.compiled_sources import source_of
 from detrain.base.config import Mode
 from detrain.base.errors import CannotSeek
@@ -29,7 +30,7 @@ from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.frames import names_of
-from detrain.python.inspect.names import is_own_class, is_user_module, module_of
+from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
 from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.process import pool_jobs
