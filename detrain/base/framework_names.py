@@ -117,11 +117,13 @@ SHOWING: Final = FrameworkNames(
 
 JAX: Final = FrameworkNames(
     modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox", "orbax"}),
-    open_modules=frozenset({"flax", "optax", "equinox"}),
+    open_modules=frozenset({"jax", "flax", "optax", "equinox"}),
     closed=(
+        "jax",  # and all that begins so
         *("flax.linen.module:_Sentinel", "flax.nnx.transforms", "flax.nnx.tracers", "flax.core.tracers"),
         *("flax.metrics", "equinox._jit", "equinox._ad", "equinox.internal"),
     ),
+    open_again=("jax.example_libraries",),
     packages=("jax", "jaxlib", "flax", "optax", "equinox"),
     settings=("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "NVIDIA_TF32_OVERRIDE"),
     options=(("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),),  # else kernels are chosen by time, and sums are in any order

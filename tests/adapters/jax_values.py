@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.example_libraries import optimizers
 
 from tests.adapters.jax_resume import Step, case
 
@@ -116,6 +117,24 @@ def forms_of_trees_devices_and_shapes(names: Any) -> Step:
     return step
 
 
+@jax.tree_util.register_pytree_node_class
+class OfLibrary:
+    """Stands for a class of a library that nobody knows."""
+
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        return (self.weights,), None
+
+    @classmethod
+    def tree_unflatten(cls, _nothing: None, children: Any) -> Any:
+        return cls(*children)
+
+
+OfLibrary.__module__ = "json"
+
+
 def scaled(rate: float, value: Any) -> Any:
     return value * rate
 
@@ -137,6 +156,21 @@ def functions_compiled_in_the_loop(names: Any) -> Step:
 
 def squared(value: Any) -> Any:
     return (value**2).sum()
+
+
+@case()
+def a_state_of_example_libraries(names: Any) -> Step:
+    init, update, params_of = optimizers.adam(0.1)
+    names.state = init({"a": jnp.ones(3), "b": [jnp.zeros(2)]})
+
+    @jax.jit
+    def train(turn: Any, state: Any) -> Any:
+        return update(turn, jax.tree.map(lambda each: each + 1, params_of(state)), state)
+
+    def step(names: Any, turn: int) -> None:
+        names.state = train(turn, names.state)
+
+    return step
 
 
 @case()

@@ -18,6 +18,7 @@ from jax._src import distributed
 from detrain.adapters.api import Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax.leaves import NAME, Leaves
+from detrain.adapters.jax.rules import Rules
 from detrain.adapters.jax.traces import Traces
 from detrain.adapters.jax.updates import Updates
 from detrain.base.config import Mode
@@ -36,7 +37,6 @@ class Jax:
     name = NAME
     shared = None
     variables = None
-    rules = None
     random = None
     loaders = None
     building = None
@@ -52,6 +52,7 @@ class Jax:
                 "install jax>=0.10,<0.11 (the extra `detrain[jax]`)",
             )
         self._settings = settings
+        self.rules = Rules()
         self._updates = Updates(settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()
         self.leaves = Leaves(self._updates, self._fail)

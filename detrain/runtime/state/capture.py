@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from detrain.adapters.group import Adapters
 from detrain.base import messages
@@ -41,6 +41,7 @@ _SKIPPED_TYPES = (ModuleType,)
 _CALLED: Final = "called by a pipeline"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
+_KEPT: Final = "kept|names that are read no more"
 
 
 _DEEPEST: Final = 5
@@ -179,6 +180,7 @@ class Capture:
 
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline) -> dict[str, Item]:
         roots: dict[str, Item] = {}
+        kept: list[str] = []
         for root, values in _namespaces(frame):
             for name, value in values.items():
                 if any(rules.is_spent(value) for rules in self._adapters.rules):
@@ -191,6 +193,9 @@ class Capture:
                 key = f"{root}|{name}"
                 if key not in roots and baseline.is_bound(key, value):
                     roots[key] = encoder.encode(value, _path(root, name))
+                    kept.append(key)
+        if kept:
+            roots[_KEPT] = encoder.encode(kept, _KEPT)
         # Last: what handles a signal is an object of the program's, and found at its place.
         roots["settings|changed"] = encoder.encode(self._settings.changed(), _SETTINGS)
         return roots
@@ -202,6 +207,11 @@ class Capture:
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: RunningLoop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
+        kept: Any = decoder.decode(decoder.roots.pop(_KEPT, None), ABSENT, _KEPT) or ()
+        for root, values in _namespaces(frame, is_everything=True) if kept else ():
+            for name in values:
+                if f"{root}|{name}" in kept:  # the live object is this one's, not that of a name that was bound to it, too
+                    decoder.decode(decoder.roots[f"{root}|{name}"], values[name], _path(root, name))
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
             root, _, name = key.rpartition("|")
