@@ -14,17 +14,10 @@ from tests.e2e.ordinary_jax import name_of, rows, text
 
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
-SAMPLE = 30
-"""One in so many rows is tried in the fast lane."""
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, id=name_of(row), marks=[pytest.mark.slow if number % SAMPLE else pytest.mark.fast])
-        for number, row in enumerate(rows())
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [pytest.param(row, id=name_of(row)) for row in rows()])
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
     row: dict[str, object], jax_server: Server, tmp_path: Path
 ) -> None:
