@@ -42,6 +42,7 @@ class Jax:
     building = None
     rollback = None
     norms = None
+    names = None
     weights = None
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
