@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 PROGRAMS: Final = Path(__file__).resolve().parent / "programs"
 TORCH: Final = PROGRAMS / "torch"
 """Those that train with PyTorch."""
+JAX: Final = PROGRAMS / "jax"
+"""Those that train with JAX."""
 ROLES: Final = ("epoch loop", "batch loop", "load", "update")
 LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 MARK: Final = re.compile(r"#\s*<-\s*(.+?)\s*$")
@@ -34,7 +36,7 @@ class Phase(NamedTuple):
 
 def programs() -> list[Path]:
     """All programs: files, and folders of several files."""
-    others = [TORCH]
+    others = [TORCH, JAX]
     found = [p for p in PROGRAMS.iterdir() if p.suffix == ".py" or (p.is_dir() and p not in others and any(p.glob("*.py")))]
     return sorted(found)
 

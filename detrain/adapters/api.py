@@ -81,8 +81,13 @@ class TensorLeaves(Protocol):
     def constant(self, value: object) -> Array | None:
         """Return the value of an immutable tensor, or None for anything else. It may share memory."""
 
-    def make_constant(self, array: Array) -> object:
-        """Return an immutable tensor of a value."""
+    def form(self, value: object) -> list[Item] | None:
+        """Return, as data, what tells an immutable tensor from another one of the same value, begun by the adapter's
+        name; None: nothing does, or it is anything else.
+        """
+
+    def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
+        """Return an immutable tensor of a value and a form; None if the form is another adapter's."""
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
         """Return the kind of a tensor of several parts and these, or None for anything else."""

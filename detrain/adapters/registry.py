@@ -14,10 +14,11 @@ from detrain.python.process.random_streams import Streams
 ADAPTERS: Final = {
     "tensorflow": ("detrain.adapters.tensorflow.adapter", "TensorFlow"),
     "torch": ("detrain.adapters.torch.adapter", "Torch"),
+    "jax": ("detrain.adapters.jax.adapter", "Jax"),
 }
 """Module and class of each adapter, by the top-level module whose import brings the framework in."""
 
-FOLLOWED: Final = ("keras", "tf_keras")
+FOLLOWED: Final = ("keras", "tf_keras", "optax", "equinox")
 """Other top-level modules of whose import the adapters are told."""
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from detrain.base.errors import FrameworkUnsupported
 
-FOREIGN: Final = ("jax", "mlx", "mindspore", "mxnet", "paddle", "tinygrad")
-_TODO: Final = "train with PyTorch or TensorFlow, or run the program with --bare: deterministic settings, no checkpoints"
+FOREIGN: Final = ("mlx", "mindspore", "mxnet", "paddle", "tinygrad")
+_TODO: Final = "train with PyTorch, TensorFlow or JAX, or run the program with --bare: deterministic settings, no checkpoints"
 
 
 def imported() -> list[str]:
@@ -27,7 +27,7 @@ def check_training(*, has_updates: bool) -> list[str]:
     names = imported()
     if names and not has_updates:
         raise FrameworkUnsupported(
-            f"the loop has updated no weights of PyTorch or TensorFlow, and the program uses {' and '.join(names)}, "
+            f"the loop has updated no weights of PyTorch, TensorFlow or JAX, and the program uses {' and '.join(names)}, "
             "whose weights no checkpoint holds yet",
             _TODO,
         )

@@ -47,6 +47,8 @@ class FrameworkNames:
     """Environment variables that do."""
     chosen: tuple[tuple[str, str], ...] = ()
     """Those of them that a run sets where nobody else has, with the value."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Those of them that hold options, with one that a run adds where it is not among them."""
 
 
 _OPS: Final = ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
@@ -113,7 +115,21 @@ SHOWING: Final = FrameworkNames(
 )
 """Libraries that only show: their objects are attributes, as the program's own are."""
 
-KNOWN: Final = (TENSORFLOW, TORCH, SHOWING)
+JAX: Final = FrameworkNames(
+    modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox", "orbax"}),
+    open_modules=frozenset({"jax", "flax", "optax", "equinox"}),
+    closed=(
+        "jax",  # and all that begins so
+        *("flax.linen.module:_Sentinel", "flax.nnx.transforms", "flax.nnx.tracers", "flax.core.tracers"),
+        *("flax.metrics", "equinox._jit", "equinox._ad", "equinox.internal"),
+    ),
+    open_again=("jax.example_libraries",),
+    packages=("jax", "jaxlib", "flax", "optax", "equinox"),
+    settings=("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "NVIDIA_TF32_OVERRIDE"),
+    options=(("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),),  # else kernels are chosen by time, and sums are in any order
+)
+
+KNOWN: Final = (TENSORFLOW, TORCH, JAX, SHOWING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint that are leaves of Python objects (PyTorch's), by the names that lead to them."""
+"""The tensors of a checkpoint that are leaves of Python objects (PyTorch's, JAX's), by the names that lead to them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from detrain.base.dtypes import named_dtype
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.store import Snapshot
 
-_OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers"})
-"""Where a module keeps its parts: left out of names, as `state_dict()` does."""
+_OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers", "_raw_value", "_mapping"})
+"""Where a module keeps its parts, a variable of flax its value, and its State what is in it: left out of names, as
+`state_dict()` does.
+"""
+_KEYS: Final = "jax.key"
+_FORM: Final = 5
+"""Where the node of an immutable tensor says what it is besides its value, if it is anything."""
 _LISTS: Final = {"list": 1, "tuple": 1, "deque": 1, "namedtuple": 2, "made": 2}
 
 
@@ -26,7 +31,7 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
     Left out are large ones that are as they were when the loop was entered, which a checkpoint does not hold.
     """
     found = dict(snapshot.tensors)
-    if b"shared" not in snapshot.python:  # the kind of their nodes
+    if b"shared" not in snapshot.python and b"tensor" not in snapshot.python:  # the kinds of their nodes
         return found
     graph = msgspec.msgpack.decode(snapshot.python)
     nodes: list[list[Any]] = graph["nodes"]
@@ -44,7 +49,7 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
             continue
         names[item[0]] = name
         node = nodes[item[0]]
-        if node[0] == "shared":
+        if is_tensor(node):
             values = values_of(node, nodes, snapshot.arrays)
             if values is not None:
                 found[name if name not in found else f"{name} {item[0]}"] = values
@@ -54,8 +59,17 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
     return found
 
 
+def is_tensor(node: list[Any]) -> bool:
+    """Return whether a node is a tensor of a program's own names; not one of TensorFlow's constants, which are values
+    among others.
+    """
+    return node[0] == "shared" or (node[0] == "tensor" and len(node) > _FORM)
+
+
 def values_of(node: list[Any], nodes: list[list[Any]], arrays: Mapping[str, Array]) -> Array | None:
     """Return the values of a tensor's node; None where its memory is not stored, or of a dtype that NumPy has not."""
+    if node[0] == "tensor":
+        return arrays[node[1]] if node[2] is None else arrays[node[1]].transpose(np.argsort(node[2]))
     _kind, stored, *_rest = nodes[node[3][0]]
     _class, dtype, _device, offset, shape, strides = node[4][:6]
     try:
@@ -71,13 +85,16 @@ def values_of(node: list[Any], nodes: list[list[Any]], arrays: Mapping[str, Arra
 def _parts(node: list[Any], name: str) -> Iterator[tuple[Any, str]]:
     kind = node[0]
     if kind in ("object", "derived"):
-        for key, item in node[2 if kind == "object" else 3] or ():
+        pairs = [*(node[2] or ()), *node[3]] if kind == "object" else node[3]  # attributes, and those in slots
+        for key, item in pairs:
             yield item, name if key in _OF_MODULES else f"{name}.{key}"
         if kind == "object" and node[4] is not None:
             yield from _parts(node[4], name)
     elif kind == "shared":
         for item in node[5]:
             yield item, f"{name}.grad"
+    elif kind == "made" and node[1] == _KEYS:
+        yield node[2][1], name
     elif kind in _LISTS:
         for index, item in enumerate(node[_LISTS[kind]]):
             yield item, f"{name}.{index}"

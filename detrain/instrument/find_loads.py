@@ -21,6 +21,8 @@ _STAGES: Final = frozenset({"prefetch", "take", "skip", "batch", "shuffle", "rep
 _NOISE: Final = frozenset(
     {"normal", "uniform", "truncated_normal", "randn", "rand", "standard_normal", "stateless_normal", "stateless_uniform"}
 )
+_KEYS: Final = frozenset({"split", "fold_in"})
+"""How JAX makes keys of a key, for a step: no batch."""
 _RANDOM: Final = re.compile(r"\b(random|rng|generator)\b")
 _MODELS: Final = frozenset({"model", "net", "network", "forward"})
 """What is called for a forward pass: where all data are one batch, it is what the update is computed from first."""
@@ -93,6 +95,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
         is_from_loaded = bool(read_names(statement, with_index=False) & loaded)
         takes_gradients = GRADIENTS.search(ast.unparse(statement).lower())
         is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement)
+        is_computed = is_computed or _makes_keys(statement)
         if is_computed or (is_from_loaded and not _takes_next(statement)):
             loaded |= bound
         elif _loads(statement) and not bound <= accumulated:
@@ -131,6 +134,11 @@ def _loads(statement: ast.stmt) -> bool:
 def _draws_noise(statement: ast.stmt) -> bool:
     calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
     return any(called_name(call) in _NOISE and _RANDOM.search(ast.unparse(call.func)) for call in calls)
+
+
+def _makes_keys(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, ast.Call) and called_name(value) in _KEYS and _RANDOM.search(ast.unparse(value.func)) is not None
 
 
 def _takes_next(statement: ast.stmt) -> bool:

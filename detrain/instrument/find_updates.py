@@ -9,9 +9,18 @@ from typing import Final
 
 from detrain.base.structure import AnyLoop, bound_names
 from detrain.instrument.scopes import Scope, aliases_in
-from detrain.instrument.syntax import Inner, called_name, invoked_by, is_over_gradients, own_nodes, read_names
+from detrain.instrument.syntax import (
+    Inner,
+    arguments_of,
+    called_name,
+    invoked_by,
+    is_over_gradients,
+    own_nodes,
+    read_names,
+    reference_of,
+)
 
-_UPDATES: Final = frozenset({"apply_gradients", "train_on_batch", "minimize", "train_step_on_batch"})
+_UPDATES: Final = frozenset({"apply_gradients", "apply_updates", "train_on_batch", "minimize", "train_step_on_batch"})
 _BY_GRADIENT: Final = frozenset({"GradientTape", "gradient", "gradients", "fit", "fit_generator", "compile"})
 """Calls of programs that train by gradients, themselves or through Keras."""
 _SETTERS: Final = frozenset({"assign", "assign_add", "assign_sub", "set_weights"})
@@ -19,6 +28,9 @@ _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _SCALER_WORDS: Final = ("scaler",)
 _NO_OPTIMIZER: Final = ("sched", "lr_")
 """In the names of what has a `step`, too: a learning rate's schedule."""
+_OF_JAX: Final = frozenset({"jax", "flax", "optax", "equinox"})
+_TAKING: Final = frozenset({"grad", "value_and_grad", "filter_grad", "filter_value_and_grad", "vjp"})
+"""Functions of JAX's that take gradients, or make functions that do."""
 _OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
 
 
@@ -48,7 +60,9 @@ def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Co
     """Return what updates weights: the calls, and the functions of the program that make them, directly or through
     others.
     """
-    updates = Updates(_direct_updates(trees) or _settings(trees), set())
+    of_jax = [tree for tree in trees if _imports(tree, _OF_JAX)]
+    found = _direct_updates(trees) | _steps_of_jax(of_jax)
+    updates = Updates(found or _gradients_of_jax(of_jax) or _settings(trees), set())
     aliases = aliases_in(trees, methods)
     before = -1
     while before != len(updates.references):
@@ -66,6 +80,47 @@ def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     gradients = {name for node in nodes for name in _gradients_bound(node)}
     return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_direct_update(node, gradients)}
+
+
+def _imports(tree: ast.Module, names: Collection[str]) -> bool:
+    """Return whether a file imports something of libraries, by their top-level names."""
+    nodes = list(ast.walk(tree))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return any(name.partition(".")[0] in names for name in found)
+
+
+def _steps_of_jax(trees: Iterable[ast.Module]) -> set[int]:
+    """Return the calls `optimizer.update(...)`: of a dict so called, `update` takes one argument alone."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_step_of_jax(node)}
+
+
+def _is_step_of_jax(call: ast.Call) -> bool:
+    if called_name(call) != "update" or not isinstance(call.func, ast.Attribute) or len(arguments_of(call)) < 2:
+        return False
+    text = ast.unparse(call.func.value).lower()
+    return any(word in text for word in _OPTIMIZER_WORDS) or text in ("tx", "self.tx")
+
+
+def _gradients_of_jax(trees: Iterable[ast.Module]) -> set[int]:
+    """Return the calls that take gradients, in a program that has no optimizer and moves its weights by hand: of what
+    `jax.grad(loss)` gives, there or by a name.
+    """
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    assigned = [node for node in nodes if isinstance(node, ast.Assign) and _makes_gradients(node.value)]
+    names = {reference_of(target) for node in assigned for target in node.targets} - {""}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    taken = [call for call in calls if isinstance(call.func, ast.Call) and called_name(call.func) in _TAKING]
+    taken += [call for call in calls if called_name(call) == "vjp" or reference_of(call.func) in names]
+    return set(map(id, taken))
+
+
+def _makes_gradients(value: ast.expr) -> bool:
+    """Return whether an expression makes a function of gradients: `jax.jit(jax.value_and_grad(loss))`."""
+    if not isinstance(value, ast.Call):
+        return False
+    return called_name(value) in _TAKING - {"vjp"} or any(_makes_gradients(argument) for argument in value.args)
 
 
 def _settings(trees: Iterable[ast.Module]) -> set[int]:

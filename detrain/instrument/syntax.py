@@ -11,7 +11,9 @@ from typing import Final
 
 from detrain.base.structure import AnyLoop, bound_names
 
-RUN: Final = frozenset({"run", "experimental_run_v2"})
+RUN: Final = frozenset({"run", "experimental_run_v2", "scan", "fori_loop"})
+"""Calls that run a function that they are given."""
+_COMPILING: Final = frozenset({"jit", "filter_jit", "function"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z]|_acc)|gradienttape|trainable_(variables|weights)")
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -41,6 +43,8 @@ def invoked_by(call: ast.Call) -> set[str]:
     found = set() if is_strategy else {reference_of(call.func)}
     if called_name(call) in RUN:
         found |= {reference_of(argument) for argument in arguments_of(call)}
+    if isinstance(call.func, ast.Call) and called_name(call.func) in _COMPILING:  # `jax.jit(train_step)(state, batch)`
+        found |= {reference_of(argument) for argument in arguments_of(call.func)}
     return found - {""}
 
 

@@ -38,8 +38,8 @@ def find_structure(program: Program, home: Path) -> Structure:
     foreign = sorted(imported.intersection(FOREIGN))
     raise NoStructure(
         f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights"
-        + (f" of PyTorch or TensorFlow (it imports {' and '.join(foreign)})" if foreign else ""),
-        "detrain trains with PyTorch and TensorFlow only, so far"
+        + (f" of PyTorch, TensorFlow or JAX (it imports {' and '.join(foreign)})" if foreign else ""),
+        "detrain trains with PyTorch, TensorFlow and JAX only, so far"
         if foreign
         else "where a library trains, write its loop out; or name the loops in an inst.info (docs/inst-info.md), or put in probes"
         " by hand (README, Probes)",

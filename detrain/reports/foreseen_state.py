@@ -10,7 +10,7 @@ import msgspec
 
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
-from detrain.base.framework_names import TENSORFLOW, TORCH
+from detrain.base.framework_names import JAX, TENSORFLOW, TORCH
 from detrain.base.source_files import sources
 from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
@@ -101,10 +101,13 @@ def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:
     found = []
     if has_torch:
         found.append("PyTorch's tensors that the program can reach: weights, gradients, what optimizers keep, buffers")
-    if not has_torch or not TENSORFLOW.modules.isdisjoint(tops):
+    has_jax = not JAX.modules.isdisjoint(tops)
+    if has_jax:
+        found.append("JAX's arrays and keys that the program can reach: parameters, states of optimizers, modules of flax, equinox")
+    if not (has_torch or has_jax) or not TENSORFLOW.modules.isdisjoint(tops):
         found.append("every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators")
     streams = ["random, numpy.random", *(["PyTorch's generators, those of workers too"] if has_torch else [])]
-    if len(found) > has_torch:
+    if len(found) > has_torch + has_jax:
         streams.append("TensorFlow's eager seeds; stateful random ops in traced functions are lifted")
     return [*found, f"random streams: {', '.join(streams)}"]
 

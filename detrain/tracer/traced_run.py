@@ -94,7 +94,7 @@ def _nothing(shown: str, outcome: Outcome) -> NoStructure:
             "put the training into a loop, or name the loops in an inst.info (docs/inst-info.md)",
         )
     return NoStructure(
-        f"{shown!r} ended without an update of weights (no optimizer of PyTorch, TensorFlow or Keras was applied)",
+        f"{shown!r} ended without an update of weights (no optimizer of PyTorch, TensorFlow, Keras or JAX was applied)",
         "give it the arguments with which it trains, or name the loops in an inst.info (docs/inst-info.md)",
     )
 

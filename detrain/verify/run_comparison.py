@@ -65,7 +65,7 @@ class Comparison(msgspec.Struct, frozen=True):
     checkpoints: dict[str, list[Difference]]
     """Differences by cursor, of the checkpoints that both have."""
     tensors: int = 0
-    """Tensors that are leaves of Python objects (PyTorch's), in the checkpoints at the ends of loops that both have."""
+    """Tensors that are leaves of Python objects, in the checkpoints at the ends of loops that both have."""
 
     @property
     def differing_tensors(self) -> int:

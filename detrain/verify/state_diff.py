@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from detrain.base.digest import Array, digest_array, raw_bytes
-from detrain.export.object_tensors import values_of
+from detrain.export.object_tensors import is_tensor, values_of
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.store.snapshot import Snapshot
 
@@ -158,7 +158,7 @@ class _Walk:
                 elif one[0] not in self._seen:
                     self._seen.add(one[0])
                     nodes = self._nodes[0][one[0]], self._nodes[1][two[0]]
-                    if nodes[0][0] == nodes[1][0] == "shared":
+                    if nodes[0][0] == nodes[1][0] and all(map(is_tensor, nodes)):
                         self._note_tensor(*nodes, path)
                     parts = self._parts(*nodes)
                     if parts is None:
@@ -211,7 +211,8 @@ class _Walk:
     def _note_tensor(self, one: list[Any], two: list[Any], path: str) -> None:
         """Keep how two tensors that look at the same places of other bytes differ."""
         arrays = [values_of(node, self._nodes[side], self._arrays[side]) for side, node in enumerate((one, two))]
-        if one[4] == two[4] and arrays[0] is not None and arrays[1] is not None:
+        is_alike = one[0] != "shared" or one[4] == two[4]
+        if is_alike and arrays[0] is not None and arrays[1] is not None:
             difference = compare_arrays(path, arrays[0], arrays[1])
             if difference is not None:
                 self.tensors[path] = difference
@@ -220,13 +221,13 @@ class _Walk:
         """Return what an array's node says of its value, not whether it is as it was when the loop was entered."""
         kind, content = node[0], node[1]
         if kind == "same":
-            return node[2], content
+            return node[2], content, *node[3:]
         if kind == "memory":
             return node[2] if content is None else digest_array(self._arrays[side][content])
         if kind not in _ARRAYS:
             return node
         stored, axes = self._arrays[side][content], node[2]
-        return kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes)))
+        return kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes))), *node[5:]
 
 
 def _step(key: Any, *, is_key: bool) -> str:

@@ -34,7 +34,7 @@ class VerifiedRun:
     warnings: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
     variables: int = 0
-    """Variables compared, at the ends of all phases and of the program; those of PyTorch, tensors, of all phases."""
+    """Variables compared, at the ends of all phases and of the program; tensors of PyTorch and JAX, of all phases."""
     differing: list[str] = field(default_factory=list)
     """Those that differ."""
     lines: int | None = None

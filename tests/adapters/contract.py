@@ -29,7 +29,7 @@ from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks
 
-SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow", "torch": "tests.adapters.of_torch"}
+SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow", "torch": "tests.adapters.of_torch", "jax": "tests.adapters.of_jax"}
 """The module with the function `subject(experiment)` of each adapter."""
 
 
@@ -173,7 +173,11 @@ def a_constant_read_and_made_again_is_the_same(subject: Subject) -> None:
         assert isinstance(value, leaves.constant_type)
         array = leaves.constant(value)
         assert array is not None
-        assert subject.bytes_of(leaves.make_constant(array.copy())) == subject.bytes_of(value), value
+        form = json.loads(json.dumps(leaves.form(value)))
+        made = leaves.make_constant(array.copy(), form)
+        assert subject.bytes_of(made) == subject.bytes_of(value), value
+        assert leaves.form(made) == form
+        assert leaves.make_constant(array, ["another's"]) is None
     assert leaves.constant(np.ones(2)) is None
     assert leaves.to_array(object()) is None
     assert leaves.parts(object()) is None

@@ -12,7 +12,11 @@ import pytest
 
 from tests.adapters.contract import NEEDS, SUBJECTS
 
-LACKING = {"tensorflow": {"shared"}, "torch": {"variables"}}
+LACKING = {
+    "tensorflow": {"shared"},
+    "torch": {"variables"},
+    "jax": {"shared", "random", "loaders", "variables", "rollback", "norms", "instruments"},
+}
 """Parts that an adapter does not have: there is no such thing in its framework, or not yet."""
 
 

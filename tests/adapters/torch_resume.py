@@ -12,19 +12,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
-import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.group import Adapters
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.tensors import Tensors
-from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
-from detrain.python.loaders.generator_replay import Pulls
-from detrain.python.outside.open_files import Files
-from detrain.runtime.state.codec_hooks import ProgramHooks
+from tests.adapters import cut_world
+from tests.adapters.cut_world import packed
 from tests.adapters.torch_describe import describe
 
 BEFORE, AFTER = 3, 3
@@ -68,61 +63,14 @@ class NoLoaders:
         """There are none."""
 
 
-class World:
+class World(cut_world.World):
     """What the codec asks: the adapter's parts for Python objects, as a session has them."""
 
     def __init__(self) -> None:
         nothing = dict.fromkeys(("variables", "rules", "random", "loaders", "building", "rollback", "norms"))
         leaves: Any = Leaves(NoLoaders())  # type: ignore[arg-type]
-        self._adapters = Adapters()
-        self._adapters.add(SimpleNamespace(name="torch", leaves=leaves, shared=Tensors(), **nothing))  # type: ignore[arg-type]
-        self.files, self.pulls, self.counts = Files(), Pulls(lambda: None, str, lambda _old, _new: None), GlobalHooks()  # type: ignore[arg-type, return-value]
-
-    def hooks(self) -> ProgramHooks:
-        """As a session makes them for each walk."""
-        return ProgramHooks(self._adapters, self.files, self.pulls)
-
-    def baseline(self, names: dict[str, Any]) -> Baseline:
-        """Return what is there when the loop is entered."""
-        found = Baseline()
-        encoder = Encoder(self.hooks(), found, is_baseline=True)
-        for name, value in names.items():
-            found.bind(name, value)
-            encoder.encode(value, name)
-        return found
-
-    def encode(self, names: dict[str, Any], baseline: Baseline) -> Encoded:
-        """Return the state at a cut."""
-        encoder = Encoder(self.hooks(), baseline)
-        return encoder.finish({name: encoder.encode(value, name) for name, value in names.items()})
-
-    def restore(self, file: bytes, names: dict[str, Any], baseline: Baseline) -> list[str]:
-        """Put a state back; return what could not be."""
-        graph, arrays = unpacked(file)
-        decoder = Decoder(graph, arrays, self.hooks(), baseline)
-        decoder.hold_cells({})
-        for name, item in decoder.roots.items():
-            value = decoder.decode(item, names.get(name, ABSENT), name)
-            if value is ABSENT:
-                decoder.missing.append(name)
-            elif not name.startswith("class|"):
-                names[name] = value
-        return decoder.finish()
-
-
-def packed(encoded: Encoded) -> bytes:
-    """Return a state as one piece of bytes."""
-    arrays = {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in encoded.arrays.items()}
-    return msgspec.msgpack.encode((encoded.graph, arrays))
-
-
-def unpacked(file: bytes) -> tuple[bytes, dict[str, Any]]:
-    """Return graph and arrays, which nobody may write into."""
-    graph, arrays = msgspec.msgpack.decode(file)
-    return graph, {
-        name: np.frombuffer(content, dtype).reshape(shape) if content else np.zeros(shape, dtype)
-        for name, (dtype, shape, content) in arrays.items()
-    }
+        super().__init__(SimpleNamespace(name="torch", leaves=leaves, shared=Tensors(), **nothing))
+        self.counts = GlobalHooks()
 
 
 @contextmanager

@@ -26,6 +26,14 @@ def torch_server() -> Iterator[Server]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def jax_server() -> Iterator[Server]:
+    """The same, with JAX, flax, optax and equinox."""
+    made = Server("jax")
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def detrain(server: Server) -> Run:
     """Runs the command `detrain` in a process that the server forks; what is about how an interpreter starts needs a

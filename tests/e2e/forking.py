@@ -14,6 +14,9 @@ import sys
 import time
 from typing import Any, NoReturn
 
+_BESIDE = {"jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox")}
+"""By framework, what else is imported: it makes no array, as none outlives a fork."""
+
 
 def serve() -> None:
     """Answer requests until there are no more."""
@@ -26,6 +29,8 @@ def serve() -> None:
 
     framework = sys.argv[3]
     importlib.import_module(framework)
+    for library in _BESIDE.get(framework, ()):
+        importlib.import_module(library)
     importlib.import_module(f"detrain.adapters.{framework}.adapter")
 
     requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
@@ -113,7 +118,11 @@ def _forget_frameworks() -> None:
     import importlib.abc
     import importlib.machinery
 
-    names = {"tensorflow": ("tensorflow", "keras"), "torch": ("torch",)}[sys.argv[3]]
+    names = {
+        "tensorflow": ("tensorflow", "keras"),
+        "torch": ("torch",),
+        "jax": ("jax", "optax", "flax", "equinox"),
+    }[sys.argv[3]]
     known = {name: sys.modules.pop(name) for name in names}
     find = importlib.machinery.PathFinder.find_spec
 
@@ -126,6 +135,8 @@ def _forget_frameworks() -> None:
                 sys.modules.setdefault("keras", known["keras"])
             elif module is known.get("keras"):
                 import tensorflow  # noqa: F401
+            elif "jax" in known:
+                import jax  # noqa: F401
 
     def found(name: str, *arguments: Any) -> Any:
         spec = find(name, *arguments)

@@ -50,6 +50,15 @@ sys.argv = sys.argv[1:]
 sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """,
+    "jax": """
+import os, random, runpy, sys
+random.seed(0)
+import numpy
+numpy.random.seed(0)
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+""",
 }
 """By framework, a bare run: the same seeds and settings, and nothing of detrain."""
 

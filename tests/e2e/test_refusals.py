@@ -99,15 +99,17 @@ def test_no_training_loop(tmp_path: Path, detrain: Run) -> None:
 
 
 def test_no_training_loop_of_a_framework_that_is_known(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text("import jax.numpy as jnp\nfor i in range(3):\n    state = train(state)\n")
+    (tmp_path / "program.py").write_text("import mlx.core as mx\nfor i in range(3):\n    state = train(state)\n")
 
-    assert_refused(detrain("run", "program.py", cwd=tmp_path), errors.NoStructure, "it imports jax", "PyTorch and TensorFlow only")
+    assert_refused(
+        detrain("run", "program.py", cwd=tmp_path), errors.NoStructure, "it imports mlx", "PyTorch, TensorFlow and JAX only"
+    )
 
 
 FOREIGN = (
     PRELUDE
     + """
-import jax
+import mlx
 optimizer = Optimizer(np.ones(3))
 for epoch in range(2):
     for batch in range(3):
@@ -119,11 +121,11 @@ for epoch in range(2):
 def test_a_loop_that_trains_with_another_framework(tmp_path: Path) -> None:
     """Its weights were in no checkpoint, and a run that was killed went on with new ones, in silence."""
     (tmp_path / "program.py").write_text(FOREIGN)
-    (tmp_path / "jax.py").write_text("")
+    (tmp_path / "mlx.py").write_text("")
     (tmp_path / "keras.py").write_text("class config:\n    backend = lambda: 'jax'\n")
-    (tmp_path / "keras_on_jax.py").write_text(FOREIGN.replace("import jax", "import keras"))
+    (tmp_path / "keras_on_jax.py").write_text(FOREIGN.replace("import mlx", "import keras"))
 
-    assert_refused(in_a_new_process("run", "program.py", cwd=tmp_path), errors.FrameworkUnsupported, "uses jax", "--bare")
+    assert_refused(in_a_new_process("run", "program.py", cwd=tmp_path), errors.FrameworkUnsupported, "uses mlx", "--bare")
     assert_refused(
         in_a_new_process("run", "keras_on_jax.py", cwd=tmp_path), errors.FrameworkUnsupported, "'jax'", "KERAS_BACKEND", "--bare"
     )

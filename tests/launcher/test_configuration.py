@@ -138,9 +138,9 @@ def test_a_program_is_found_by_its_path_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_program_that_trains_with_another_framework_has_no_structure(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import jax\nprint(jax)\n")
+    (tmp_path / "train.py").write_text("import mlx\nprint(mlx)\n")
 
-    with pytest.raises(NoStructure, match="it imports jax"):
+    with pytest.raises(NoStructure, match="it imports mlx"):
         find_structure(Program.find(str(tmp_path / "train.py"), is_module=False), tmp_path)
 
 

@@ -20,6 +20,7 @@ from detrain.adapters.tensorflow.tracing.builder import FUNCTION, Builder
 from detrain.adapters.tensorflow.values import composite_tensors as composites
 from detrain.adapters.tensorflow.values.tensors import array_of, read_each
 from detrain.base.digest import Array
+from detrain.python.inspect.object_graph import Item
 
 _RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string
 
@@ -57,9 +58,12 @@ class Leaves:
         except tf.errors.UnimplementedError:  # a tensor that is sharded over devices: it has no value in one place
             return None
 
-    def make_constant(self, array: Array) -> object:
+    def form(self, _value: object) -> None:
+        """Eager tensors of one value are alike."""
+
+    def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
         """Return an eager tensor."""
-        return tf.constant(array, tf.string if array.dtype == object else None)
+        return tf.constant(array, tf.string if array.dtype == object else None) if form is None else None
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
         """Return what a sparse or ragged tensor, indexed slices, a `TensorArray` are made of; None for most else.

@@ -20,7 +20,7 @@ from detrain.adapters.torch.streams import GeneratorStream
 from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class, is_own_class
-from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.object_graph import ABSENT, Item
 
 _VALUES: Final = {
     "torch.dtype": torch.dtype,
@@ -77,9 +77,12 @@ class Leaves:
         """No tensor of PyTorch's is immutable."""
         return None
 
-    def make_constant(self, array: Array) -> object:
+    def form(self, _value: object) -> None:
+        """No tensor of PyTorch's is immutable."""
+
+    def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
         """Return a tensor: of a checkpoint that another framework's adapter has taken there may be one."""
-        return torch.from_numpy(np.array(array))
+        return torch.from_numpy(np.array(array)) if form is None else None
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the kind of such a value and what it is made of; None for anything else."""

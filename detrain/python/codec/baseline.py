@@ -20,8 +20,8 @@ from detrain.python.inspect.object_graph import ABSENT
 class Baseline:
     """What was there when the loop was entered."""
 
-    arrays: dict[str, list[object]] = field(default_factory=dict)
-    """Large arrays and constant tensors by digest."""
+    arrays: dict[str, list[Callable[[], object]]] = field(default_factory=dict)
+    """Large arrays and constant tensors by digest, as what returns them, or None where they are gone."""
     paths: dict[str, str] = field(default_factory=dict)
     """Digest of each array by its path."""
     data: dict[str, int] = field(default_factory=dict)
@@ -35,6 +35,12 @@ class Baseline:
     _names: dict[int, frozenset[str]] = field(default_factory=dict)
     _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = field(default_factory=dict)
     _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = field(default_factory=dict)
+
+    def add_array(self, digest: str, value: object, *, is_held: bool) -> None:
+        """Note an array or a constant tensor; `is_held`: keep it alive. A state of JAX's is all arrays, and a step that
+        replaces them lets the old ones go.
+        """
+        self.arrays.setdefault(digest, []).append((lambda: value) if is_held else weakref.ref(value))
 
     def add(self, value: object, path: str = "") -> None:
         """Note an object, without keeping it alive if that can be had. Without a path it has no address."""

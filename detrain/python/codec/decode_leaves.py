@@ -45,7 +45,8 @@ def decode_array(decoding: Decoding, number: int, node: list[Item], current: Any
         return _decode_view(decoding, node, current, path)
     if kind == "objects":
         return _decode_objects(decoding, number, node, current, path)
-    _kind, name, axes, is_unchanged, is_writeable = node
+    _kind, name, axes, is_unchanged, is_writeable, *more = node
+    form = more[0] if more else None
     array = decoding.arrays[name]
     if axes is not None:
         array = array.transpose(np.argsort(axes))
@@ -54,7 +55,7 @@ def decode_array(decoding: Decoding, number: int, node: list[Item], current: Any
         if now is not None and digest_array(now) != digest_array(array):
             decoding.miss(path, f"the array is not the one that the first run had (digest {digest_array(array)})")
     if kind == "tensor":
-        return current if _is_live(decoding, current, array) else decoding.hooks.make_tensor(array)
+        return current if _is_live(decoding, current, array, form) else decoding.hooks.make_tensor(array, form)
     is_alike = type(current) is np.ndarray and (current.shape, current.dtype) == (array.shape, array.dtype)
     is_alike = is_alike and current.flags.writeable == is_writeable and axes_of(current) == axes
     if is_alike and not is_writeable and digest_array(current) == digest_array(array):
@@ -70,9 +71,11 @@ def decode_array(decoding: Decoding, number: int, node: list[Item], current: Any
 
 
 def _decode_same(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
-    _kind, digest, form = node
+    _kind, digest, kind, *form = node
     found = decoding.sources[digest]
-    if form == "tensor" and found:  # the live one, which has its attributes
+    if form and found:
+        return _decode_same_form(decoding, found, form[0], current)
+    if kind == "tensor" and found:  # the live one, which has its attributes
         return next((tensor for tensor in found if tensor is current), found[0])
     if not found and isinstance(current, np.ndarray) and digest_array(current) == digest:
         return current
@@ -84,6 +87,20 @@ def _decode_same(decoding: Decoding, node: list[Item], current: Any, path: str) 
         chosen = next((array for array in found if id(array) not in decoding.claimed), ABSENT)
     if chosen is ABSENT:  # two equal arrays of the first run are one here
         return np.array(found[0], copy=True)
+    decoding.claimed[id(chosen)] = chosen
+    return chosen
+
+
+def _decode_same_form(decoding: Decoding, found: list[Any], form: list[Item], current: Any) -> Any:
+    """Return the live tensor of a value and a form, or another of them: two of the first run do not become one, as a
+    computation may take the memory of each.
+    """
+    alike = [tensor for tensor in found if decoding.hooks.tensor_form(tensor) == form]
+    alike.sort(key=lambda tensor: tensor is not current)
+    chosen = next((tensor for tensor in alike if id(tensor) not in decoding.claimed), None)
+    if chosen is None:
+        values = [value for tensor in found if (value := decoding.hooks.tensor(tensor)) is not None]
+        return decoding.hooks.make_tensor(values[0], form) if values else ABSENT
     decoding.claimed[id(chosen)] = chosen
     return chosen
 
@@ -125,12 +142,12 @@ def _decode_objects(decoding: Decoding, number: int, node: list[Item], current: 
     return target
 
 
-def _is_live(decoding: Decoding, current: Any, array: Array) -> bool:
+def _is_live(decoding: Decoding, current: Any, array: Array, form: list[Item] | None) -> bool:
     """Return whether the live tensor has an array's value; what has been set on it is gone then, as on a new one."""
     now = decoding.hooks.tensor(current)
     if now is None or (now.shape, now.dtype) != (array.shape, array.dtype) or digest_array(now) != digest_array(array):
         return False
-    if not decoding.claim(current, type(current)):
+    if decoding.hooks.tensor_form(current) != form or not decoding.claim(current, type(current)):
         return False
     getattr(current, "__dict__", {}).clear()
     return True

@@ -107,7 +107,7 @@ class Decoding(ABC):
 
     def _find_arrays(self, digest: str) -> list[Any]:
         """Return the live arrays with a digest; they may have changed since the loop was entered."""
-        found = self.baseline.arrays.get(digest, [])
+        found = [array for known in self.baseline.arrays.get(digest, []) if (array := known()) is not None]
         return [array for array in found if not isinstance(array, np.ndarray) or digest_array(array) == digest]
 
     def _reserve_tensors(self, nodes: list[list[Item]]) -> dict[int, Any]:

@@ -354,19 +354,21 @@ class LeafEncoder(ABC):
         """
         before, is_large = self._baseline.paths.get(path), array.nbytes > LARGE_BYTES
         digest = digest_array(array) if self._collects or before is not None or is_large else ""
+        form = self._hooks.tensor_form(value) if kind == "tensor" else None
         if self._collects:
-            self._baseline.arrays.setdefault(digest, []).append(value)
+            self._baseline.add_array(digest, value, is_held=form is None)
             if not self._is_unordered:
                 self._baseline.paths[path] = digest
             return []
         there = self._baseline.arrays.get(digest, ()) if is_large else ()
-        if any(known is value for known in there) or (there and kind == "tensor"):
-            return ["same", digest, kind]
+        if any(known() is value for known in there) or (there and kind == "tensor"):
+            return ["same", digest, kind, *([] if form is None else [form])]
         if array.dtype == object:
             return ["texts", list(array.shape), array.reshape(-1).tolist()]
         axes = axes_of(array)
         stored = array if axes is None else array.transpose(axes)
-        return [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
+        node = [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
+        return node if form is None else [*node, form]
 
     def _encode_shared(self, value: Any, shared: SharedTensor, path: str) -> list[Item]:
         """Encode a tensor that is changed in place: its memory, which others may share, and how it looks at that."""

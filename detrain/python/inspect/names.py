@@ -285,6 +285,14 @@ def is_open(cls: type) -> bool:
     return all(base in plain or _is_transparent(base) or _is_of_python(base) for base in cls.__mro__)
 
 
+def is_frozen(cls: type) -> bool:
+    """Return whether a class is open, and its objects are values, replaced and never changed: a `TrainState` of flax, a
+    module of equinox, whose class of classes forbids it.
+    """
+    is_dataclass = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False) is True
+    return is_open(cls) and (is_dataclass or module_of(type(cls)).startswith("equinox."))
+
+
 def is_made_open(cls: type) -> bool:
     """Return whether a class is open, and made as the program ran: its name does not lead to it."""
     return is_open(cls) and find_class(class_name(cls), None) is not cls

@@ -132,8 +132,12 @@ class Hooks:
         """Return the same hooks, but for `tensor`, which tells a constant tensor and does not read it."""
         return self
 
-    def make_tensor(self, array: Array) -> object:
-        """Return the constant tensor of an array: the inverse of `tensor`."""
+    def tensor_form(self, _value: object) -> list[Item] | None:
+        """Return what a constant tensor is besides its value; None: nothing."""
+        return None
+
+    def make_tensor(self, array: Array, _form: list[Item] | None = None) -> object:
+        """Return the constant tensor of an array and a form: the inverse of `tensor`."""
         return array
 
     def parts(self, _value: object) -> tuple[str, list[object]] | None:

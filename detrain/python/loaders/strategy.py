@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from detrain.base import messages
 from detrain.base.compiled_sources import source_of
 from detrain.base.config import Mode
 from detrain.base.errors import CannotSeek
@@ -29,7 +30,7 @@ from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.frames import names_of
-from detrain.python.inspect.names import is_own_class, is_user_module, module_of
+from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
 from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.process import pool_jobs
@@ -193,7 +194,11 @@ def set_state(value: object, which: int, state: object) -> bool:
     setter = getattr(value, _PROTOCOLS[which][1], None) if which in range(len(_PROTOCOLS)) else None
     if setter is None:
         return False
-    setter(state)
+    try:
+        setter(state)
+    except Exception as error:  # an edge: a library looks at the state, and takes only one that fits its data
+        messages.warn(f"{type_name(value)} does not take its position: {str(error).partition(chr(10))[0]}")
+        return False
     return True
 
 

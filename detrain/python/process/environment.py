@@ -43,6 +43,9 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
     if not chosen["PYTHONHASHSEED"].isdigit():
         chosen["PYTHONHASHSEED"] = _HASH_SEED
     chosen.update({name: os.environ.get(name) or value for each in KNOWN for name, value in each.chosen})
+    for name, option in (pair for each in KNOWN for pair in each.options):
+        given = os.environ.get(name, "")
+        chosen[name] = given if option.partition("=")[0] in given else f"{given} {option}".strip()
     if recorded is not None:
         chosen.update({name: recorded[name] for name in _SETTINGS if recorded.get(name)})
         here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from detrain.adapters.group import Adapters
 from detrain.base import messages
@@ -24,7 +24,7 @@ from detrain.base.source_files import sources
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
-from detrain.python.inspect.names import is_user_class, own_attributes
+from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
@@ -41,6 +41,7 @@ _SKIPPED_TYPES = (ModuleType,)
 _CALLED: Final = "called by a pipeline"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
+_KEPT: Final = "kept|names that are read no more"
 
 
 _DEEPEST: Final = 5
@@ -179,6 +180,7 @@ class Capture:
 
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline) -> dict[str, Item]:
         roots: dict[str, Item] = {}
+        kept: list[str] = []
         for root, values in _namespaces(frame):
             for name, value in values.items():
                 if any(rules.is_spent(value) for rules in self._adapters.rules):
@@ -191,6 +193,9 @@ class Capture:
                 key = f"{root}|{name}"
                 if key not in roots and baseline.is_bound(key, value):
                     roots[key] = encoder.encode(value, _path(root, name))
+                    kept.append(key)
+        if kept:
+            roots[_KEPT] = encoder.encode(kept, _KEPT)
         # Last: what handles a signal is an object of the program's, and found at its place.
         roots["settings|changed"] = encoder.encode(self._settings.changed(), _SETTINGS)
         return roots
@@ -202,6 +207,11 @@ class Capture:
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: RunningLoop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
+        kept: Any = decoder.decode(decoder.roots.pop(_KEPT, None), ABSENT, _KEPT) or ()
+        for root, values in _namespaces(frame, is_everything=True) if kept else ():
+            for name in values:
+                if f"{root}|{name}" in kept:  # the live object is this one's, not that of a name that was bound to it, too
+                    decoder.decode(decoder.roots[f"{root}|{name}"], values[name], _path(root, name))
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
             root, _, name = key.rpartition("|")
@@ -377,7 +387,8 @@ def _may_be_held_elsewhere(value: object) -> bool:
     cls = type(value)
     if isinstance(value, FunctionType):
         return is_user_file(value.__code__.co_filename) and value.__closure__ is not None
-    return (is_user_class(cls) and not issubclass(cls, tuple)) or issubclass(cls, STREAMS)
+    is_value = issubclass(cls, tuple) or is_frozen(cls)
+    return (is_user_class(cls) and not is_value) or issubclass(cls, STREAMS)
 
 
 def _source(loop: RunningLoop) -> object:

@@ -66,9 +66,14 @@ class ProgramHooks(Hooks):
         found._reads = False
         return found
 
-    def make_tensor(self, array: Array) -> object:
-        """Return a constant tensor."""
-        return self._leaves[0].make_constant(array) if self._leaves else array
+    def tensor_form(self, value: object) -> list[Item] | None:
+        """Return what a constant tensor is besides its value, begun by the name of its adapter; None: nothing."""
+        return next((form for each in self._leaves if (form := each.form(value)) is not None), None)
+
+    def make_tensor(self, array: Array, form: list[Item] | None = None) -> object:
+        """Return the constant tensor of an array and a form: of the framework whose form it is."""
+        found = sorted(self._leaves, key=lambda each: each.constant_type is None)  # those come first that have such tensors
+        return next((made for each in found if (made := each.make_constant(array, form)) is not None), array)
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
         """Return the kind of a tensor of several parts and these, or None for anything else."""

@@ -1,0 +1,1 @@
+"""JAX: arrays as immutable leaves of objects, functions that are compiled, updates, settings."""

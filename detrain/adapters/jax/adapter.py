@@ -1,0 +1,135 @@
+"""The adapter for JAX 0.10, with flax, optax and equinox.
+
+The state of JAX is what names of the program lead to: arrays, which are replaced and never changed, in tuples, dicts
+and objects, which the codec goes through. JAX has no random streams of its own: keys are arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import jax
+from jax._src import distributed
+
+from detrain.adapters.api import Settings
+from detrain.adapters.jax import settings as flags
+from detrain.adapters.jax.leaves import NAME, Leaves
+from detrain.adapters.jax.rules import Rules
+from detrain.adapters.jax.traces import Traces
+from detrain.adapters.jax.updates import Updates
+from detrain.base.config import Mode
+from detrain.base.digest import Array
+from detrain.base.errors import FrameworkUnsupported
+from detrain.python.process.random_streams import Streams
+
+_SUPPORTED: Final = ((0, 10), (0, 11))
+_OPTIMIZERS: Final = {"optax": ("_src.update",), "equinox": ("_update",)}
+"""Libraries that add what optimizers gave to weights, and other modules of theirs in which that function is."""
+
+
+class Jax:
+    """See `detrain.adapters.api.Adapter`. Make it right after JAX was imported, before the program uses it."""
+
+    name = NAME
+    shared = None
+    variables = None
+    random = None
+    loaders = None
+    building = None
+    rollback = None
+    norms = None
+    names = None
+    weights = None
+
+    def __init__(self, settings: Settings, _streams: Streams) -> None:
+        version = tuple(int(part) for part in jax.__version__.split(".")[:2])
+        if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
+            raise FrameworkUnsupported(
+                f"JAX {jax.__version__} is not supported: this detrain knows 0.10",
+                "install jax>=0.10,<0.11 (the extra `detrain[jax]`)",
+            )
+        self._settings = settings
+        self.rules = Rules()
+        self._updates = Updates(settings.on_update)
+        self._traces, self._watched = Traces(self._fail), set[str]()
+        self.leaves = Leaves(self._updates, self._fail)
+        if settings.probes is not None:
+            jax.pmap = self._refusing(jax.pmap)
+        for module in _OPTIMIZERS:
+            if hasattr(sys.modules.get(module), "apply_updates"):  # one that is importing JAX itself has none yet
+                self.on_import(module)
+
+    def on_import(self, module: str) -> None:
+        """A library has been imported: hear of its updates."""
+        if module in _OPTIMIZERS and module not in self._watched:
+            self._watched.add(module)
+            self._updates.watch_optimizers(sys.modules[module], *_OPTIMIZERS[module])
+
+    def state(self) -> bytes:
+        """Return JAX's flags, what compiled functions were traced to, and how many modules of flax there were."""
+        state = {"flags": flags.flags(), "traces": self._traces.state(), "modules": flags.count_of_modules()}
+        return json.dumps(state, sort_keys=True).encode()
+
+    def set_state(self, state: bytes, _positions: Mapping[str, Array], _mode: Mode) -> None:
+        """Set the flags; what is traced from now on must be what it was."""
+        was = json.loads(state)
+        flags.set_flags(was["flags"])
+        self._traces.expect(was["traces"])
+        flags.set_count_of_modules(was["modules"])
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides about bits, besides versions."""
+        return flags.environment()
+
+    def begin_phase(self) -> None:
+        """Refuse a run over several processes. Raises FrameworkUnsupported."""
+        count = distributed.global_state.num_processes or 1
+        if count > 1:
+            self._fail(
+                FrameworkUnsupported(
+                    f"the program trains in {count} processes (jax.distributed), whose checkpoints do not belong together yet",
+                    "train in one process, or run it with --bare: deterministic settings, no checkpoints",
+                )
+            )
+
+    def end_phase(self) -> None:
+        """Nothing is noted of a loop that is over."""
+
+    def uncaptured(self) -> list[str]:
+        """All is captured, or named by the codec where it meets it."""
+        return []
+
+    def flush(self) -> None:
+        """Have the callbacks run that compiled functions have asked for: they may print, draw and write."""
+        jax.effects_barrier()
+
+    def _refusing(self, pmap: Any) -> Any:
+        """Return what stands for `jax.pmap`: libraries make such functions, and call none of them."""
+
+        @functools.wraps(pmap)
+        def refusing(fun: Any, *args: Any, **options: Any) -> Any:
+            made = pmap(fun, *args, **options)
+
+            @functools.wraps(made)
+            def call(*_args: Any, **_named: Any) -> NoReturn:
+                self._fail(
+                    FrameworkUnsupported(
+                        "the program uses `jax.pmap`, whose arrays over several devices no checkpoint holds yet",
+                        "train on one device with `jax.jit`, or run it with --bare: deterministic settings, no checkpoints",
+                    )
+                )
+
+            return call
+
+        return refusing
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """End the process with an error, which the program must not catch; raise it where no program runs."""
+        probes = self._settings.probes
+        if probes is not None:
+            probes.fail(error)
+        raise error

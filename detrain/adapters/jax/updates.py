@@ -1,0 +1,178 @@
+"""Where weights change: where what an optimizer gave is added to them (`optax.apply_updates`); in a program that has no
+such call, where the next gradient is taken of other weights than the last.
+
+JAX runs the Python of a compiled function once, when it traces it. What was seen then is the function's own
+(`marks.Marked`), and each of its calls does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import jax
+from jax.core import Tracer
+
+from detrain.adapters.jax import jitted
+from detrain.adapters.jax.marks import APPLIED, GRADIENT, Marked, calls, hand_on, mark
+
+_EAGER: Final = 1
+"""The number of what updates outside of compiled functions."""
+_GRADIENTS: Final = ("grad", "value_and_grad")
+_AT_ONCE: Final = ("vjp", "linearize")
+_LOOPS: Final = {"scan": 0, "fori_loop": 2, "while_loop": 1, "map": 0}
+"""Loops of JAX's own, with the place of the argument that is their body: called outside of compiled functions, they
+trace it once and keep that."""
+GRADIENT_KIND: Final = "jax.gradient"
+
+
+class Updates:
+    """Tells of each update, with a number of what makes it."""
+
+    def __init__(self, on_update: Callable[[int], None]) -> None:
+        self._on_update = on_update
+        self._has_optimizer = False
+        self._before: dict[int, list[Callable[[], object]]] = {}
+        self._functions: weakref.WeakKeyDictionary[Any, tuple[str, Any, Any, Any]] = weakref.WeakKeyDictionary()
+        self._bodies: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        jitted.install(self._called)
+        for name in _GRADIENTS:
+            setattr(jax, name, self._watching_function(name, getattr(jax, name)))
+        for name in _AT_ONCE:
+            setattr(jax, name, self._watching_call(getattr(jax, name)))
+        for name, place in _LOOPS.items():
+            setattr(jax.lax, name, self._watching_loop(getattr(jax.lax, name), place))
+
+    def watch_optimizers(self, module: Any, *owners: str) -> None:
+        """Hear of `apply_updates` of a library that has been imported, by all names that lead to it."""
+        original: Any = module.apply_updates
+
+        @functools.wraps(original)
+        def apply_updates(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._applied(result)
+            return result
+
+        for owner in (module, *(functools.reduce(getattr, name.split("."), module) for name in owners)):
+            owner.apply_updates = apply_updates
+
+    def _applied(self, weights: object) -> None:
+        if not mark(APPLIED) and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(weights)):
+            self._tell(_EAGER)
+
+    def _called(self, function: Marked, arguments: tuple[Any, ...]) -> None:
+        if function.mark == APPLIED:
+            self._tell(function.number)
+        else:
+            self._look(function.number, arguments)
+
+    def _tell(self, what: int) -> None:
+        self._has_optimizer = True
+        self._before.clear()
+        self._on_update(what)
+
+    def _look(self, what: int, arguments: tuple[Any, ...]) -> None:
+        """Gradients have been taken: tell of an update if what they are taken of is not what it was the last time."""
+        if self._has_optimizer:
+            return
+        leaves = next((found for argument in arguments if (found := _arrays(argument))), [])
+        before = self._before.get(what)
+        self._before[what] = [weakref.ref(leaf) for leaf in leaves]
+        if before is None:
+            return
+        was = [reference() for reference in before]
+        if len(was) != len(leaves) or any(one is not other for one, other in zip(was, leaves, strict=True)):
+            self._on_update(what)
+
+    def _watching_function(self, name: str, original: Any) -> Any:
+        """Return a function that makes functions of gradients, as `jax.grad`; what it makes tells when it is called."""
+
+        @functools.wraps(original)
+        def taken(fun: Any, *args: Any, **options: Any) -> Any:
+            made = original(fun, *args, **options)
+
+            @functools.wraps(made)
+            def gradient(*arguments: Any, **named: Any) -> Any:
+                result = made(*arguments, **named)
+                self._gradient(id(fun), arguments)
+                return result
+
+            self._functions[gradient] = name, fun, args, options
+            return gradient
+
+        return taken
+
+    def _watching_call(self, original: Any) -> Any:
+        """Return a function that takes a gradient itself, as `jax.vjp`, and tells."""
+
+        @functools.wraps(original)
+        def taken(fun: Any, *arguments: Any, **options: Any) -> Any:
+            result = original(fun, *arguments, **options)
+            self._gradient(_EAGER, arguments)
+            return result
+
+        return taken
+
+    def _gradient(self, what: int, arguments: tuple[Any, ...]) -> None:
+        if not mark(GRADIENT) and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
+            self._look(what, arguments)
+
+    def _watching_loop(self, original: Any, place: int) -> Any:
+        """Return one of JAX's loops, which hands on what is seen in its body."""
+
+        @functools.wraps(original)
+        def loop(*args: Any, **kwargs: Any) -> Any:
+            body: Any = args[place] if len(args) > place else kwargs.get("f", kwargs.get("body_fun"))
+            call = _Loop(body)
+            going_on = calls()
+            going_on.append(call)
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                going_on.pop()
+            with contextlib.suppress(TypeError):  # a body that cannot be held weakly is traced each time
+                call.mark = self._bodies[body] = max(call.mark, self._bodies.get(body, 0))
+            if call.mark and not hand_on(call):
+                self._called(call, args[place + 1 :])
+            return result
+
+        return loop
+
+    # Functions of gradients that a program holds.
+
+    def parts(self, value: Any) -> tuple[str, list[object]] | None:
+        """Return the kind of a function of gradients and what it is made of; None for any other function."""
+        found = self._functions.get(value)
+        return None if found is None else (GRADIENT_KIND, [found[0], found[1], list(found[2]), dict(found[3])])
+
+    def remake(self, inside: list[Any], current: Any) -> object | None:
+        """Return such a function again: `current` if it is that."""
+        name, fun, args, options = inside
+        if fun is None or name not in _GRADIENTS:
+            return None
+        try:
+            now = self._functions.get(current)
+        except TypeError:
+            now = None
+        if now is not None and now[0] == name and now[1] is fun and [list(now[2]), now[3]] == [args, options]:
+            return current  # type: ignore[no-any-return]
+        return getattr(jax, name)(fun, *args, **options)  # type: ignore[no-any-return]
+
+
+class _Loop(Marked):
+    """A loop of JAX's own that is going on."""
+
+    def __init__(self, body: object) -> None:
+        self._body = body
+
+    @property
+    def number(self) -> int:
+        """That of its body: the same loop is entered again and again."""
+        return id(self._body)
+
+
+def _arrays(value: object) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array)]

@@ -1,0 +1,72 @@
+"""A state that goes through bytes into the objects of a process that has come to the loop, in one process: what the
+tests of all adapters with leaves share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from detrain.adapters.group import Adapters
+from detrain.base.dtypes import dtype_name, named_dtype
+from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
+from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.outside.open_files import Files
+from detrain.runtime.state.codec_hooks import ProgramHooks
+
+
+class World:
+    """What the codec asks: an adapter, as a session has it."""
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapters = Adapters()
+        self._adapters.add(adapter)
+        self.files, self.pulls = Files(), Pulls(lambda: None, str, lambda _old, _new: None)  # type: ignore[arg-type, return-value]
+
+    def hooks(self) -> ProgramHooks:
+        """As a session makes them for each walk."""
+        return ProgramHooks(self._adapters, self.files, self.pulls)
+
+    def baseline(self, names: dict[str, Any]) -> Baseline:
+        """Return what is there when the loop is entered."""
+        found = Baseline()
+        encoder = Encoder(self.hooks(), found, is_baseline=True)
+        for name, value in names.items():
+            found.bind(name, value)
+            encoder.encode(value, name)
+        return found
+
+    def encode(self, names: dict[str, Any], baseline: Baseline) -> Encoded:
+        """Return the state at a cut."""
+        encoder = Encoder(self.hooks(), baseline)
+        return encoder.finish({name: encoder.encode(value, name) for name, value in names.items()})
+
+    def restore(self, file: bytes, names: dict[str, Any], baseline: Baseline) -> list[str]:
+        """Put a state back; return what could not be."""
+        graph, arrays = unpacked(file)
+        decoder = Decoder(graph, arrays, self.hooks(), baseline)
+        decoder.hold_cells({})
+        for name, item in decoder.roots.items():
+            value = decoder.decode(item, names.get(name, ABSENT), name)
+            if value is ABSENT:
+                decoder.missing.append(name)
+            elif not name.startswith("class|"):
+                names[name] = value
+        return decoder.finish()
+
+
+def packed(encoded: Encoded) -> bytes:
+    """Return a state as one piece of bytes."""
+    arrays = {name: (dtype_name(array.dtype), array.shape, array.tobytes()) for name, array in encoded.arrays.items()}
+    return msgspec.msgpack.encode((encoded.graph, arrays))
+
+
+def unpacked(file: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Return graph and arrays, which nobody may write into."""
+    graph, arrays = msgspec.msgpack.decode(file)
+    return graph, {
+        name: np.frombuffer(content, named_dtype(dtype)).reshape(shape) if content else np.zeros(shape, named_dtype(dtype))
+        for name, (dtype, shape, content) in arrays.items()
+    }

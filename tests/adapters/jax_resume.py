@@ -1,0 +1,181 @@
+"""Small trainings of JAX that are cut after three steps, and resumed in the same process: the state goes through bytes
+into the objects of a training that was made anew, as in a process that has come to the loop.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+import optax
+from jax._src import pjit
+
+from detrain.adapters.api import Settings
+from detrain.adapters.jax.adapter import Jax
+from detrain.python.process.random_streams import Streams
+from tests.adapters import cut_world
+from tests.adapters.cut_world import packed
+
+BEFORE, AFTER = 3, 3
+"""Steps before and after the cut."""
+
+Step = Callable[[Any, int], object]
+"""One step of a training: is given the names and the number of the turn."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training: it binds names, and returns its step."""
+
+    make: Callable[[Any], Step]
+    lost: tuple[str, ...] = ()
+    """What the checkpoint says that it does not hold: beginnings."""
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(**kinds: Any) -> Callable[[Callable[[Any], Step]], Callable[[Any], Step]]:
+    """Enter a training under its name."""
+
+    def enter(make: Callable[[Any], Step]) -> Callable[[Any], Step]:
+        assert make.__name__ not in CASES
+        CASES[make.__name__] = Case(make, **kinds)
+        return make
+
+    return enter
+
+
+class World(cut_world.World):
+    """What the codec asks: the adapter as a session has it. It changes JAX for the whole process."""
+
+    def __init__(self) -> None:
+        self.updates: list[int] = []
+        self.adapter = Jax(Settings(seed=0, threads=1, on_update=self.updates.append), Streams())
+        super().__init__(self.adapter)
+
+
+@contextmanager
+def jax_put_back() -> Iterator[None]:
+    """Give JAX back what an adapter replaces in it."""
+    owners: list[Any] = [jax, jax.lax, optax, optax._src.update, eqx, eqx._update, pjit]
+    before = [dict(vars(owner)) for owner in owners]
+    yield
+    for owner, held in zip(owners, before, strict=True):
+        vars(owner).update(held)
+
+
+@dataclass
+class Outcome:
+    """What the resumed training was like, and what the whole one."""
+
+    lost: list[str]
+    missing: list[str]
+    at_cut: tuple[list[str], list[str]]
+    at_end: tuple[list[str], list[str]]
+    unread: list[str]
+    """The whole training's end where nothing was read."""
+    is_held: bool
+    """Whether what the checkpoint holds stayed as it was while the training went on."""
+
+
+def run(world: World, tried: Case) -> Outcome:
+    """Run a training as a whole, and once more from its cut."""
+    names, step = _made(tried)
+    for turn in range(BEFORE + AFTER):
+        step(names, turn)
+    unread = describe(vars(names))
+
+    names, step = _made(tried)
+    baseline = world.baseline(vars(names))
+    for turn in range(BEFORE):
+        step(names, turn)
+    encoded = world.encode(vars(names), baseline)
+    file, state = packed(encoded), json.loads(world.adapter.state())
+    whole_at_cut = describe(vars(names))
+    for turn in range(BEFORE, BEFORE + AFTER):
+        step(names, turn)
+    whole = describe(vars(names))
+    is_held = packed(encoded) == file
+
+    names, step = _made(tried)
+    baseline = world.baseline(vars(names))
+    state["traces"] = {"counts": {}, "found": {}}  # functions of one name are numbered by process
+    world.adapter.set_state(json.dumps(state).encode(), {}, "auto")
+    missing = world.restore(file, vars(names), baseline)
+    at_cut = describe(vars(names))
+    for turn in range(BEFORE, BEFORE + AFTER):
+        step(names, turn)
+    return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (describe(vars(names)), whole), unread, is_held)
+
+
+def _made(tried: Case) -> tuple[Any, Step]:
+    names = SimpleNamespace()
+    return names, tried.make(names)
+
+
+def describe(names: Mapping[str, object]) -> list[str]:
+    """Return all that names lead to, in lines: values as JAX itself tells them, and which objects are one."""
+    return list(_Description().lines(dict(names), ""))
+
+
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), np.dtype, range, slice)
+
+
+class _Description:
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        self._alive: list[object] = []
+
+    def lines(self, value: Any, path: str) -> Iterator[str]:
+        if isinstance(value, _PLAIN) or value is Ellipsis:
+            yield f"{path} {value!r}"
+            return
+        if id(value) in self._seen:
+            yield f"{path} is {self._seen[id(value)]}"
+            return
+        self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        if isinstance(value, jax.Array):
+            yield f"{path} {self._array(value)}"
+        elif isinstance(value, np.ndarray):
+            yield f"{path} numpy {value.dtype} {value.shape} {value.flags.writeable} {value.tobytes().hex()}"
+        elif isinstance(value, types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType):
+            yield f"{path} {value.__module__ if hasattr(value, '__module__') else ''} {getattr(value, '__qualname__', '')}"
+        elif isinstance(value, Mapping):
+            yield f"{path} {type(value).__qualname__} {len(value)}"
+            for key, item in value.items():
+                yield from self.lines(item, f"{path}[{key if isinstance(key, _PLAIN) else type(key).__qualname__}]")
+        elif isinstance(value, list | tuple | set | frozenset) or type(value).__name__ == "deque":
+            yield f"{path} {type(value).__qualname__} {len(value)}"
+            for number, item in enumerate(value):
+                yield from self.lines(item, f"{path}[{number}]")
+        elif type(value).__name__ == "FlaxId":  # counted through the process
+            yield f"{path} an identity"
+        elif type(value).__name__ == "TraceState":
+            yield f"{path} valid {value.is_valid()}"
+        else:
+            own = dict(getattr(value, "__dict__", {}))
+            own |= {name: getattr(value, name) for name in getattr(type(value), "__slots__", ()) if hasattr(value, name)}
+            shown = repr(value) if type(value).__name__ in ("PyTreeDef", "CpuDevice", "Device", "SingleDeviceSharding") else ""
+            yield f"{path} {type(value).__module__}.{type(value).__qualname__} {shown}"
+            if type(value).__module__.partition(".")[0] not in ("jax", "jaxlib", "detrain"):
+                for name, item in own.items():
+                    yield from self.lines(item, f"{path}.{name}")
+
+    @staticmethod
+    def _array(value: Any) -> str:
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return f"key {jax.random.key_impl(value)} {np.asarray(jax.random.key_data(value)).tolist()}"
+        if value.is_deleted():
+            return f"deleted {value.dtype} {value.shape}"
+        form = (str(value.dtype), value.shape, value.weak_type, value.committed, str(value.sharding))
+        return f"{form} {np.asarray(value).tobytes().hex()}"

@@ -1,0 +1,191 @@
+"""Where JAX updates weights is seen, each time and no more often, and the program sees of it nothing: what `jax.jit`
+returns is used as JAX's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import equinox as eqx  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from flax import nnx  # noqa: E402
+
+from detrain.adapters.api import Settings  # noqa: E402
+from detrain.adapters.jax.adapter import Jax  # noqa: E402
+from detrain.base.errors import Diverged, FrameworkUnsupported  # noqa: E402
+from detrain.python.process.random_streams import Streams  # noqa: E402
+from tests.adapters.jax_resume import jax_put_back  # noqa: E402
+
+
+@pytest.fixture
+def seen() -> Iterator[list[int]]:
+    """An adapter that has just been made: the updates that it has told of."""
+    updates: list[int] = []
+    with jax_put_back():
+        Jax(Settings(seed=0, threads=1, on_update=updates.append), Streams())
+        yield updates
+
+
+ROWS = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+
+
+def loss(weights: Any, rows: Any) -> Any:
+    return ((rows @ weights) ** 2).mean()
+
+
+def by_hand(weights: Any, rows: Any) -> Any:
+    return weights - 0.1 * jax.grad(loss)(weights, rows)
+
+
+def by_optimizer(weights: Any, rows: Any) -> Any:
+    updates, _state = optax.sgd(0.1).update(jax.grad(loss)(weights, rows), optax.sgd(0.1).init(weights))
+    return optax.apply_updates(weights, updates)
+
+
+def repeated(step: Callable[..., Any], times: int = 4) -> None:
+    weights = jnp.ones(4)
+    for _ in range(times):
+        weights = step(weights, ROWS)
+
+
+def test_each_call_of_a_compiled_step_is_an_update(seen: list[int]) -> None:
+    repeated(jax.jit(by_optimizer))
+    assert len(seen) == 4
+    assert len(set(seen)) == 1
+    repeated(eqx.filter_jit(by_optimizer))
+    repeated(jax.jit(jax.jit(by_optimizer)))
+    for _ in range(4):
+        jax.jit(by_optimizer)(jnp.ones(4), ROWS)
+    repeated(by_optimizer)
+    repeated(jax.jit(by_optimizer, donate_argnums=0))
+    assert len(seen) == 6 * 4
+    model = nnx.Linear(4, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    step = nnx.jit(lambda m, o, rows: o.update(m, nnx.grad(lambda m: (m(rows) ** 2).mean())(m)))
+    for _ in range(3):
+        step(model, optimizer, ROWS)
+    assert len(seen) == 6 * 4 + 3
+
+
+def test_weights_that_are_moved_by_hand_are_seen_from_the_second_time_on(seen: list[int]) -> None:
+    repeated(jax.jit(by_hand))
+    assert len(seen) == 3
+    repeated(by_hand)
+    assert len(seen) == 6
+
+
+def test_gradients_that_move_nothing_are_no_updates(seen: list[int]) -> None:
+    weights = jnp.ones(4)
+    for row in ROWS:
+        jax.grad(loss)(weights, row[None])
+        jax.jit(jax.value_and_grad(loss))(weights, row[None])
+    assert seen == []
+    repeated(by_optimizer)
+    seen.clear()
+    repeated(jax.jit(by_hand))  # a program with an optimizer
+    assert seen == []
+
+
+def test_loops_of_jax_hand_on_what_their_body_does(seen: list[int]) -> None:
+    def body(weights: Any, row: Any) -> Any:
+        return by_optimizer(weights, row[None]), None
+
+    def moved(weights: Any, row: Any) -> Any:
+        return by_hand(weights, row[None]), None
+
+    weights = jnp.ones(4)
+    for _ in range(4):
+        weights, _nothing = jax.lax.scan(moved, weights, ROWS)
+    assert len(seen) == 3
+    seen.clear()
+    for _ in range(3):
+        weights, _nothing = jax.lax.scan(body, weights, ROWS)
+    assert len(seen) == 3
+    epoch = jax.jit(lambda weights, rows: jax.lax.scan(body, weights, rows)[0])
+    repeated(epoch)
+    assert len(seen) == 7
+
+
+def test_a_compiled_function_is_used_as_jaxs_own(seen: list[int]) -> None:
+    @functools.partial(jax.jit, static_argnames="times")
+    def scaled(value: Any, times: int = 2) -> Any:
+        """Scale."""
+        return value * times
+
+    class Model:
+        @jax.jit
+        def apply(self: Any) -> Any:
+            return jnp.ones(2)
+
+        @functools.partial(jax.jit, static_argnums=0)
+        def twice(self, value: Any) -> Any:
+            return value * 2
+
+    assert scaled.__name__ == "scaled"
+    assert scaled.__doc__ == "Scale."
+    assert list(inspect.signature(scaled).parameters) == ["value", "times"]
+    assert type(scaled.__wrapped__(2.0)) is float
+    assert scaled.lower(jnp.ones(2)).compile()(jnp.ones(2)).tolist() == [2.0, 2.0]
+    assert scaled.trace(jnp.ones(2)).out_info.shape == (2,)
+    assert scaled.eval_shape(jnp.ones(2)).shape == (2,)
+    assert scaled(jnp.ones(2), times=3).tolist() == [3.0, 3.0]
+    assert scaled._cache_size() >= 1
+    scaled.clear_cache()
+    assert scaled._cache_size() == 0
+    assert isinstance(scaled, jax.stages.Wrapped)
+    assert Model().twice(jnp.ones(2)).tolist() == [2.0, 2.0]
+    assert jax.jit(static_argnums=1)(lambda a, b: a * b)(jnp.ones(2), 3).tolist() == [3.0, 3.0]
+    assert jax.vmap(scaled)(jnp.ones((2, 2))).tolist() == [[2.0, 2.0]] * 2
+    assert copy.deepcopy(jax.jit(loss))(jnp.ones(4), ROWS) == pickle.loads(pickle.dumps(jax.jit(loss)))(jnp.ones(4), ROWS)
+    with jax.disable_jit():
+        assert scaled(jnp.ones(2)).tolist() == [2.0, 2.0]
+    with pytest.raises(TypeError, match=r"missing a required argument|missing 1 required"):
+        scaled()
+    assert seen == []
+
+
+def test_a_function_that_reads_another_python_value_than_in_the_first_run_is_refused(seen: list[int]) -> None:
+    rate = [0.5]
+
+    def trained() -> tuple[Jax, Callable[..., Any]]:
+        adapter = Jax(Settings(seed=0, threads=1), Streams())
+        return adapter, jax.jit(lambda weights: weights * rate[0] + jnp.asarray(ROWS[0]))
+
+    first, step = trained()
+    step(jnp.ones(4))
+    rate[0] = 0.25
+    step(jnp.ones(4))  # JAX does not see it
+    state = json.loads(first.state())
+
+    again, step = trained()
+    again.set_state(json.dumps(state).encode(), {}, "auto")
+    with pytest.raises(Diverged, match="is not what the first run had traced"):
+        step(jnp.ones(4))
+    assert seen == []
+    rate[0] = 0.5
+    again, step = trained()
+    again.set_state(json.dumps(state).encode(), {}, "auto")
+    assert step(jnp.ones(4)).tolist() == (0.5 + ROWS[0]).tolist()
+    ROWS[0, 0] += 1  # a constant of the trace
+    again, step = trained()
+    again.set_state(json.dumps(state).encode(), {}, "auto")
+    with pytest.raises(Diverged, match="is not what the first run had traced"):
+        step(jnp.ones(4))
+
+
+def test_another_version_of_jax_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "__version__", "0.11.0")
+    with pytest.raises(FrameworkUnsupported, match=r"JAX 0.11.0 is not supported: this detrain knows 0.10"):
+        Jax(Settings(seed=0, threads=1), Streams())

@@ -1,0 +1,179 @@
+"""The programs of `tests/programs/jax`: killed at random cuts, run again, and compared bit for bit with the whole run
+and with the bare program, which knows nothing of detrain. And what is refused.
+
+A process is what is killed, and what JAX is set up for, so each case takes some.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from detrain.base import errors
+from detrain.store import opened
+from detrain.store.journal import read_batches
+from detrain.verify.state_diff import compare
+from tests.e2e.forkserver import Server
+from tests.e2e.runs import Result, detrain
+from tests.programs_marks import JAX
+
+KILLS = 2
+FAST = "digits_mlp"
+"""The program that the fast lane tries."""
+
+
+def run(server: Server, program: Path, folder: Path, every: str, kills: list[int]) -> Result:
+    folder.mkdir()
+    last = None
+    for kill in [*kills, None]:
+        trial = json.dumps({"states": f"{folder}.states", "kill_at": kill})
+        last = server.detrain("run", "--every", every, "--ckpt", f"{folder}.home", program, cwd=folder, DETRAIN_TRIAL=trial)
+        assert last.status == (0 if kill is None else -9), last.err
+    assert last is not None
+    return last
+
+
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(path, id=path.stem, marks=[] if path.stem == FAST else [pytest.mark.slow]) for path in sorted(JAX.glob("*.py"))],
+)
+def test_killed_at_random_cuts_it_ends_as_if_never_killed(program: Path, jax_server: Server, tmp_path: Path) -> None:
+    every = ("1b", "2b", "3b")[len(program.stem) % 3]
+    whole = run(jax_server, program, tmp_path / "whole", every, [])
+    [journal] = Path(tmp_path / "whole.home").glob("*.journal")
+    batches = len(read_batches(journal))
+    places = sorted(random.Random(program.name).sample(range(2, batches), KILLS))
+    killed = run(jax_server, program, tmp_path / "killed", every, places)
+
+    lines, expected = killed.out.splitlines(), whole.out.splitlines()
+    before = next((number for number, pair in enumerate(zip(lines, expected, strict=False)) if pair[0] != pair[1]), len(lines))
+    tail = lines[before:]  # behind what the program prints before its loop, again in each process
+    assert tail == expected[len(expected) - len(tail) :], places
+    assert lines[-1] == expected[-1], places
+    last = [
+        max(Path(f"{tmp_path / name}.home").glob("*.h5"), key=lambda path: path.stat().st_mtime) for name in ("whole", "killed")
+    ]
+    assert last[0].name == last[1].name
+    with opened(last[0]) as one, opened(last[1]) as other:
+        assert [str(each) for each in compare(one, other)] == [], places
+    assert "resuming" in killed.err
+    assert "not captured" not in killed.err + whole.err
+    (tmp_path / "bare").mkdir()
+    assert jax_server.bare(program, cwd=tmp_path / "bare").out == whole.out
+
+
+LOOP = """
+import jax, jax.numpy as jnp, numpy as np, optax
+MADE
+params, optimizer = jnp.ones(4), optax.sgd(0.1)
+state = optimizer.init(params)
+@jax.jit
+def step(params, state, rows):
+    grads = jax.grad(lambda params: ((rows @ params) ** 2).mean())(params)
+    updates, state = optimizer.update(grads, state)
+    return optax.apply_updates(params, updates), state
+for epoch in range(3):
+    for batch in range(4):
+        rows = np.random.normal(size=(8, 4)).astype("float32")
+        BODY
+        params, state = step(params, state, rows)
+print(params)
+"""
+REFUSED = {
+    "pmap": ("", "jax.pmap(lambda value: value * 2)(jnp.ones((1, 4)))", "uses `jax.pmap`"),
+    "several devices": (
+        "from jax.sharding import PartitionSpec as P\njax.config.update('jax_num_cpu_devices', 2)\n"
+        "mesh = jax.make_mesh((2,), ('rows',))\nplaced = jax.device_put(np.ones((4, 4)), jax.NamedSharding(mesh, P('rows')))",
+        "placed = placed + 1",
+        "an array of the program is spread over 2 devices",
+    ),
+    "several processes": (
+        "from jax._src import distributed\ndistributed.global_state.num_processes = 2",
+        "",
+        "trains in 2 processes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_checkpoint_holds_is_refused(name: str, jax_server: Server, tmp_path: Path) -> None:
+    made, body, message = REFUSED[name]
+    (tmp_path / "program.py").write_text(LOOP.replace("MADE", made).replace("BODY", body))
+
+    done = jax_server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert done.status == errors.FrameworkUnsupported.exit_code, done.err
+    assert message in done.err
+    assert "--bare" in done.err
+    assert not list(tmp_path.glob("ckpt/*.h5"))
+
+
+@pytest.mark.fast
+def test_guard_and_faults_do_not_know_jax_yet(jax_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LOOP.replace("MADE", "").replace("BODY", ""))
+
+    guarded = jax_server.detrain("run", "--guard=recover", "program.py", cwd=tmp_path)
+
+    assert guarded.status == errors.FrameworkUnsupported.exit_code
+    assert "the guard does not know yet what to look at in jax" in guarded.err
+
+
+IMPURE = """
+import os, signal, sys
+import jax, jax.numpy as jnp, numpy as np
+rate, turn, params = 0.1, 0, jnp.ones(4)
+@jax.jit
+def step(params, rows):
+    return params - rate * jax.grad(lambda params: ((rows @ params) ** 2).mean())(params)
+for epoch in range(4):
+    for batch in range(3):
+        turn += 1
+        if os.environ.get("DIE_AT") == str(turn):
+            os.kill(os.getpid(), signal.SIGKILL)
+        params = step(params, np.random.normal(size=(8, 4)).astype("float32"))
+    RATE
+print(params)
+"""
+
+
+def test_a_compiled_function_that_reads_what_the_loop_changes_is_refused_and_one_that_does_not_goes_on(
+    jax_server: Server, tmp_path: Path
+) -> None:
+    """JAX goes on with the value of its trace; a resumed run would trace it with another, in silence."""
+    for name, line in (("impure", "rate = rate * 0.5"), ("pure", "pass")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "program.py").write_text(IMPURE.replace("RATE", line))
+        assert jax_server.detrain("run", "program.py", cwd=tmp_path / name, DIE_AT="8").status == -9
+    whole = jax_server.bare("program.py", cwd=tmp_path / "pure")
+
+    impure, pure = (jax_server.detrain("run", "program.py", cwd=tmp_path / name) for name in ("impure", "pure"))
+
+    assert impure.status == errors.Diverged.exit_code
+    assert "the compiled function '__main__:step' is not what the first run had traced" in impure.err
+    assert pure.status == 0, pure.err
+    assert pure.last_line() == whole.last_line()
+
+
+EQUINOX_FIRST = """
+import equinox as eqx
+import jax, jax.numpy as jnp
+model = eqx.nn.Linear(3, 1, key=jax.random.key(0))
+for epoch in range(2):
+    for rows in jnp.ones((3, 4, 3)):
+        grads = eqx.filter_grad(lambda model: (jax.vmap(model)(rows) ** 2).mean())(model)
+        model = eqx.apply_updates(model, jax.tree.map(lambda grad: -0.1 * grad, grads))
+"""
+
+
+@pytest.mark.slow
+def test_a_library_that_is_imported_before_jax_is_heard_once_it_is_done(tmp_path: Path) -> None:
+    """The servers import JAX first."""
+    (tmp_path / "program.py").write_text(EQUINOX_FIRST)
+
+    done = detrain("trace", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert "batch loop program.py:6, epoch loop program.py:5 (sure)" in done.err
