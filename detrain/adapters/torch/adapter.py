@@ -56,7 +56,7 @@ class Torch:
         self.shared = Tensors()
         self.names = NamedObjects()
         self.random = RandomStreams()
-        self.loaders = Loaders(settings.moment, settings.elements)
+        self.loaders = Loaders(settings.moment, settings.elements, getattr(settings.probes, "fail", None))
         self.leaves = Leaves(self.loaders)
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)

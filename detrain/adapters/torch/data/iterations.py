@@ -21,7 +21,7 @@ from torch.utils.data import dataloader
 from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
 from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit
 from detrain.base import messages
-from detrain.base.errors import Diverged, FrameworkUnsupported
+from detrain.base.errors import DetrainError, Diverged, FrameworkUnsupported
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.process.random_streams import NumpyStream, PythonStream
 
@@ -120,11 +120,16 @@ class Rebuild:
 
 class Iterations:
     """Watches the iterators of all DataLoaders of the process. `elements` hears of batches that bodies draw from those
-    that live on.
+    that live on; `fail` ends the process with what it raises.
     """
 
-    def __init__(self, moment: Callable[[], object], elements: Elements | None = None) -> None:
-        self._moment, self._elements = moment, elements
+    def __init__(
+        self,
+        moment: Callable[[], object],
+        elements: Elements | None = None,
+        fail: Callable[[DetrainError], object] | None = None,
+    ) -> None:
+        self._moment, self._elements, self._fail = moment, elements, fail
         self.made = 0
         self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
         self._rebuild: Rebuild | None = None
@@ -314,11 +319,20 @@ class Iterations:
             batch = draw(iterator)
             known = vars(iterator).get(_ITERATION)
             if self._elements is not None and known is not None and known.moment != self._moment():
-                self._elements.note(batch)
+                self._note(batch)
             return batch
 
         _Base.__init__, _Base._reset, _Many.__init__, _Many._process_data = made, begun_again, workers_made, processed
         _Base.__next__ = drawn
+
+    def _note(self, batch: Any) -> None:
+        assert self._elements is not None
+        try:
+            self._elements.note(batch)
+        except DetrainError as error:
+            if self._fail is None:
+                raise
+            self._fail(error)
 
     def _begin(self, iterator: Any, loader: Any) -> None:
         """Note a run of an iterator over its loader that begins, or is made again."""

@@ -13,6 +13,7 @@ from torch.utils.data import dataloader
 from detrain.adapters.torch.data.iterations import Iterations, Place
 from detrain.base.config import Mode
 from detrain.base.digest import Array
+from detrain.base.errors import DetrainError
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.process import children
 
@@ -23,9 +24,14 @@ KIND: Final = "torch.loader"
 class Loaders:
     """See `detrain.adapters.api.LoaderPositions`."""
 
-    def __init__(self, moment: Callable[[], Any], elements: Elements | None = None) -> None:
+    def __init__(
+        self,
+        moment: Callable[[], Any],
+        elements: Elements | None = None,
+        fail: Callable[[DetrainError], object] | None = None,
+    ) -> None:
         self._moment = moment
-        self._iterations = iterations = Iterations(moment, elements)
+        self._iterations = iterations = Iterations(moment, elements, fail)
         children.exempt(iterations.workers)
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
