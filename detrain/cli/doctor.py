@@ -9,37 +9,40 @@ import click
 import msgspec
 
 from detrain.cli.shared.printing import console
-from detrain.verify.repeatability import PROCESSES, Repeated, measure
+from detrain.verify.repeatability import FRAMEWORKS, PROCESSES, Repeated, installed, measure
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
 @click.command()
+@click.option("--framework", type=click.Choice(tuple(FRAMEWORKS)), help="Whose computations.  [default: the one installed]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--repeats", type=click.IntRange(2), default=8, show_default=True, metavar="N", help="Repetitions in each process.")
-def command(as_json: bool, repeats: int) -> int:
-    """Measure on this machine's devices which computations of TensorFlow give the same bits again.
+def command(framework: str | None, as_json: bool, repeats: int) -> int:
+    """Measure on this machine's devices which computations of TensorFlow or PyTorch give the same bits again.
 
-    Each is repeated in two processes, once as TensorFlow is and once with deterministic ops, as under `detrain run`.
+    Each is repeated in two processes, once as the framework is and once with deterministic ops, as under `detrain run`.
     Exit status 1 if something differs although ops are deterministic.
 
     \b
     Example:
       detrain doctor
+      detrain doctor --framework torch
     """
-    found = measure(repeats)
+    framework = framework or installed()
+    found = measure(framework, repeats)
     if as_json:
-        click.echo(json.dumps({"tensorflow": found.version, "repeats": repeats, "rows": msgspec.to_builtins(found.rows)}, indent=2))
+        click.echo(json.dumps({framework: found.version, "repeats": repeats, "rows": msgspec.to_builtins(found.rows)}, indent=2))
     else:
-        _print(found.rows, repeats)
+        _print(FRAMEWORKS[framework], found.rows, repeats)
     return 0 if found.is_repeatable else 1
 
 
-def _print(rows: list[Repeated], repeats: int) -> None:
+def _print(framework: str, rows: list[Repeated], repeats: int) -> None:
     from rich.table import Table
 
-    table = Table("device", "computation", "as TensorFlow is", "deterministic ops", box=None, pad_edge=False)
+    table = Table("device", "computation", f"as {framework} is", "deterministic ops", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row.device, row.computation, _in_words(row.stock), _in_words(row.deterministic))
     printer = console()

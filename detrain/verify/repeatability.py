@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import DetrainError
+from detrain.base.framework_names import KNOWN
 
 PROCESSES: Final = 2
 """In so many each computation is repeated."""
@@ -26,7 +28,7 @@ class Repeated(msgspec.Struct, frozen=True):
     device: str
     computation: str
     stock: dict[str, str]
-    """As TensorFlow is."""
+    """As the framework is."""
     deterministic: dict[str, str]
     """As `detrain run` sets it."""
 
@@ -35,7 +37,7 @@ class Repeatability(msgspec.Struct, frozen=True):
     """What was measured."""
 
     version: str
-    """Of TensorFlow."""
+    """Of the framework."""
     rows: list[Repeated]
 
     @property
@@ -44,10 +46,19 @@ class Repeatability(msgspec.Struct, frozen=True):
         return not any("no" in row.deterministic.values() for row in self.rows)
 
 
-def measure(repeats: int) -> Repeatability:
-    """Do each computation so often in each process. Raises DetrainError where TensorFlow cannot be run."""
-    stock = [_measure(is_deterministic=False, repeats=repeats) for _ in range(PROCESSES)]
-    settled = [_measure(is_deterministic=True, repeats=repeats) for _ in range(PROCESSES)]
+FRAMEWORKS: Final = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+"""Those whose computations are known, as people call them."""
+
+
+def installed() -> str:
+    """Return the first of the frameworks that is installed; the first of all if none is."""
+    return next((name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None), next(iter(FRAMEWORKS)))
+
+
+def measure(framework: str, repeats: int) -> Repeatability:
+    """Do each computation so often in each process. Raises DetrainError where the framework cannot be run."""
+    stock = [_measure(framework, is_deterministic=False, repeats=repeats) for _ in range(PROCESSES)]
+    settled = [_measure(framework, is_deterministic=True, repeats=repeats) for _ in range(PROCESSES)]
     rows = [
         Repeated(
             device,
@@ -61,14 +72,17 @@ def measure(repeats: int) -> Repeatability:
     return Repeatability(settled[0]["version"], rows)
 
 
-def _measure(*, is_deterministic: bool, repeats: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "detrain.adapters.tensorflow.doctor", str(int(is_deterministic)), str(repeats)]
+def _measure(framework: str, *, is_deterministic: bool, repeats: int) -> dict[str, Any]:
+    name = FRAMEWORKS[framework]
+    command = [sys.executable, "-m", f"detrain.adapters.{framework}.doctor", str(int(is_deterministic)), str(repeats)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0"}
-    with messages.working("doctor: measuring", "with deterministic ops" if is_deterministic else "as TensorFlow is"):
+    if is_deterministic:
+        environment |= {name: os.environ.get(name) or value for each in KNOWN for name, value in each.chosen}
+    with messages.working("doctor: measuring", "with deterministic ops" if is_deterministic else f"as {name} is"):
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         tail = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise DetrainError(f"TensorFlow cannot be measured: {tail[0]}", "install it: pip install 'detrain[tensorflow]'")
+        raise DetrainError(f"{name} cannot be measured: {tail[0]}", f"install it: pip install 'detrain[{framework}]'")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 

@@ -10,6 +10,18 @@ from tests.e2e.runs import detrain
 
 
 @pytest.mark.slow
+def test_deterministic_algorithms_of_pytorch_give_the_same_bits() -> None:
+    run = detrain("doctor", "--framework", "torch", "--json", "--repeats", 4)
+
+    assert run.status == 0, run.err
+    said = json.loads(run.out)
+    assert said["torch"].startswith("2.")
+    rows = {row["computation"]: row for row in said["rows"] if row["device"] == "CPU"}
+    assert {"matmul", "convolution, gradients", "indexing, gradient", "attention, gradients", "dropout of one seed"} <= rows.keys()
+    assert all(row["deterministic"] == {"runs": "yes", "processes": "yes"} for row in rows.values())
+
+
+@pytest.mark.slow
 def test_deterministic_ops_give_the_same_bits() -> None:
     run = detrain("doctor", "--json", "--repeats", 4)
 
