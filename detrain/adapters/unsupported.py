@@ -5,12 +5,18 @@ checkpoint.
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import Any, Final
 
 from detrain.base.errors import FrameworkUnsupported
+from detrain.python.inspect.user_modules import user_modules
 
 FOREIGN: Final = ("mlx", "mindspore", "mxnet", "paddle", "tinygrad")
 _TODO: Final = "train with PyTorch, TensorFlow or JAX, or run the program with --bare: deterministic settings, no checkpoints"
+
+
+left_out: Final[list[str]] = []
+"""Frameworks that another one has imported in passing, and the program does not import by its source."""
 
 
 def imported() -> list[str]:
@@ -25,6 +31,12 @@ def check_training(*, has_updates: bool) -> list[str]:
     Raises FrameworkUnsupported where nothing else than such a framework can have trained in the loop.
     """
     names = imported()
+    used = next((name for name in left_out if any(_is_of(name, each) for each in user_modules().values())), "")
+    if used:
+        raise FrameworkUnsupported(
+            f"the program uses {used}, which its source does not import and another framework has imported before it",
+            f"write `import {used}` at the top of the program",
+        )
     if names and not has_updates:
         raise FrameworkUnsupported(
             f"the loop has updated no weights of PyTorch, TensorFlow or JAX, and the program uses {' and '.join(names)}, "
@@ -32,6 +44,11 @@ def check_training(*, has_updates: bool) -> list[str]:
             _TODO,
         )
     return [f"{name} (its tensors, models and random streams)" for name in names]
+
+
+def _is_of(name: str, module: Any) -> bool:
+    held = (each for each in list(vars(module).values()) if isinstance(each, ModuleType))
+    return any(each.__name__.partition(".")[0] == name for each in held)
 
 
 def check_keras() -> None:

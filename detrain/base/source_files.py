@@ -44,6 +44,14 @@ def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
             waiting += [file for place in places for name in names for file in _files(place, name)]
 
 
+def imported_modules(entry: Path) -> set[str]:
+    """Return the top-level names of what a program, or a module beside it, imports."""
+    nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names}
+
+
 def _import_folders(entry: Path) -> list[Path]:
     """Return the folders that absolute imports start from: the entry's, and that of the package it is part of."""
     folders = [entry.parent]

@@ -34,8 +34,8 @@ def instrumented(program: Program, home: Path) -> dict[Path, bytes]:
     changed = {Path(file): instrument(Path(file).read_bytes(), own, file) for file in files}
     changed = {path: data for path, data in changed.items() if data != path.read_bytes()}
     if not changed and not program.probes():
-        is_inside = structure.fits or structure.nests
-        what = "a library trains, whose loops get their probes as it runs" if is_inside else "a run will show its loops"
+        what = "a library trains, whose loops get their probes as it runs" if structure.nests else "a run will show its loops"
+        what = "it trains through `fit`, which gets its probes as it runs" if structure.fits else what
         reason = f"no probes go into the source of {program.shown!r}: {what}"
         raise NoStructure(reason, "use `detrain run`, which needs no other source")
     return changed

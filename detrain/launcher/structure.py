@@ -9,6 +9,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import NoStructure, StructureInvalid
+from detrain.base.source_files import imported_modules
 from detrain.base.structure import Structure, read_info
 from detrain.launcher.program import Program
 from detrain.store.catalogue import INFO_NAME
@@ -73,18 +74,6 @@ def info_owner(info: Path) -> str:
         return ""
     owner = content.get("program") if isinstance(content, dict) else ""
     return owner if isinstance(owner, str) else ""
-
-
-def imported_modules(entry: Path) -> set[str]:
-    """Return the top-level names of what a program, or a module beside it, imports."""
-    import ast
-
-    from detrain.base.source_files import sources
-
-    nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    return {name.partition(".")[0] for name in names}
 
 
 def _leads_elsewhere(imported: set[str], program: Program) -> bool:

@@ -156,7 +156,8 @@ def set_storage(w: Any, a: int, b: int) -> None:
 def resize(w: Any, a: int, b: int) -> None:
     tensor = picked(w.pool, a)
     if tensor.untyped_storage().resizable():  # else PyTorch gives it the shape, and then raises
-        with torch.no_grad():
+        with torch.no_grad():  # what no tensor looks at then is no state
+            torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).zero_()
             tensor.resize_(b % 7).fill_(1)
 
 

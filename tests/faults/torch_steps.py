@@ -23,6 +23,7 @@ from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
 from detrain.adapters.torch.faults import injector
 from detrain.adapters.torch.faults.instruments import Instruments
+from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES
 from detrain.faults.drawing import draw_injection, injection
@@ -560,14 +561,20 @@ def what_is_trained_has_names() -> None:
     net["body"](torch.randn(4, 2)).sum().backward()
     own[0].sum().backward()
     optimizer.step()
-    before = {key: array.tobytes() for key, array in instruments.trained().items()}
+    objects = NamedObjects()
+
+    def trained() -> dict[str, Any]:
+        objects.look()
+        return objects.tensors()
+
+    before = {key: array.tobytes() for key, array in trained().items()}
     names = {key.partition(" ")[0] for key in before}
     assert {"net.body.0.weight", "net.body.1.running_mean", "net.body.1.num_batches_tracked"} <= names, names
     assert {"optimizer.state.0.exp_avg", "optimizer.state.4.exp_avg_sq", "own.0"} <= names, names
     with torch.no_grad():
         for tensor in (net["body"][1].running_var, own[0], optimizer.state[own[0]]["exp_avg"]):
             tensor.view(torch.int32)[0] ^= 1
-    after = {key: array.tobytes() for key, array in instruments.trained().items()}
+    after = {key: array.tobytes() for key, array in trained().items()}
     changed = {key.partition(" ")[0] for key in before if before[key] != after[key]}
     assert changed == {"net.body.1.running_var", "own.0", "optimizer.state.4.exp_avg"}, changed
     del net, own, optimizer

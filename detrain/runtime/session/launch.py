@@ -27,7 +27,8 @@ from detrain.base import PACKAGE, compiled_sources, messages
 from detrain.base.config import VARIABLE, Config
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, DetrainError
-from detrain.base.framework_names import runs_training
+from detrain.base.framework_names import KNOWN, runs_training
+from detrain.base.source_files import imported_modules
 from detrain.instrument.fetch_probes import PROBE as FETCH
 from detrain.instrument.loop_marks import MARK
 from detrain.instrument.text_edits import compile_edited
@@ -216,6 +217,7 @@ class _Finder:
             self._on_update = probes.note_update
         self._made: list[Adapter] = []
         self._asked: set[str] = set()
+        self._imported_by_program: set[str] | None = None
         self._libraries = LibraryStreams(config.seed, session.parts.streams if session is not None else Streams())
 
     def find_spec(
@@ -223,6 +225,8 @@ class _Finder:
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a module as the finders behind this one do, and wrap its loader where it is one to follow."""
         if name not in ADAPTERS and name not in FOLLOWED and name not in library_random.FOLLOWED:
+            return None
+        if name in ADAPTERS and self._is_in_passing(name):
             return None
         if name in self._asked:  # by a finder behind this one, which wraps what it finds itself
             return self._behind(name, path, target)
@@ -234,6 +238,24 @@ class _Finder:
         if spec is not None and spec.loader is not None:
             _after(spec.loader, name, lambda: self._imported(name))
         return spec
+
+    def _is_in_passing(self, name: str) -> bool:
+        """Return whether another framework imports this one only because it is installed, and the program does not:
+        TensorFlow imports JAX so.
+        """
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
+            frame = frame.f_back
+        importer = "" if frame is None else str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        own = next((each.modules for each in KNOWN if name in each.modules), frozenset({name}))
+        if importer in own or not any(importer in each.modules for each in KNOWN):
+            return False
+        if self._imported_by_program is None:
+            self._imported_by_program = imported_modules(Path(self._config.entry))
+        if own & (self._imported_by_program | sys.modules.keys()):
+            return False
+        unsupported.left_out.append(name)
+        return True
 
     def _behind(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None
