@@ -445,6 +445,7 @@ def test_steps_back_at_the_end_of_a_line_are_not_seen() -> None:
     assert first_difference(one, other, timed) is None
 
 
+@pytest.mark.slow
 def test_tensors_of_pytorch_count_as_variables(tmp_path: Path) -> None:
     """They are leaves of Python objects, and are compared at the ends of loops."""
     pytest.importorskip("torch")
