@@ -22,8 +22,7 @@ def find_structure(program: Program, home: Path) -> Structure:
     """
     from detrain.adapters.registry import ADAPTERS, FOLLOWED
     from detrain.adapters.unsupported import FOREIGN
-    from detrain.instrument.find_loops import analyse
-    from detrain.instrument.library_loops import library_nests
+    from detrain.instrument.find_loops import analyse, library_nests
 
     structure = _written(home / INFO_NAME, program) or _written(program.path.parent / INFO_NAME, program)
     if structure is None:
