@@ -104,6 +104,8 @@ TORCH: Final = FrameworkNames(
         "CUBLAS_WORKSPACE_CONFIG",
         "NVIDIA_TF32_OVERRIDE",
         "TORCHDYNAMO_DISABLE",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
     ),
     chosen=(("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),),  # without it no matrix product of CUDA repeats
 )

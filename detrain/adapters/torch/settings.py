@@ -7,6 +7,7 @@ PyTorch 2.13.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from detrain.base import messages
 
 _MATMUL: Any = torch.backends.cuda.matmul
 _CUDNN: Any = torch.backends.cudnn
+_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def _set_autocast(states: list[tuple[str, bool, str]]) -> None:
@@ -56,9 +58,13 @@ FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
 
 
 def fix(seed: int, threads: int) -> None:
-    """Fix the seed, the number of threads, and deterministic algorithms; where CUDA has none, it warns."""
+    """Fix the seed, the number of threads, and deterministic algorithms; where CUDA has none, it warns.
+
+    PyTorch has the number of threads that the user asks for by a variable already.
+    """
     torch.manual_seed(seed)
-    torch.set_num_threads(threads)
+    if not any(os.environ.get(name) for name in _THREADS):
+        torch.set_num_threads(threads)
     refix()
 
 

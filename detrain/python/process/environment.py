@@ -51,6 +51,8 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
         here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         if threads != here:  # libraries that size their pools by the machine are told what the first run had
             chosen.update({name: os.environ.get(name, str(threads)) for name in _THREADS})
+        # What is asked for now, and was not by the first run, would change bits before the loop.
+        chosen.update({name: str(threads) for name in _THREADS if os.environ.get(name) and recorded.get(name) == ""})
     return chosen
 
 
