@@ -28,7 +28,7 @@ import xxhash
 
 from detrain.base.digest import digest_array
 from detrain.python.inspect.frames import names_of
-from detrain.python.inspect.names import module_of, own_attributes
+from detrain.python.inspect.names import class_name, module_of, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.inspect.ownership import FRAMEWORKS, extends_library, is_library_class
 from detrain.python.inspect.pandas_tables import content, is_table
@@ -50,6 +50,8 @@ _OF_PROCESS: Final = (
 """Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
 themselves."""
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
+_OF_LAST_USE: Final = {"evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"})}
+"""Attributes that an object's next use sets before it reads them: of metrics of Hugging Face, once they have computed."""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
@@ -169,7 +171,7 @@ def _is_looked_into(item: Any) -> bool:
 def _of_library(value: object) -> list[Any]:
     """Return what an object of the program's consists of but for what its own methods store there: that is captured."""
     own, stored = own_attributes(value) or {}, stored_names(type(value))
-    return [each for name, item in own.items() if name not in stored for each in (name, item)]
+    return _lasting(type(value), {name: item for name, item in own.items() if name not in stored})
 
 
 def _parts(item: Any) -> list[Any]:
@@ -195,8 +197,14 @@ def _parts(item: Any) -> list[Any]:
     if held is not None:
         return [held]
     # Objects with slots, and of extensions, tell the garbage collector what they lead to.
-    found = gc.get_referents(item) if own is None else [*own, *own.values()]
+    found = gc.get_referents(item) if own is None else _lasting(cls, own)
     return [each for each in found if not isinstance(each, _LEFT_OUT)]
+
+
+def _lasting(cls: type, own: dict[str, object]) -> list[Any]:
+    """Return names and values of attributes, whatever their order, but for what is left of the last use."""
+    gone = frozenset[str]().union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
+    return [each for name in sorted(own, key=str) if name not in gone for each in (name, own[name])]
 
 
 def _is_iterator_of_python(item: Any) -> bool:

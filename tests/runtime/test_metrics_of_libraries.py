@@ -1,0 +1,68 @@
+"""A metric of Hugging Face's `evaluate`, which programs of `accelerate` have: one that has computed is as it was before
+it was asked for the first time, but for the names of the files that it has removed. One that is being filled is not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detrain.python.inspect import fingerprint
+
+LIBRARY = """
+import threading
+
+class EvaluationModule:
+    def __init__(self):
+        self.seed = 3
+        self.file_paths = self.filelocks = self.data = self.writer = None
+
+    def add_batch(self, predictions):
+        self.writer = self.writer or []
+        self.writer.append(predictions)
+
+    def compute(self):
+        self.file_paths, self.filelocks = ["/cache/default_experiment-1-0.arrow"], [threading.Lock()]
+        result = sum(map(sum, self.writer)) / len(self.writer)
+        del self.data, self.writer
+        self.data = self.writer = None
+        return result
+"""
+"""As `evaluate` 0.4 goes about it."""
+
+
+@pytest.fixture(params=[False, True], ids=["of the library", "of a class that derives from it"])
+def metric(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    package = tmp_path / "site-packages" / "evaluate"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "module.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(package.parent)
+    cls = importlib.import_module("evaluate.module").EvaluationModule
+    yield type("Glue", (cls,), {"__module__": __name__})() if request.param else cls()
+    for name in ("evaluate", "evaluate.module"):
+        del sys.modules[name]
+
+
+def test_one_that_has_computed_has_not_moved(metric: Any) -> None:
+    new = fingerprint.inside(metric)
+    metric.add_batch([1, 0])
+    assert metric.compute() == 1.0
+    assert fingerprint.inside(metric) == new
+
+
+def test_one_that_is_being_filled_has_moved(metric: Any) -> None:
+    new = fingerprint.inside(metric)
+    metric.add_batch([1, 0])
+    assert fingerprint.inside(metric) != new
+
+
+def test_one_that_is_seeded_anew_has_moved(metric: Any) -> None:
+    new = fingerprint.inside(metric)
+    metric.seed = 4
+    assert fingerprint.inside(metric) != new
