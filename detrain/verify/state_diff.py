@@ -38,6 +38,8 @@ _OF_TIME: Final = frozenset(
     }
 )
 """What they keep of when they were drawn last: it is another in each run, or now and then."""
+_ONLY_VALUES: Final = (["made", "torch.device"], ["made", "torch.Size"])
+"""How nodes of things begin of which it says nothing which places share one."""
 _KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader", "shared")
 _ADDRESS: Final = 2
 """Where the node of what stays as it is says by which path it was met first."""
@@ -151,6 +153,8 @@ class _Walk:
         waiting = [(item, other, path)]
         while waiting:
             one, two, path = waiting.pop()
+            if _is_reference(one) and _is_reference(two) and self._is_same_value(one[0], two[0]):
+                continue
             if _is_reference(one) and _is_reference(two):
                 known = self._pairs.setdefault(one[0], two[0])
                 if known != two[0]:
@@ -169,6 +173,11 @@ class _Walk:
                 waiting += [(a, b, path) for a, b in zip(one, two, strict=True)]
             elif type(one) is not type(two) or (one != two if type(one) is not float else _DOUBLE.pack(one) != _DOUBLE.pack(two)):
                 yield path
+
+    def _is_same_value(self, one: int, two: int) -> bool:
+        """Return whether two nodes are of one value that nothing can change."""
+        nodes = self._nodes[0][one], self._nodes[1][two]
+        return nodes[0][:2] in _ONLY_VALUES and nodes[0] == nodes[1]
 
     def _parts(self, one: list[Any], two: list[Any]) -> list[tuple[Any, Any, str]] | None:
         """Return what has to be equal for two nodes to be, each with its step of the path; None if they are not."""

@@ -1379,6 +1379,20 @@ def test_the_name_of_an_attribute_stays_the_object_that_it_is() -> None:
     assert pickle.dumps(resumed) == pickle.dumps(after)
 
 
+def test_names_that_are_keys_of_many_dictionaries_stay_one_text() -> None:
+    """As above: what an optimizer keeps of each weight, which `torch.save(optimizer.state_dict())` pickles."""
+
+    def make() -> World:
+        return {"state": {}}
+
+    def train(world: World) -> None:
+        for number in range(3):
+            world["state"][number] = {"exp_avg": number + 1.5, "step": number}
+
+    after, resumed = run_twice(make, train)
+    assert pickle.dumps(resumed) == pickle.dumps(after)
+
+
 def test_what_stands_in_for_open_is_not_where_batches_come_from() -> None:
     """A program that has it by `from io import open` would else load the batches before a cut again."""
     after, before = ({"open": open_files._Open(types.SimpleNamespace(hear=print))} for _ in range(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import numpy as np
 from hypothesis import given, settings
 from tqdm import tqdm
@@ -43,6 +44,18 @@ def test_whether_two_places_share_an_object_counts() -> None:
 
     assert compare(snapshot(shared), snapshot(shared)) == []
     assert compare(snapshot(shared), snapshot(apart)) != []
+
+
+def test_whether_two_places_share_a_device_does_not_count() -> None:
+    def snapshot_of(nodes: list[object], places: list[int]) -> Snapshot:
+        graph = {"nodes": nodes, "roots": {f"{number}|name": [place] for number, place in enumerate(places)}}
+        return Snapshot(META, {}, {}, msgspec.msgpack.encode(graph), {})
+
+    cpu, cuda = (["made", "torch.device", [name]] for name in ("cpu", "cuda"))
+    shared = snapshot_of([cpu], [0, 0])
+    assert compare(shared, snapshot_of([cpu, cpu], [0, 1])) == []
+    assert compare(snapshot_of([cpu, cpu], [0, 1]), shared) == []
+    assert compare(shared, snapshot_of([cpu, cuda], [0, 1])) != []
 
 
 class Trainer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -118,6 +119,8 @@ def fill_dict(decoding: Decoding, cls: Any, target: Any, node: list[Item], path:
         if key is ABSENT:
             decoding.miss(f"{path} key")
             continue
+        if type(key) is str and key.isidentifier() and not any(key is name for name in before[index : index + 1]):
+            key = sys.intern(key)  # code, where most are from, has each text once: pickle tells
         value = decoding.decode(value_item, old.get(key, ABSENT), key_path(path, key))
         if value is ABSENT:  # without its key, so that a program that makes what is not there does so
             decoding.miss(key_path(path, key))
