@@ -1,4 +1,4 @@
-"""The number of threads decides about bits: the user's, where a variable asks for one, and the first run's on resume."""
+"""The number of threads decides about bits: it is the user's, where a variable asks for one, and the first run's."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain.base.errors import NotCapturable
 from tests.e2e.runs import detrain, plain
 
 TRAINER = """
@@ -133,3 +134,55 @@ def test_a_trainer_of_lightning_killed_mid_epoch_ends_as_one_that_never_was(
     assert "resuming" in last.err
     assert "starting again" not in last.err  # its loops are found without a run
     assert last.out.splitlines()[-2:] == whole.out.splitlines()[-2:]
+
+
+STREAM = """
+import os, random
+import lightning as L
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+L.seed_everything(3)
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for _ in range(8):
+            yield torch.randn(6) + random.random()
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(6, 2)
+    def training_step(self, batch, index):
+        if os.environ.get("DIE_AT") == str(self.trainer.fit_loop.epoch_loop.total_batch_idx):
+            os.kill(os.getpid(), 9)
+        return self.net(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+model = Net()
+L.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False).fit(model, DataLoader(Stream(), 2))
+print()
+print([float(each).hex() for each in model.net.weight.reshape(-1)])
+"""
+
+
+@pytest.mark.slow
+def test_a_stream_that_lightning_draws_from_is_refused_inside_an_epoch_and_that_is_said_beforehand(tmp_path: Path) -> None:
+    """Lightning loads ahead where a data set has no length, and a resumed run does not load again what lies before."""
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("lightning is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(STREAM)
+    died = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="7")
+    assert died.status == -9
+    assert "a resumed run will be REFUSED from here on" in died.err
+    assert "an IterableDataset has no positions" in died.err
+    assert detrain("run", "--every", "2b", program, cwd=tmp_path).status == NotCapturable.exit_code
+
+    (tmp_path / "epochs").mkdir()
+    for death in ("7", ""):
+        last = detrain("run", "--every", "1", program, cwd=tmp_path / "epochs", DIE_AT=death)
+        assert last.status == (0 if not death else -9), last.err
+        assert "REFUSED" not in last.err
+    assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]

@@ -9,6 +9,7 @@ from detrain.base import messages
 from detrain.base.config import Config, Mode
 from detrain.base.cursor import Cut
 from detrain.base.digest import Array
+from detrain.base.framework_names import runs_training
 from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load
@@ -107,7 +108,9 @@ class Checkpointer:
         messages.flush_output()
         self._state.adapters.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
-        encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=cut != "epoch", loop=loop)
+        # A library's loop loads in functions that it calls, which a resumed run does not enter before the cut.
+        is_replayed = cut != "epoch" and not runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
+        encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=is_replayed, loop=loop)
         self._state.uncaptured.look(frame, encoded.not_captured, has_updates=self.has_updates)
         forward, positions = self._positions(cut, encoded, loop, frame)
         arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
