@@ -51,7 +51,7 @@ _OF_PROCESS: Final = (
 themselves."""
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 _OF_LAST_USE: Final = {"evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"})}
-"""Attributes that the next use of an object sets before it reads them: of metrics of Hugging Face that have computed."""
+"""Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed."""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
