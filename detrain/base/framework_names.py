@@ -92,6 +92,7 @@ TORCH: Final = FrameworkNames(
         *("torch:", "torch.nn.", "torch.optim.", "torch.functional:", "torch.utils.data._utils.collate:", "torchmetrics."),
         *("transformers.activations:", "transformers.optimization:", "transformers.trainer_pt_utils:"),
         *("lightning.pytorch.trainer.connectors.", "lightning.pytorch.utilities.", "lightning.fabric.utilities."),
+        *("lightning.fabric.wrappers:", "lightning_fabric.wrappers:"),
         *("pytorch_lightning.trainer.connectors.", "pytorch_lightning.utilities.", "lightning_fabric.utilities."),
     ),
     functions_of=(("_VariableFunctionsClass", "torch"),),

@@ -186,3 +186,41 @@ def test_a_stream_that_lightning_draws_from_is_refused_inside_an_epoch_and_that_
         assert last.status == (0 if not death else -9), last.err
         assert "REFUSED" not in last.err
     assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
+
+
+FABRIC = """
+import os
+import lightning as L
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+L.seed_everything(3)
+fabric = L.Fabric(accelerator="cpu")
+net = torch.nn.Linear(6, 2)
+net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+loader = fabric.setup_dataloaders(DataLoader(TensorDataset(torch.randn(40, 6)), 4, shuffle=True))
+seen = 0
+for epoch in range(3):
+    for batch, in loader:
+        if os.environ.get("DIE_AT") == str(seen):
+            os.kill(os.getpid(), 9)
+        seen += 1
+        output = net(batch)  # lives on to the next batch, with a hook of Fabric's
+        fabric.backward(output.square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+print([float(each).hex() for each in net.weight.reshape(-1)])
+"""
+
+
+@pytest.mark.slow
+def test_a_program_of_fabric_killed_mid_epoch_ends_as_one_that_never_was(tmp_path: Path) -> None:
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("lightning is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(FABRIC)
+    for death in ("7", "25", ""):
+        last = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT=death)
+        assert last.status == (0 if not death else -9), last.err
+    assert "resuming" in last.err
+    assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
