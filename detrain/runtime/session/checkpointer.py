@@ -108,8 +108,10 @@ class Checkpointer:
         messages.flush_output()
         self._state.adapters.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
-        # A library's loop loads in functions that it calls, which a resumed run does not enter before the cut.
-        is_replayed = cut != "epoch" and not runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
+        # A library's `while` loop loads in functions that it calls, which a resumed run does not enter before the cut.
+        is_inside = loop is not None and not loop.names and loop.iteration_id is None
+        is_inside &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
+        is_replayed = cut != "epoch" and not is_inside
         encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=is_replayed, loop=loop)
         self._state.uncaptured.look(frame, encoded.not_captured, has_updates=self.has_updates)
         forward, positions = self._positions(cut, encoded, loop, frame)
