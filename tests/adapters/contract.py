@@ -207,6 +207,13 @@ def a_tensor_put_back_is_the_same_in_place(subject: Subject) -> None:
         assert subject.bytes_of(made) == before, form
 
 
+def each_part_is_there_or_none(subject: Subject) -> None:
+    """An adapter is made by name, so that no type checker sees what it lacks."""
+    parts = Adapter.__annotations__
+    assert len(parts) > 8
+    assert [part for part in parts if not hasattr(subject.adapter, part)] == []
+
+
 def a_stream_read_and_written_gives_the_same_draws(subject: Subject) -> None:
     """The framework's own, at a moment that is put back, and a generator that the program holds."""
     rollback = subject.adapter.rollback
@@ -397,6 +404,7 @@ NEEDS = {
     a_loader_has_a_name_and_a_position: "loaders",
     a_loader_set_to_its_position_goes_on_with_the_same_batches: "loaders",
     what_else_is_state_is_json_and_the_same_twice: "name",
+    each_part_is_there_or_none: "name",
     the_environment_is_told_in_texts: "name",
     rollback_is_the_identity: "rollback",
     norms_are_those_of_the_values: "norms",
