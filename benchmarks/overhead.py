@@ -125,9 +125,9 @@ class Rows(Dataset):
     def __len__(self):
         return 4096
     def __getitem__(self, index):
-        return x[index].roll(random.randrange(4), 1) + 0.1 * torch.randn(3, 32, 32) + np.random.normal(scale=0.1), y[index]
+        return images[index].roll(random.randrange(4), 1) + 0.1 * torch.randn(3, 32, 32) + np.random.normal(scale=0.1), kinds[index]
 model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(25088, 10))
-x, y = torch.randn(4096, 3, 32, 32).double(), torch.randint(0, 10, (4096,))
+images, kinds = torch.randn(4096, 3, 32, 32).double(), torch.randint(0, 10, (4096,))
 model = model.double()
 data = DataLoader(Rows(), 32, shuffle=True, num_workers=2)
 EPOCHS = 3
