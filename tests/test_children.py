@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from detrain.base.child_processes import scratch_folder
+from detrain.python.process import children
 
 PARENT = """
 import subprocess, sys, time
@@ -57,3 +58,15 @@ def test_a_killed_process_leaves_no_child_and_its_folder_goes_with_the_next(tmp_
         parent.kill()
         if _is_running(int(child)):
             os.kill(int(child), signal.SIGKILL)
+
+
+def test_what_a_framework_brings_back_is_ended_before_the_process_becomes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = signal.getsignal(signal.SIGCHLD)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(children, "_exempt", [lambda: {child.pid}])
+    try:
+        children.end()
+        assert not Path(f"/proc/{child.pid}").exists()
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        child.kill()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from detrain.adapters.torch.data.loaders import Loaders
 
-LOADERS = Loaders(lambda: None)
+MOMENT = [0]
+NOTED: list[Any] = []
+LOADERS = Loaders(lambda: MOMENT[0], SimpleNamespace(note=NOTED.append))  # type: ignore[arg-type]
 """It watches the loaders of the whole process, from here on."""
 
 
@@ -48,3 +51,33 @@ def test_workers_go_on_with_their_streams_at_a_place(workers: int, given: int) -
     loaders.restore(counts, positions, "seek")
     assert batches(first, 10 - given) == rest
     assert next(first, None) is None
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_an_iterator_with_workers_that_live_on_is_found_by_one_name_in_all_epochs() -> None:
+    """A process that resumes in a later epoch has begun it once only, and must find its workers' streams."""
+    loader = DataLoader(Augmented(), 4, shuffle=True, num_workers=2, persistent_workers=True)
+    iterator = iter(loader)
+    key = LOADERS.loader_key(iterator)
+    batches(iterator, 10)
+    assert iter(loader) is iterator
+    batches(iterator, 10)
+    positions, counts = LOADERS.positions("seek")[0], LOADERS.counts()
+    torch.manual_seed(5)  # the order of the next epoch; what its workers draw goes on
+    rest = batches(iter(loader), 10)
+
+    assert LOADERS.loader_key(iterator) == key
+    LOADERS.restore(counts, positions, "seek")
+    torch.manual_seed(5)
+    assert batches(iter(loader), 10) == rest
+
+
+def test_what_a_body_draws_from_an_iterator_that_lives_on_is_noted() -> None:
+    loader = DataLoader(Augmented(), 4)
+    lives_on = iter(loader)
+    MOMENT[0] += 1
+    NOTED.clear()
+    drawn, own = next(lives_on), next(iter(loader))
+
+    assert [each is drawn for each in NOTED] == [True], "and not of one that the body has made"
+    assert own is not drawn

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
 
 FAULTS = dict(each.split(":") for each in os.environ.get("FAULTS", "").split(",") if each)
 turn = 0
@@ -51,7 +52,7 @@ def train(name, make, workers):
     loader = DataLoader(Data(), 5, shuffle=True, num_workers=workers)
     seen, losses, other = {"best": 1e9}, [], iter(DataLoader(Data(), 2, shuffle=True))
     for epoch in range(2):
-        for i, (a, b) in enumerate(loader):
+        for i, (a, b) in enumerate(tqdm(loader, disable=True) if workers else loader):
             kind = strike()
             optimizer.zero_grad()
             loss = ((model(a) - b) ** 2).mean() + 0.01 * next(other)[0].mean()
@@ -75,7 +76,8 @@ def train(name, make, workers):
 train("adam", lambda p: torch.optim.Adam(p, 1e-2), 0)
 train("momentum", lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9), 2)
 """
-"""Two phases of 24 batches: 12 an epoch. The body draws from a loader of its own."""
+"""Two phases of 24 batches: 12 an epoch. The body draws from a loader of its own; the second
+loop goes over a bar of tqdm."""
 EVERYWHERE = "2:gradient,9:gradient,12:nan,17:slot,23:weight,26:gradient,33:slot,36:gradient,41:weight,47:nan"
 """In the first steps, near the window's end, at the first step of an epoch, inside of it, and at its last step."""
 STRIKES = """
