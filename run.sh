@@ -32,14 +32,16 @@ case "${1:-}" in
     ;;
   "" | torch)
     program=train.py
+    folder=ckpt
     extras=(tensorflow,examples)
     if [ "${1:-}" = torch ]; then
       program=torch_train.py
+      folder=ckpt-torch
       extras=(torch,examples torch==2.13.0)  # the version that the tests use
       venv=${DETRAIN_VENV:-$here/.venv-torch}
     fi
     install "${extras[@]}"
-    home=${CKPT_DIR:-$here/ckpt}
+    home=${CKPT_DIR:-$here/$folder}
     "$venv/bin/detrain" run --ckpt "$home" "$here/examples/digits/$program"
     echo
     "$venv/bin/detrain" ckpt ls "$home"
