@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.framework_names import KNOWN
 from detrain.python.inspect.user_modules import user_modules
 
 FOREIGN: Final = ("mlx", "mindspore", "mxnet", "paddle", "tinygrad")
@@ -47,8 +48,9 @@ def check_training(*, has_updates: bool) -> list[str]:
 
 
 def _is_of(name: str, module: Any) -> bool:
+    family = next(each.modules for each in KNOWN if name in each.modules)
     held = (each for each in list(vars(module).values()) if isinstance(each, ModuleType))
-    return any(each.__name__.partition(".")[0] == name for each in held)
+    return any(each.__name__.partition(".")[0] in family for each in held)
 
 
 def check_keras() -> None:

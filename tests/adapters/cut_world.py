@@ -4,6 +4,8 @@ tests of all adapters with leaves share.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,6 +17,40 @@ from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks
+
+BEFORE, AFTER = 3, 3
+"""Steps before and after the cut."""
+
+Step = Callable[[Any, int], object]
+"""One step of a training: is given the names and the number of the turn."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training: it binds names, and returns its step."""
+
+    make: Callable[[Any], Step]
+    lost: tuple[str, ...] = ()
+    """What the checkpoint says that it does not hold: beginnings."""
+    is_refused: bool = False
+    """Whether what is lost is needed: then nothing is compared."""
+    of_graphs: bool = True
+    """Whether the functions that computed a tensor are compared (PyTorch)."""
+
+
+def cases() -> tuple[dict[str, Case], Callable[..., Callable[[Callable[[Any], Step]], Callable[[Any], Step]]]]:
+    """Return an empty table of trainings, and the decorator that enters one under its name."""
+    table: dict[str, Case] = {}
+
+    def case(**kinds: Any) -> Callable[[Callable[[Any], Step]], Callable[[Any], Step]]:
+        def enter(make: Callable[[Any], Step]) -> Callable[[Any], Step]:
+            assert make.__name__ not in table
+            table[make.__name__] = Case(make, **kinds)
+            return make
+
+        return enter
+
+    return table, case
 
 
 class World:

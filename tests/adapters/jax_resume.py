@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -22,36 +22,9 @@ from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
 from detrain.python.process.random_streams import Streams
 from tests.adapters import cut_world
-from tests.adapters.cut_world import packed
+from tests.adapters.cut_world import AFTER, BEFORE, Case, Step, cases, packed
 
-BEFORE, AFTER = 3, 3
-"""Steps before and after the cut."""
-
-Step = Callable[[Any, int], object]
-"""One step of a training: is given the names and the number of the turn."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A training: it binds names, and returns its step."""
-
-    make: Callable[[Any], Step]
-    lost: tuple[str, ...] = ()
-    """What the checkpoint says that it does not hold: beginnings."""
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(**kinds: Any) -> Callable[[Callable[[Any], Step]], Callable[[Any], Step]]:
-    """Enter a training under its name."""
-
-    def enter(make: Callable[[Any], Step]) -> Callable[[Any], Step]:
-        assert make.__name__ not in CASES
-        CASES[make.__name__] = Case(make, **kinds)
-        return make
-
-    return enter
+CASES, case = cases()
 
 
 class World(cut_world.World):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -19,41 +19,10 @@ from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.tensors import Tensors
 from tests.adapters import cut_world
-from tests.adapters.cut_world import packed
+from tests.adapters.cut_world import AFTER, BEFORE, Case, Step, cases, packed
 from tests.adapters.torch_describe import describe
 
-BEFORE, AFTER = 3, 3
-"""Steps before and after the cut."""
-
-Step = Callable[[Any, int], object]
-"""One step of a training: is given the names and the number of the turn."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A training: it binds names, and returns its step."""
-
-    make: Callable[[Any], Step]
-    lost: tuple[str, ...] = ()
-    """What the checkpoint says that it does not hold: beginnings."""
-    is_refused: bool = False
-    """Whether what is lost is needed: then nothing is compared."""
-    of_graphs: bool = True
-    """Whether the functions that computed a tensor are compared."""
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(**kinds: Any) -> Callable[[Callable[[Any], Step]], Callable[[Any], Step]]:
-    """Enter a training under its name."""
-
-    def enter(make: Callable[[Any], Step]) -> Callable[[Any], Step]:
-        assert make.__name__ not in CASES
-        CASES[make.__name__] = Case(make, **kinds)
-        return make
-
-    return enter
+CASES, case = cases()
 
 
 class NoLoaders:
