@@ -1,0 +1,83 @@
+"""What came of one trial of a campaign: the row of its ledger. Numbers and names alone; a trial's record is remade from
+its number.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Mode = Literal["IOV", "IOA", "RF"]
+"""SASSIFI's modes: the value of an instruction, the address that it writes to, a register file (memory here)."""
+
+
+class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial. All but `seconds` and `host` are the same whoever ran it, and in whatever order."""
+
+    number: int
+    """Index in the plan, from 0."""
+    stratum: str
+    weight: float
+    """How many times as likely the trial is in the population as in the drawing (f / q); 1 where they are the same."""
+    mode: Mode
+    group: int
+    """SASSIFI's instruction group, 0 to 13; -1 for RF."""
+    model: str
+    site: str
+    """Of RF: the variable's name, or that of the stream or batch."""
+    layer: str
+    op: str
+    stage: str
+    """forward, backward, optimizer; of RF the class of memory: weight, slot, statistic, stream, batch."""
+    operand: str
+    dtype: str
+    phase: int
+    epoch: int
+    batch: int
+    occurrence: int
+    replica: int
+    position: int
+    """Flat row-major index of the first element that is hit."""
+    elements: int
+    """How many are hit."""
+    bits: tuple[int, ...]
+    """Of the first element, bits that differ; 0 is the least significant."""
+    golden: str
+    """Pattern of the first element before the fault, hexadecimal; empty where it was not read."""
+    injected: str
+    outcome: str
+    """The class of the ISCA 2023 publication (`faults/outcome_classes.py`)."""
+    category: int
+    """SASSIFI's category, 1 to 18; 0 where it is not told."""
+    status: int
+    """Exit status of the program; 0 where the trial ended at its horizon."""
+    error: str
+    """Class of the exception, or the text that the category is by; empty for none."""
+    steps: int
+    """Steps done from the fault on, the faulty one counted."""
+    is_equal: bool
+    """Whether all variables were the golden run's at the end of the trial."""
+    equal_after: int
+    """Steps, the faulty one counted, behind which all variables were the golden run's again; -1: never seen."""
+    loss: float | None
+    """Of the last step. Not finite: None, and `end` says so."""
+    golden_loss: float | None
+    accuracy: float | None
+    golden_accuracy: float | None
+    nonfinite_after: int
+    """Steps, the faulty one counted, up to the first loss or metric that is not finite; -1: none."""
+    alarm_after: int
+    """Steps, the faulty one counted, up to the guard's first alarm; -1: none; -2: no guard looked."""
+    end: str
+    """Why the trial ended: until, program, non-finite loss, crash: …, hang."""
+    digest: str
+    """xxh3-128, hex, of what each step has said and of the digests of its variables."""
+    seconds: float
+    """Wall time of the trial; of no consequence for what it says."""
+    host: str
+    """Who ran it; of no consequence, either."""
+
+    def timeless(self) -> TrialRow:
+        """Return it without what differs from run to run."""
+        return msgspec.structs.replace(self, seconds=0.0, host="")
