@@ -402,6 +402,12 @@ class Instruments(Protocol):
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
 
+    def memory(self) -> list[Site]:
+        """Return the variables that are there now, as sites in memory."""
+
+    def strike(self, injection: Injection) -> Firing | None:
+        """Change the bits of a variable in memory; None if there is none with its name, shape and dtype."""
+
     def begin_series(self) -> None:
         """The first step of this process is about to run."""
 

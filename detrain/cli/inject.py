@@ -163,7 +163,8 @@ def _show(record: FaultRecord, trial: Trial) -> None:
     where = f"replica {injection.worker}, " if injection.worker else ""
     count = record.experiment.steps
     following = "" if count == 1 else " and all behind it" if count == 0 else f" and {count - 1} more"
-    what = f" in the {injection.operand} of {injection.site} ({where}step {written(record.experiment.at)}{following})"
+    operand = "" if injection.is_in_memory else f"the {injection.operand} of "
+    what = f" in {operand}{injection.site} ({where}step {written(record.experiment.at)}{following})"
     printer.print(Text.assemble((record.model, "bold"), what))
     for element in record.elements[:4]:
         old, new = (dtype.numbers(np.array([int(bits, 16)], dtype.unsigned))[0] for bits in (element.golden, element.injected))

@@ -68,6 +68,11 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
         return prod(self.shape)
 
     @property
+    def is_in_memory(self) -> bool:
+        """Whether a variable is hit, before the body of the step, and no op of it."""
+        return self.site.startswith("memory/")
+
+    @property
     def place(self) -> tuple[object, ...]:
         """What injections at one point of a step have in common: where they are put, and
         whether all outputs see them.

@@ -12,9 +12,13 @@ import msgspec
 from detrain.base.errors import SiteUnknown
 from detrain.faults.experiment import BITS
 
-Stage = Literal["forward", "backward", "optimizer"]
+Stage = Literal["forward", "backward", "optimizer", "memory"]
 Role = Literal["", "grad_in", "grad_wt"]
-STAGES: Final[tuple[Stage, ...]] = ("forward", "backward", "optimizer")
+STAGES: Final[tuple[Stage, ...]] = ("forward", "backward", "optimizer", "memory")
+MEMORY: Final = "memory/"
+"""What the names of sites in memory begin with: of variables that outlive a step, hit before the step's body runs."""
+Kind = Literal["weight", "slot", "statistic", "stream"]
+"""What a variable in memory is: trained; kept by an optimizer; another variable; the state of random numbers."""
 
 CONTRACTIONS: Final = frozenset(
     {
@@ -99,6 +103,7 @@ class Site(msgspec.Struct, frozen=True):
     """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did; the name that leads to
     PyTorch's module or optimizer."""
     op: str
+    """Of a site in memory, what the variable is: a `Kind`."""
     stage: Stage
     role: Role
     """Of a backward op: the gradient of the layer's input, or of its weight."""
@@ -117,8 +122,10 @@ class Site(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """The artifact's name for it: the layer's own (the op's, where there is none), with `_grad_in` or `_grad_wt`
-        behind it.
+        behind it. Of a variable in memory, its kind.
         """
+        if self.stage == "memory":
+            return self.op
         leaf = self.layer.rpartition("/")[2] or self.op
         return f"{leaf}_{self.role}" if self.role else leaf
 
@@ -139,12 +146,33 @@ class Site(msgspec.Struct, frozen=True):
         return any(fnmatchcase(name, pattern) for name in names)
 
 
+def memory_site(name: str, kind: Kind, shape: tuple[int, ...], dtype: str) -> Site:
+    """Return the site that a variable in memory is."""
+    return Site(
+        name=f"{MEMORY}{name}",
+        layer=name,
+        op=kind,
+        stage="memory",
+        role="",
+        operands={"output": OperandShape(0, shape, dtype)},
+        executions=1,
+        is_alive=True,
+    )
+
+
+def _of_stage(sites: Iterable[Site], pattern: str | None, stage: str | None) -> list[Site]:
+    """Return the sites of a stage; without one, those of ops, unless a pattern names memory."""
+    if stage is None and not (pattern or "").startswith(MEMORY):
+        return [site for site in sites if site.stage != "memory"]
+    return [site for site in sites if stage in (None, site.stage)]
+
+
 def matching(sites: list[Site], pattern: str | None, stage: str | None) -> list[Site]:
     """Return the sites, dead ones too, that fit a pattern and are of a stage; by None all do.
 
     Raises SiteUnknown for none.
     """
-    fitting = [site for site in sites if site.fits(pattern or "*") and stage in (None, site.stage)]
+    fitting = [site for site in _of_stage(sites, pattern, stage) if site.fits(pattern or "*")]
     if not fitting:
         what = " and ".join([*([f"fits {pattern!r}"] if pattern else []), *([f"is of the stage {stage}"] if stage else [])])
         raise SiteUnknown(f"none of {len(sites)} sites {what}", "`detrain sites --all PROGRAM` lists them")
@@ -164,7 +192,8 @@ def select(
     Where contractions fit, other ops of the same layers (its bias, its activation) are left out, unless the pattern
     names an op (has a `/`). Raises SiteUnknown, with the nearest names, where nothing is left.
     """
-    fitting = [site for site in sites if site.fits(pattern)]
+    known = sites if stage is not None else _of_stage(sites, pattern, None)
+    fitting = [site for site in known if site.fits(pattern)]
     if not fitting:
         near = _nearest(pattern, sites)
         raise SiteUnknown(

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.runs import ROOT, Result, detrain, environment
+from tests.e2e.runs import ORACLES, ROOT, Result, detrain, environment
 
 pytest.importorskip("tensorflow")
 
@@ -125,6 +125,55 @@ def test_a_fault_does_something_once_and_replays_to_the_bit(
     assert replay.status == 0, replay.err
     assert replay.out.startswith("IDENTICAL")
     assert "masked_within" not in options or record["thresholds"]["masked_within"] == 0.5
+
+
+BY_HAND = """
+class Put(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        put(self.epoch, batch)
+
+def put(epoch, batch):
+    if (epoch, batch) == AT:
+        values = WAY.numpy()
+        values[PLACE] = np.array(PATTERN, np.uint32).view(np.float32)
+        WAY.assign(values)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "site", "way", "at"),
+    [
+        (FIT, "memory/Dense.1/kernel", "model.layers[-1].kernel", (1, 2)),
+        (XLA, "memory/BatchNormalization/moving_variance", "model.layers[1].moving_variance", (2, 0)),
+        (PLAIN, "memory/Adam/*last_kernel_velocity", "optimizer.variables[-3]", (0, 3)),
+    ],
+)
+def test_bits_of_memory_are_the_programs_own_line_that_writes_them(
+    tmp_path: Path, kind: tuple[object, ...], site: str, way: str, at: tuple[int, int]
+) -> None:
+    """In the state before a step, whatever it is: a weight, a statistic, a slot."""
+    text = PROGRAM.replace("verbose=0)", "verbose=0, callbacks=CALLBACKS)")
+    text += '\nnp.savez("all.npz", *[value.numpy() for value in [*model.variables, *optimizer.variables]])\n'
+    (tmp_path / "program.py").write_text(text.replace(", callbacks=CALLBACKS", ""))
+    where = ("--model", "BIT:28", "--stage", "memory", "--site", site, "--at", f"{at[0]}:{at[1]}", "--seed", 1)
+    record = _injected(tmp_path, kind, *where)
+    faulty = {name: each.tobytes() for name, each in np.load(tmp_path / "all.npz").items()}
+    (element,) = record["elements"]
+    assert int(element["injected"], 16) == int(element["golden"], 16) ^ 1 << 28
+
+    by_hand = BY_HAND.replace("AT:", f"{at}:").replace("WAY", way).replace("PLACE", repr(tuple(element["position"])))
+    text = text.replace('if kind == "fit":', by_hand.replace("PATTERN", f"0x{element['injected']}") + 'if kind == "fit":')
+    text = text.replace("CALLBACKS", "[Put()]").replace(
+        "            value = step", "            put(epoch, batch)\n            value = step"
+    )
+    (tmp_path / "program.py").write_text(text)
+    command = [sys.executable, "-c", ORACLES["tensorflow"], "program.py", *map(str, kind)]
+    subprocess.run(command, check=True, env=environment(), cwd=tmp_path)
+
+    assert faulty == {name: each.tobytes() for name, each in np.load(tmp_path / "all.npz").items()}
 
 
 @pytest.mark.parametrize("kind", [XLA, (8, "no", "fit")], ids=["xla", "8 replicas"])

@@ -120,6 +120,48 @@ def test_an_injected_run_is_the_program_with_the_value_put_in_by_hand(folder: Pa
     assert replay.out.startswith("IDENTICAL")
 
 
+BY_HAND = """
+            if hand is not None and (epoch, batch) == hand[:2]:
+                with torch.no_grad():
+                    target = eval(hand[2], {"net": net, "slots": list(optimizer.state.values())})
+                    target[hand[3]] = torch.tensor(hand[4], dtype=torch.int32).view(torch.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("site", "way", "at"),
+    [
+        ("net.head.weight", "net.head.weight", (1, 0)),
+        ("net.body.1.running_var", "net.body[1].running_var", (2, 4)),
+        ("optimizer.state.4.exp_avg_sq", "slots[4]['exp_avg_sq']", (0, 3)),
+    ],
+)
+def test_bits_of_memory_are_the_programs_own_line_that_writes_them(folder: Path, site: str, way: str, at: tuple[int, int]) -> None:
+    """In the state before a step, whatever it is: a weight, a statistic, a slot."""
+    text = PROGRAM.replace("net.hand = hand[2:] if hand is not None and (epoch, batch) == hand[:2] else None", "pass")
+    (folder / "program.py").write_text(text)
+    model = ("--model", "BIT:29", "--stage", "memory", "--site", f"memory/{site}", "--at", f"{at[0]}:{at[1]}", "--seed", 3)
+    record, said = record_of(folder, *model, "program.py", "foreach")
+    replay = detrain("replay", "record.json", "program.py", "foreach", cwd=folder)
+    assert replay.out.startswith("IDENTICAL"), replay.err
+
+    element = record["elements"][0]
+    pattern = int(element["injected"], 16)
+    assert pattern == int(element["golden"], 16) ^ 1 << 29
+    (folder / "program.py").write_text(text.replace("            pass\n", BY_HAND))
+    hand = (*at, way, tuple(element["position"]), pattern - (1 << 32) * (pattern >> 31))
+    assert said[-1] == bare(folder, "foreach", repr(hand))[0]
+    assert said[-1] != said[0]
+
+
+def test_memory_that_is_not_there_yet_cannot_be_hit(folder: Path) -> None:
+    where = ("--site", "memory/optimizer.state.4.exp_avg", "--at", "0:0")
+    run = detrain("inject", "--model", "FLIP:1", *where, "program.py", "foreach", cwd=folder)
+    assert run.status == 92, run.err
+    assert "is not there as float32[3, 96]" in run.err
+    assert "an optimizer makes its slots in the first step" in run.err
+
+
 def test_a_fault_in_a_weight_leaves_the_weight_as_it_is(folder: Path) -> None:
     """Nothing follows but by the gradient: where the learning rate is 0, no weight changes."""
     (folder / "program.py").write_text(PROGRAM.replace("0.1, momentum=0.9", "0.0"))
@@ -138,11 +180,11 @@ def test_sites_are_the_same_in_two_processes(folder: Path) -> None:
     assert stages == {"forward", "backward", "optimizer"}
 
 
-def test_trials_in_one_process_are_those_of_a_process_each(folder: Path) -> None:
+@pytest.mark.parametrize("what", [(), ("--stage", "memory", "--models", "FLIP:1")], ids=["ops", "memory"])
+def test_trials_in_one_process_are_those_of_a_process_each(folder: Path, what: tuple[str, ...]) -> None:
     for engine in ("auto", "process"):
-        run = detrain(
-            "random", "-n", 6, "--seed", 2, "--after", 2, "--engine", engine, "--out", engine, "program.py", "for", cwd=folder
-        )
+        drawn = ("random", "-n", 6, "--seed", 2, "--after", 2, *what, "--engine", engine, "--out", engine)
+        run = detrain(*drawn, "program.py", "for", cwd=folder)
         assert run.status == 0, run.err
         assert "each further trial" not in run.err
     names = sorted(path.name for path in (folder / "auto").glob("*.json"))

@@ -28,6 +28,7 @@ from detrain.adapters.tensorflow.data.datasets import Datasets
 from detrain.adapters.tensorflow.data.file_contents import watch_contents
 from detrain.adapters.tensorflow.data.file_questions import watch_files
 from detrain.adapters.tensorflow.faults.instruments import Instruments
+from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.guard.held_state import Moments
 from detrain.adapters.tensorflow.guard.norms import Norms
 from detrain.adapters.tensorflow.keras.fit import FIT, Fit, is_of_fit
@@ -118,7 +119,7 @@ class TensorFlow:
         self.norms = Norms(births, moments)
         self._instruments = None
         if settings.experiment is not None:
-            self._instruments = Instruments(settings.experiment.plans)
+            self._instruments = Instruments(settings.experiment.plans, Memory(self.variables, births))
             settings.experiment.attach(self._instruments)
         self._keras = Keras(
             Watchers(

@@ -84,6 +84,10 @@ class Variables:
                 _ = checkpoint.save_counter  # type: ignore[attr-defined]
         self._tables.restore(of_tables)
 
+    def set_value(self, key: str, array: Array) -> None:
+        """Give a variable alive another value."""
+        _assign(key, self.alive()[key], array)
+
     def unclaimed(self) -> list[str]:
         """Return the variables made in place of those that the first run had before the cut,
         but without their values.

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from detrain.adapters.torch.held_memory import unseen
 from detrain.base.digest import Array
+from detrain.faults.sites import Kind
 from detrain.python.inspect.frames import is_module_frame, live_locals, names_of, user_frames
 from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.user_modules import user_modules
@@ -76,6 +77,18 @@ class NamedObjects:
                     if id(tensor) not in seen:
                         seen.add(id(tensor))
                         found |= {f"{name}{path}{part}": array for part, array in _arrays(tensor)}
+        return found
+
+    def variables(self) -> dict[str, tuple[Kind, Any]]:
+        """Return what `tensors` has the values of, each by its name, with what kind of memory it is."""
+        found: dict[str, tuple[Kind, Any]] = {}
+        seen: set[int] = set()
+        for reference, name in list(self._names.values()):
+            holder = reference()
+            for path, tensor in _held_by(holder):
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[f"{name}{path}"] = _kind(holder, path), tensor
         return found
 
     def _enter(self, name: str, value: Any, depth: int, seen: set[int]) -> None:
@@ -156,6 +169,15 @@ def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value
     elif value is not None:
         yield from _tensors(own_attributes(value), "")
+
+
+def _kind(holder: Any, path: str) -> Kind:
+    """Return what kind of memory a tensor is that `_held_by` has found on a way."""
+    if isinstance(holder, Optimizer):
+        return "weight" if path[1:].isdigit() else "slot"
+    if isinstance(holder, torch.nn.Module):
+        return "weight" if path[1:] in holder._parameters else "statistic"
+    return "weight" if isinstance(holder, torch.Tensor) else "statistic"
 
 
 def _tensors(value: Any, path: str) -> Iterator[tuple[str, Any]]:

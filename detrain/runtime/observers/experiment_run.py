@@ -103,7 +103,7 @@ class ExperimentRun:
     def attach(self, instruments: Instruments) -> None:
         """Take a framework's side."""
         self._sides.append(instruments)
-        self._instruments = instruments if len(self._sides) == 1 else InstrumentsTogether(self._sides)
+        self._instruments = InstrumentsTogether(self._sides, self.plan.injection)
 
     def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
         """The guard has seen something at the end of a body."""
@@ -222,6 +222,11 @@ class ExperimentRun:
             self._write(Log(missed=body))
             return
         where = f"site {injection.site!r} (replica {injection.worker}) at {written(body)}"
+        if injection.is_in_memory:
+            raise FaultNotFired(
+                f"{where} is not there as {injection.dtype}{list(injection.shape)}",
+                "an optimizer makes its slots in the first step: choose a later one, or see `detrain sites --stage memory --at`",
+            )
         if not self._instruments.is_placed():
             raise FaultNotFired(f"{where} is in no compiled function of this run", "list the sites again with `detrain sites`")
         if firing.misfits == before.misfits:

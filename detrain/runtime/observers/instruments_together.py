@@ -1,4 +1,7 @@
-"""The sides of an experiment in a process with several frameworks: the fault is in one of them, all are asked."""
+"""The sides of an experiment in a process, one a framework: the fault is in one of them, all are asked.
+
+A fault in memory is done where it is armed, before the step's body; no op waits for it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,12 @@ from detrain.faults.sites import Site
 class InstrumentsTogether:
     """See `detrain.adapters.api.Instruments`."""
 
-    def __init__(self, sides: Sequence[Instruments]) -> None:
+    def __init__(self, sides: Sequence[Instruments], injection: Injection | None) -> None:
         self._sides = sides
+        self._in_memory: Injection | None = None
+        self._struck: Firing | None = None
+        if injection is not None:
+            self.select(injection)
 
     @property
     def is_part_of_steps(self) -> bool:
@@ -27,17 +34,23 @@ class InstrumentsTogether:
 
     def select(self, injection: Injection) -> None:
         """Take up an injection."""
+        self._in_memory = injection if injection.is_in_memory else None
+        self._struck = None
         for each in self._sides:
             each.select(injection)
 
     def arm(self, occurrence: int) -> None:
         """Have the site hit."""
-        for each in self._sides:
-            each.arm(occurrence)
+        if self._in_memory is None:
+            for each in self._sides:
+                each.arm(occurrence)
+            return
+        found = [firing for each in self._sides if (firing := each.strike(self._in_memory)) is not None]
+        self._struck = found[0] if found else self._struck
 
     def disarm(self) -> None:
         """Have it hit no more."""
-        for each in self._sides:
+        for each in self._sides if self._in_memory is None else ():
             each.disarm()
 
     def is_placed(self) -> bool:
@@ -46,7 +59,17 @@ class InstrumentsTogether:
 
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
+        if self._in_memory is not None:
+            return self._struck
         return next((found for each in self._sides if (found := each.firing()) is not None), None)
+
+    def memory(self) -> list[Site]:
+        """Return the sites in memory of all."""
+        return [site for each in self._sides for site in each.memory()]
+
+    def strike(self, injection: Injection) -> Firing | None:
+        """Change the bits of a variable of any."""
+        return next((found for each in self._sides if (found := each.strike(injection)) is not None), None)
 
     def begin_series(self) -> None:
         """The first step is about to run."""
@@ -76,8 +99,8 @@ class InstrumentsTogether:
             each.set_state(remembered)
 
     def sites(self) -> list[Site]:
-        """Return the sites of all."""
-        return [site for each in self._sides for site in each.sites()]
+        """Return the sites of all, those in memory behind those of ops."""
+        return [*(site for each in self._sides for site in each.sites()), *self.memory()]
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return the digests of all."""

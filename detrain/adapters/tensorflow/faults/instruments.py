@@ -10,6 +10,7 @@ from typing import Final
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
 from detrain.adapters.tensorflow.faults.injector import Gate, Injector
+from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.faults.step_metrics import Series
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
@@ -20,8 +21,9 @@ class Instruments:
 
     is_part_of_steps: Final = True
 
-    def __init__(self, plans: Sequence[Experiment]) -> None:
-        injections = [plan.injection for plan in plans if plan.injection is not None]
+    def __init__(self, plans: Sequence[Experiment], memory: Memory) -> None:
+        self._memory = memory
+        injections = [plan.injection for plan in plans if plan.injection is not None and not plan.injection.is_in_memory]
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for injection in injections:
             groups.setdefault(injection.place, []).append(injection)
@@ -32,8 +34,8 @@ class Instruments:
         self._injector: Injector | EagerInjector | None = None
         first = plans[0]
         self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
-        if injections:
-            self.select(injections[0])
+        if plans[0].injection is not None:
+            self.select(plans[0].injection)
         self._series = Series(self._sites)
 
     def _points(self, name: str, replica: int) -> list[Point]:
@@ -41,8 +43,10 @@ class Instruments:
 
     def select(self, injection: Injection) -> None:
         """Take up one of the injections."""
-        self._injector = next(injector for injector in self._injectors if injector.takes(injection))
-        self._injector.select(injection)
+        self._memory.forget()
+        self._injector = next((injector for injector in self._injectors if injector.takes(injection)), None)
+        if self._injector is not None:
+            self._injector.select(injection)
         self._sites.eager.injector = self._injector if isinstance(self._injector, EagerInjector) else None
 
     def on_keras(self) -> None:
@@ -78,6 +82,14 @@ class Instruments:
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
         return self._injector.firing() if self._injector is not None else None
+
+    def memory(self) -> list[Site]:
+        """Return the variables alive."""
+        return self._memory.sites()
+
+    def strike(self, injection: Injection) -> Firing | None:
+        """Change the bits of one of them."""
+        return self._memory.strike(injection)
 
     def begin_series(self) -> None:
         """The first step of this process is about to run."""

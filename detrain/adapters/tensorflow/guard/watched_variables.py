@@ -47,12 +47,12 @@ def find_watched(
     for owner, optimizer in _optimizers(births):
         for attribute, slots in _slots(optimizer):
             group, power = f"{owner} {attribute}", _power(optimizer, attribute)
-            for component in (part for slot in slots for part in _components(slot)):
+            for component in (part for slot in slots for part in components_of(slot)):
                 key = keys.get(id(component.handle))
                 if key is not None:
                     found[key] = Watched(key, group, power, _limit(optimizer, attribute, power, component))
         _pair(optimizer, keys, found)
-        trained = (part for weight in getattr(optimizer, "_trainable_variables", ()) for part in _components(weight))
+        trained = (part for weight in getattr(optimizer, "_trainable_variables", ()) for part in components_of(weight))
         scalars |= {key for part in trained if not part.shape.rank and (key := keys.get(id(part.handle))) is not None}
     shapes = {tuple(variable.shape) for variable in variables.values() if variable.trainable}
     for key, variable in variables.items():
@@ -92,7 +92,7 @@ def _slots(optimizer: Any) -> Iterator[tuple[str, list[Any]]]:
             yield name, slots
 
 
-def _components(variable: Any) -> list[Any]:
+def components_of(variable: Any) -> list[Any]:
     """Return the variables of TensorFlow behind one of Keras, or of TensorFlow itself: one for each replica."""
     value = getattr(variable, "_value", variable)
     parts = getattr(value, "values", None)
@@ -140,7 +140,7 @@ def _pair(optimizer: Any, keys: Mapping[int, str], found: dict[str, Watched]) ->
         return
     constant = (1 - first) / math.sqrt((1 - second) * (1 - first * first / second))
     for m, v in zip(getattr(optimizer, "_momentums", ()), getattr(optimizer, "_velocities", ()), strict=False):
-        for one, other in zip(_components(m), _components(v), strict=False):
+        for one, other in zip(components_of(m), components_of(v), strict=False):
             key, partner = keys.get(id(one.handle)), keys.get(id(other.handle))
             if key in found and partner in found:
                 size = int(one.shape.num_elements() or 1)

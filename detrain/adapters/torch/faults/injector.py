@@ -110,6 +110,15 @@ class Injector:
         self._put(injection, copy)
         _take(golden, again(), injection.array("limited"))
 
+    def strike(self, injection: Injection, tensor: Any) -> bool:
+        """Change the bits of a tensor that no op is giving; return whether it is the one that is meant."""
+        with unseen():
+            if not self._fits(injection, tensor, tensor):
+                return False
+            self._count += 1
+            self._put(injection, tensor)
+            return True
+
     def _fits(self, injection: Injection, target: Any, golden: Any) -> bool:
         if golden is None or dtype_of(target) != injection.dtype or tuple(target.shape) != injection.shape:
             return False

@@ -7,12 +7,13 @@ from typing import Final
 
 from detrain.adapters.torch.faults import compiled
 from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.op_operands import dtype_of
 from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import Where
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.experiment import Experiment, Firing, Injection
-from detrain.faults.sites import Site
+from detrain.faults.sites import MEMORY, Site, memory_site
 
 
 class Instruments:
@@ -64,6 +65,21 @@ class Instruments:
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
         return self._injector.firing()
+
+    def memory(self) -> list[Site]:
+        """Return parameters, buffers and what optimizers keep."""
+        self._names.look()
+        return [
+            memory_site(name, kind, tuple(tensor.shape), dtype)
+            for name, (kind, tensor) in self._names.variables().items()
+            if (dtype := dtype_of(tensor))
+        ]
+
+    def strike(self, injection: Injection) -> Firing | None:
+        """Change the bits of one of them."""
+        self._names.look()
+        found = self._names.variables().get(injection.site.removeprefix(MEMORY))
+        return self._injector.firing() if found is not None and self._injector.strike(injection, found[1]) else None
 
     def begin_series(self) -> None:
         """The first step of this process is about to run."""

@@ -1,0 +1,72 @@
+"""Variables of TensorFlow and Keras as places of memory whose bits are hit between steps."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.guard.watched_variables import components_of
+from detrain.adapters.tensorflow.variables import Variables
+from detrain.faults.experiment import BITS, Firing, Injection
+from detrain.faults.sites import MEMORY, Kind, Site, memory_site
+
+
+class Memory:
+    """The variables alive, by the keys that checkpoints have for them."""
+
+    def __init__(self, variables: Variables, births: Births) -> None:
+        self._variables, self._births = variables, births
+        self._count = 0
+
+    def forget(self) -> None:
+        """Nothing has been done of the injection that is taken up."""
+        self._count = 0
+
+    def sites(self) -> list[Site]:
+        """Return the variables alive whose bits can be hit."""
+        slots = self._slots()
+        return [
+            memory_site(key, _kind(variable, is_slot=id(variable.handle) in slots), tuple(variable.shape), variable.dtype.name)
+            for key, variable in self._variables.alive().items()
+            if variable.dtype.name in BITS and variable.shape.is_fully_defined()
+        ]
+
+    def strike(self, injection: Injection) -> Firing | None:
+        """Change the bits of a variable; None if there is none with its name, shape and dtype."""
+        key = injection.site.removeprefix(MEMORY)
+        variable = self._variables.alive().get(key)
+        value = self._variables.tensors().get(key) if variable is not None else None
+        if variable is None or value is None or (variable.dtype.name, value.shape) != (injection.dtype, injection.shape):
+            return None
+        changed = np.array(value)
+        bits = changed.reshape(-1).view(BITS[injection.dtype])
+        positions = injection.array("positions")
+        golden = bits[positions]
+        after = (bits[injection.array("sources")] & injection.array("keep")) ^ injection.array("flip")
+        bits[positions] = after
+        self._variables.set_value(key, changed)
+        self._count += 1
+        return Firing(self._count, _bytes(golden), _bytes(after))
+
+    def _slots(self) -> set[int]:
+        keras: Any = sys.modules.get("keras")  # a program without it shall not import it for us
+        if keras is None:
+            return set()
+        optimizers: Any = [each for _key, each in self._births.living(keras.optimizers.Optimizer)]
+        held = (part for each in optimizers for variable in each.variables for part in components_of(variable))
+        return {id(part.handle) for part in held}
+
+
+def _kind(variable: Any, *, is_slot: bool) -> Kind:
+    if is_slot:
+        return "slot"
+    if variable.trainable:
+        return "weight"
+    return "stream" if variable.dtype.is_integer and variable.shape.rank else "statistic"
+
+
+def _bytes(bits: Any) -> bytes:
+    return bytes(bits.astype(bits.dtype.newbyteorder("<")).tobytes())
