@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.guard.watched_variables import components_of
-from detrain.adapters.tensorflow.variables import Variables
+from detrain.adapters.tensorflow.values.tensors import components_of
+from detrain.base.digest import Array
 from detrain.faults.experiment import BITS, Firing, Injection
 from detrain.faults.sites import MEMORY, Kind, Site, memory_site
+
+
+class _Registry(Protocol):
+    def alive(self) -> dict[str, Any]: ...
+    def tensors(self) -> dict[str, Array]: ...
+    def set_value(self, key: str, array: Array) -> None: ...
 
 
 class Memory:
     """The variables alive, by the keys that checkpoints have for them."""
 
-    def __init__(self, variables: Variables, births: Births) -> None:
+    def __init__(self, variables: _Registry, births: Births) -> None:
         self._variables, self._births = variables, births
         self._count = 0
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from detrain.adapters.api import Watched
 from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.values.tensors import components_of
 
 _MOVING: Final = {"moving_mean": 1, "moving_variance": 2}
 _SQUARES: Final = ("velocit", "accumul", "_r", "_c", "_v", "rms")
@@ -90,13 +91,6 @@ def _slots(optimizer: Any) -> Iterator[tuple[str, list[Any]]]:
         slots = [item for item in value if isinstance(item, keras.Variable)]
         if slots:
             yield name, slots
-
-
-def components_of(variable: Any) -> list[Any]:
-    """Return the variables of TensorFlow behind one of Keras, or of TensorFlow itself: one for each replica."""
-    value = getattr(variable, "_value", variable)
-    parts = getattr(value, "values", None)
-    return list(parts) if isinstance(parts, tuple | list) else [value]
 
 
 def _power(optimizer: Any, attribute: str) -> int:

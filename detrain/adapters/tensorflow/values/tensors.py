@@ -76,6 +76,13 @@ def has_value(variable: Any) -> bool:
         return bool(gen_resource_variable_ops.var_is_initialized_op(variable.handle))
 
 
+def components_of(variable: Any) -> list[Any]:
+    """Return the variables of TensorFlow behind one of Keras, or of TensorFlow itself: one for each replica."""
+    value = getattr(variable, "_value", variable)
+    parts = getattr(value, "values", None)
+    return list(parts) if isinstance(parts, tuple | list) else [value]
+
+
 def array_of(tensor: Any) -> Array:
     """Return the value of an eager tensor in its own buffer. `np.asarray` takes no scalars of bfloat16 and the like."""
     return np.asarray(tensor._numpy())
