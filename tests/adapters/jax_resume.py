@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import optax
 from jax._src import pjit
+from jax._src.interpreters import partial_eval
 
 from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
@@ -39,7 +40,7 @@ class World(cut_world.World):
 @contextmanager
 def jax_put_back() -> Iterator[None]:
     """Give JAX back what an adapter replaces in it."""
-    owners: list[Any] = [jax, jax.lax, optax, optax._src.update, eqx, eqx._update, pjit]
+    owners: list[Any] = [jax, jax.lax, optax, optax._src.update, eqx, eqx._update, pjit, partial_eval]
     before = [dict(vars(owner)) for owner in owners]
     yield
     for owner, held in zip(owners, before, strict=True):

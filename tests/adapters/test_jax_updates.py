@@ -189,3 +189,65 @@ def test_another_version_of_jax_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(jax, "__version__", "0.11.0")
     with pytest.raises(FrameworkUnsupported, match=r"JAX 0.11.0 is not supported: this detrain knows 0.10"):
         Jax(Settings(seed=0, threads=1), Streams())
+
+
+EAGER: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
+    "scan": lambda body, w: jax.lax.scan(lambda_of_two(body), w, jnp.ones((3, 4)))[0],
+    "scan, a gradient": lambda body, w: jax.grad(lambda w: jax.lax.scan(lambda_of_two(body), w, jnp.ones((3, 4)))[0].sum())(w),
+    "fori_loop": lambda body, w: jax.lax.fori_loop(0, 3, lambda_of_index(body), w),
+    "while_loop": lambda body, w: jax.lax.while_loop(lambda w: w.sum() < 9, body, w),
+    "cond": lambda body, w: jax.lax.cond(True, body, body, w),
+    "checkpoint": lambda body, w: jax.checkpoint(body)(w),
+}
+"""Calls outside of `jax.jit` whose body JAX traces once, and a way to have the body that each takes."""
+
+
+@functools.cache
+def lambda_of_two(body: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda carry, row: (body(carry) + row, None)
+
+
+@functools.cache
+def lambda_of_index(body: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _index, carry: body(carry)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("call", EAGER.values(), ids=EAGER)
+def test_a_body_outside_of_jit_that_reads_another_python_value_is_refused(seen: list[int], call: Callable[..., Any]) -> None:
+    """JAX keeps the trace as long as the function lives: the first run goes on with the old value."""
+    rate = [1.5]
+
+    def run(was: bytes = b"") -> tuple[Jax, Callable[..., Any], list[float]]:
+        adapter = Jax(Settings(seed=0, threads=1), Streams())
+        if was:
+            adapter.set_state(was, {}, "auto")
+
+        def body(w: Any) -> Any:
+            return w * rate[0]
+
+        return adapter, body, call(body, jnp.ones(4)).tolist()
+
+    first, body, old = run()
+    rate[0] = 2.5
+    assert call(body, jnp.ones(4)).tolist() == old, "JAX sees it: there is nothing to be refused"
+    state = first.state()
+    with pytest.raises(Diverged, match=r"'.*' \(.*test_jax_updates.py:\d+\) is not what the first run had traced"):
+        run(state)
+    rate[0] = 1.5
+    assert run(state)[2] == old
+    assert seen == []
+
+
+def test_a_body_that_is_made_anew_for_each_call_may_read_what_it_likes(seen: list[int]) -> None:
+    adapter = Jax(Settings(seed=0, threads=1), Streams())
+
+    def step(rate: float) -> Any:
+        return jax.lax.scan(lambda carry, row: (carry * rate + row, None), jnp.ones(4), jnp.ones((3, 4)))[0]
+
+    for turn in range(3):
+        step(turn)
+    again = Jax(Settings(seed=0, threads=1), Streams())
+    again.set_state(adapter.state(), {}, "auto")
+    assert step(7.0).tolist() == [400.0] * 4
+    assert seen == []

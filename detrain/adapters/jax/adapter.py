@@ -17,9 +17,10 @@ from jax._src import distributed
 
 from detrain.adapters.api import Settings
 from detrain.adapters.jax import settings as flags
+from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.leaves import NAME, Leaves
 from detrain.adapters.jax.rules import Rules
-from detrain.adapters.jax.traces import Traces
+from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import Updates
 from detrain.base.config import Mode
 from detrain.base.digest import Array
@@ -56,6 +57,7 @@ class Jax:
         self.rules = Rules()
         self._updates = Updates(settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()
+        self._control = EagerControl(self._fail, trace_digest)
         self.leaves = Leaves(self._updates, self._fail)
         if settings.probes is not None:
             jax.pmap = self._refusing(jax.pmap)
@@ -71,7 +73,12 @@ class Jax:
 
     def state(self) -> bytes:
         """Return JAX's flags, what compiled functions were traced to, and how many modules of flax there were."""
-        state = {"flags": flags.flags(), "traces": self._traces.state(), "modules": flags.count_of_modules()}
+        state = {
+            "flags": flags.flags(),
+            "traces": self._traces.state(),
+            "control": self._control.state(),
+            "modules": flags.count_of_modules(),
+        }
         return json.dumps(state, sort_keys=True).encode()
 
     def set_state(self, state: bytes, _positions: Mapping[str, Array], _mode: Mode) -> None:
@@ -79,6 +86,7 @@ class Jax:
         was = json.loads(state)
         flags.set_flags(was["flags"])
         self._traces.expect(was["traces"])
+        self._control.expect(was.get("control", {}))  # checkpoints of earlier versions have none
         flags.set_count_of_modules(was["modules"])
 
     def environment(self) -> dict[str, str]:

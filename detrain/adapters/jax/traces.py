@@ -88,7 +88,7 @@ class Traces:
         return f"{name} #{self._counts[name]}"
 
     def _note(self, function: Jitted, arguments: str, jaxpr: Any) -> None:
-        digest = digest_bytes("\n".join(_content(jaxpr)).encode())
+        digest = trace_digest(jaxpr)
         expected = self._expected.get(function.key, {}).get(arguments)
         if expected is not None and digest not in expected:
             self._fail(
@@ -102,6 +102,11 @@ class Traces:
         if digest not in known:
             known.append(digest)
             known.sort()
+
+
+def trace_digest(jaxpr: Any) -> str:
+    """Return a digest of what a trace does."""
+    return digest_bytes("\n".join(_content(jaxpr)).encode())
 
 
 def _shown(value: object) -> str:
@@ -119,7 +124,8 @@ def _content(closed: Any) -> Iterator[str]:
 
 def _constants(value: Any) -> Iterator[str]:
     if isinstance(value, ClosedJaxpr):
-        yield from (digest_array(np.asarray(_plain(each))) for each in value.consts)
+        # A tracer belongs to what is being transformed around it: no later call can meet it.
+        yield from (digest_array(np.asarray(_plain(each))) for each in value.consts if not isinstance(each, jax.core.Tracer))
         yield from _constants(value.jaxpr)
     elif isinstance(value, Jaxpr):
         for equation in value.eqns:
