@@ -171,6 +171,7 @@ class Keras:
         config_objects.watch_births(to.births, without_variables)
         watch_sets(to.moments.note_set, (*classes, *without_variables, tf_keras.src.backend.RandomGenerator))
         to.builder.watch_keras_2()
+        to.variables.on_waiting.append(to.builder.make_legacy_slots)
         self._state_2 = to.builder.keras_states["keras 2"] = Keras2State(to.births)
         if to.instruments is not None:
             to.instruments.on_keras_2()

@@ -30,7 +30,8 @@ from detrain.base.errors import Diverged
 class Variables:
     """See `detrain.adapters.api.VariableRegistry`.
 
-    `on_change` are called when a variable has been made, or is gone, `on_made` when one has been made.
+    `on_change` are called when a variable has been made, or is gone, `on_made` when one has been made; `on_waiting` hear
+    of values that wait for their variable.
     """
 
     def __init__(self, births: Births, building: Building, builder: Callable[[], Builder]) -> None:
@@ -42,6 +43,7 @@ class Variables:
         self._strays: list[str] = []
         self.on_change: list[Callable[[], None]] = []
         self.on_made: list[Callable[[], None]] = []
+        self.on_waiting: list[Callable[[list[str]], None]] = []
 
     def alive(self) -> dict[str, Any]:
         """Return the variables alive, by key."""
@@ -82,6 +84,8 @@ class Variables:
         for key, checkpoint in self._births.living(tf.train.Checkpoint):
             if f"{key}/save_counter" in self._pending:  # it makes that as it is first saved, or asked for it
                 _ = checkpoint.save_counter  # type: ignore[attr-defined]
+        for call in self.on_waiting:
+            call(list(self._pending))
         self._tables.restore(of_tables)
 
     def set_value(self, key: str, array: Array) -> None:

@@ -47,6 +47,7 @@ class Builder:
         self._calls = calls = Calls(births, variables.key, variables.find)
         self._keras = KerasBuilding(births, building, calls, variables)
         self.watch_keras, self.watch_keras_2 = self._keras.watch, self._keras.watch_2
+        self.make_legacy_slots = self._keras.make_slots
         self._owners = MethodOwners(births)
         self._waiting: list[Unit] = []
         """What owners had built which were not there when all else was built ahead."""

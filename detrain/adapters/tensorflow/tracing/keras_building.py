@@ -169,6 +169,20 @@ class KerasBuilding:
 
         setattr(cls, method, made)
 
+    def make_slots(self, waiting: list[str]) -> None:
+        """Make the slots of Keras 2's legacy optimizers whose values wait: behind the loop no gradient comes."""
+        from tf_keras.optimizers import legacy
+
+        optimizers: Any = self._births.living(legacy.Optimizer)
+        for owner, optimizer in optimizers:
+            for key in waiting:
+                slot, _, of = key.removeprefix(f"{owner}/").partition(" of ")
+                variable = self._births.find(of) if key.startswith(f"{owner}/") and of else None
+                if variable is not None:
+                    with tf.name_scope(optimizer._name):
+                        _ = optimizer.iterations  # which comes before all slots
+                        optimizer.add_slot(variable, slot)
+
     def build(self, owner: Any, args: list[Any], kwargs: dict[str, Any], scope: str | None) -> None:
         """Build a layer, metric or optimizer for what it was called with, in its name scope."""
         if isinstance(owner, self._optimizer_types):
