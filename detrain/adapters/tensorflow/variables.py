@@ -30,8 +30,8 @@ from detrain.base.errors import Diverged
 class Variables:
     """See `detrain.adapters.api.VariableRegistry`.
 
-    `on_change` are called when a variable has been made, or is gone, `on_made` when one has been made; `on_waiting` with
-    the keys of values whose variable is not there yet.
+    `on_change` are called when a variable is made or gone, `on_made` when one is made; `on_waiting` with the
+    keys of values whose variable is not there yet.
     """
 
     def __init__(self, births: Births, building: Building, builder: Callable[[], Builder]) -> None:
