@@ -78,7 +78,8 @@ def test_digits_killed_at_a_batch_resumes_to_the_bit(
     assert_continues(resumed, digits)
 
 
-@pytest.mark.parametrize("save", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("save", [1, 2])
 def test_digits_killed_during_a_save_resumes_to_the_bit(save: int, digits: Result, tmp_path: Path, server: Server) -> None:
     assert killed(tmp_path, "--every", "9b", DIGITS, "--epochs", DIGITS_EPOCHS, in_save=save)
 

@@ -190,6 +190,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, run.out.splitlines()
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_the_weights_that_the_program_had(trained: tuple[Path, list[str]]) -> None:
     folder, printed = trained
     (folder / "loads.py").write_text(LOADS)
@@ -201,6 +202,7 @@ def test_a_fresh_process_loads_the_weights_that_the_program_had(trained: tuple[P
     assert len(printed) == 5
 
 
+@pytest.mark.slow
 def test_the_files_are_those_that_keras_writes(trained: tuple[Path, list[str]]) -> None:
     folder, _printed = trained
     for path in folder.glob("own-*.h5"):
@@ -209,6 +211,7 @@ def test_the_files_are_those_that_keras_writes(trained: tuple[Path, list[str]]) 
     assert written == {f"out-{name}" for name in ("tower", "tower_1", "conv", "inner", "outer", "head0", "head1")}
 
 
+@pytest.mark.slow
 def test_one_model_has_the_given_name(trained: tuple[Path, list[str]]) -> None:
     folder, _printed = trained
     done = detrain("ckpt", "export", "--to", "keras", "--match", "conv", "-o", "only.weights.h5", last(folder), cwd=folder)

@@ -272,6 +272,7 @@ def test_fit_that_runs_eagerly_is_put_right_in_memory(server: Server, tmp_path: 
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
 
 
+@pytest.mark.slow
 def test_where_no_way_leads_back_in_memory_the_run_begins_again_at_a_checkpoint(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, WHILE)
 

@@ -30,7 +30,7 @@ Callbacks draw from the streams of what loads, where that is Python.
 """
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
-SAMPLE = 43
+SAMPLE = 86
 """One in so many rows is tried in the fast lane."""
 
 
