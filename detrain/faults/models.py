@@ -95,7 +95,7 @@ class Model:
         """Draw the positions, then what becomes of each."""
         positions = self.positions(shape, rng)
         kind, operands = self.draw(1 if self.is_warp else len(positions), prod(shape), dtype, rng)
-        return Plan(positions, kind, np.repeat(operands, len(positions)) if self.is_warp else operands)
+        return Plan(positions, kind, operands[np.zeros(len(positions), np.int64)] if self.is_warp else operands)
 
 
 def _flips(bits: int) -> Draw:
