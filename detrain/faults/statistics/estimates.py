@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -52,11 +53,16 @@ class Sample:
     shares: Mapping[str, float] | None = None
     """Of the strata, in the population; None: as the weights have them."""
 
+    @cached_property
+    def _owners(self) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
+        """The names of the strata, the number of each trial's, and how many trials each has."""
+        names, owner = np.unique(self.strata, return_inverse=True)
+        return names, owner, np.bincount(owner, minlength=len(names))
+
     def estimate(self, event: NDArray[np.bool_], part: NDArray[np.bool_] | None = None, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of an event [trials] in a part [trials] of the population; by None in all of it."""
         inside = np.ones(event.shape, bool) if part is None else part
-        names, owner = np.unique(self.strata, return_inverse=True)
-        sizes = np.bincount(owner, minlength=len(names))
+        names, owner, sizes = self._owners
         covered = 1.0
         weights = self.weights
         if self.shares is not None and len(names):

@@ -1,0 +1,59 @@
+"""What a report says of a campaign beside its trials: where it comes from, and what is no trial."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MemoryClass(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of memory of a program."""
+
+    live: float
+    """Share of its bits and instants in which a fault is read before it is overwritten: an exact count."""
+    derating: float
+    """Mean share of the device's memory that it takes."""
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """A share that a publication has, to be shown beside ours."""
+
+    outcome: str
+    share: float
+    source: str
+    page: str
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a campaign. What is not known is left out of the report."""
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    name: str = "campaign"
+    planned: int = 0
+    seed: int = 0
+    profile_digest: str = ""
+    plan_digest: str = ""
+    table_digest: str = ""
+    version: str = ""
+    options: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    horizon: int | None = None
+    """Steps of a trial; None: to the program's end."""
+    rate: float | None = None
+    """Trials an hour, all workers together."""
+    strata: dict[str, float] = {}
+    """By stratum, its share of the population."""
+    dead: float = 0.0
+    outside: float = 0.0
+    unfit: float = 0.0
+    """Shares of the population of which no trial is made, as the plan has them."""
+    overlaps: bool = False
+    """Whether groups overlap, so that the trials are of no one population."""
+    not_fired: int = 0
+    redrawn: int = 0
+    lost: int = 0
+    """Trials whose worker died once, and that were run again."""
+    replay: str = ""
+    """Command that does a trial again; `{number}` stands for its number."""
+    memory: dict[str, MemoryClass] = {}
+    published: tuple[Published, ...] = ()
