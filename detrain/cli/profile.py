@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -12,21 +13,33 @@ from detrain.campaign.profiling import profile_program
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.cli.shared.printing import console
+from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
 from detrain.faults.experiment import written
 from detrain.faults.population.profile import Profile, Total, totals, write_profile
 from detrain.launcher.program import Program
 from detrain.reports.pictures import check_writable
 
+_FILES: Final = {"detrain": "profile.json", "sassifi": SASSIFI_FILE, "nvbitfi": NVBITFI_FILE}
+
 
 @click.command(context_settings=PROGRAM_SETTINGS)
 @home_option("Folder of the checkpoints")
-@click.option("--out", type=click.Path(path_type=Path), help="File of the profile [profile.json in the folder of the faults].")
+@click.option("--out", type=click.Path(path_type=Path), help="File of the profile [in the folder of the faults].")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["detrain", "sassifi", "nvbitfi"]),
+    default="detrain",
+    show_default=True,
+    help="Of the file: our own, or that of another tool, which has counts of launches alone.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @program_arguments
 def command(
     home: str,
     out: Path | None,
+    form: str,
     as_json: bool,
     is_module: bool,
     program: str,
@@ -43,8 +56,11 @@ def command(
     check_writable(out)
     subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
     profile = profile_program(subject)
-    path = out or subject.folder / "profile.json"
-    write_profile(path, profile)
+    path = out or subject.folder / _FILES[form]
+    if form == "detrain":
+        write_profile(path, profile)
+    else:
+        path.write_text("".join(sassifi_profile(profile) if form == "sassifi" else nvbitfi_profile(profile)), encoding="utf-8")
     counted = totals(profile)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode({"digest": profile.digest, "totals": counted}), indent=1).decode())
