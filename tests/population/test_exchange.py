@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.categories import Category, nvbitfi_number
@@ -34,7 +35,9 @@ from detrain.faults.exchange.profiles import (
     sassifi_profile,
 )
 from detrain.faults.experiment import Experiment
+from detrain.faults.population.frame import Choice
 from detrain.faults.population.groups import SASSIFI_MODELS, Group, NvbitfiGroup
+from detrain.faults.population.plan import sampled_plan
 from detrain.faults.population.profile import totals
 from tests.population import made, made_rows
 
@@ -128,6 +131,21 @@ def test_a_list_of_trials_does_the_same_faults(model: str, tmp_path: Path) -> No
         before = trials[row.number][1]
         assert facts.site == row.site
         assert _what(experiment) == _what(before)
+
+
+def test_a_list_of_wrong_addresses_does_the_same_faults(tmp_path: Path) -> None:
+    of = sampled_plan(PROFILE, Choice(seed=2, modes=("IOA",), models=("ADJ:2",), groups=("GPR",)), 40, after=20)
+    trials = [of.trial(number) for number in range(40)]
+    rows = [replace(ROWS[0], **{name: getattr(facts, name) for name in facts.__struct_fields__}) for facts, _ in trials]
+    path = tmp_path / "modeinst_address-igid0.bfm1.40.txt"
+    with pytest.raises(FaultInvalid, match="where the value of trial 0 lands is not known"):
+        listed(rows, KERNELS, 0)
+    write_list(path, listed(rows, KERNELS, 0, lambda row: trials[row.number][1].injection))
+
+    plan = plan_of_list(path, KERNELS, PROFILE.digest, after=20)
+
+    assert [_what(plan.trial(number)[1]) for number in range(40)] == [_what(experiment) for _, experiment in trials]
+    assert [plan.trial(number)[0].position for number in range(40)] == [facts.position for facts, _ in trials]
 
 
 def _what(experiment: Experiment) -> tuple[object, ...]:

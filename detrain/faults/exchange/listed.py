@@ -103,7 +103,7 @@ class ListedPlan:
             batch=batch,
             occurrence=one.occurrence,
             replica=one.replica,
-            position=int(positions[0]),
+            position=int(drawn.array("sources")[0] if self.mode == "IOA" else positions[0]),
             elements=int(positions.size),
         )
         return facts, experiment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,8 @@ from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named
 from detrain.faults.exchange.kernels import Kernels, escaped
 from detrain.faults.exchange.listed import Listed, ListedPlan, seed_of
+from detrain.faults.experiment import Injection
+from detrain.faults.population.address import ADDRESS_MODELS, masks
 from detrain.faults.population.groups import SASSIFI_MODELS
 from detrain.faults.population.trial_row import Mode, TrialRow
 
@@ -119,16 +121,35 @@ def write_list(path: Path, lines: Iterable[Listed]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int) -> list[Listed]:
-    """Return the lines of a list by which trials are done again: of one model, in a group that they are all in."""
+InjectionOf = Callable[[TrialRow], Injection | None]
+"""What a trial does, by its plan; None where that is not known."""
+
+
+def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of: InjectionOf | None = None) -> list[Listed]:
+    """Return the lines of a list by which trials are done again: of one model, in a group that they are all in.
+
+    Of a wrong address the row does not say where the value lands: `injection_of` does. Raises FaultInvalid without it.
+    """
     found = []
     for row in rows:
         at = row.phase, row.epoch, row.batch
-        kernel, count, number = kernels.number(
-            row.site, at, group, occurrence=row.occurrence, replica=row.replica, element=row.position
-        )
-        found.append(Listed(kernel, count, number, 0.5, _seed(row)))
+        element, seed = row.position, _seed(row)
+        if row.mode == "IOA":
+            drawn = injection_of(row) if injection_of is not None else None
+            if drawn is None:
+                raise FaultInvalid(f"where the value of trial {row.number} lands is not known", "give the plan of the campaign")
+            element, seed = _address_of(drawn, row.model)
+        kernel, count, number = kernels.number(row.site, at, group, occurrence=row.occurrence, replica=row.replica, element=element)
+        found.append(Listed(kernel, count, number, 0.5, seed))
     return found
+
+
+def _address_of(drawn: Injection, model: str) -> tuple[int, float]:
+    """Return the element of a value that lands elsewhere, and the seed of the address bits that differ."""
+    meant = int(drawn.array("sources")[0])
+    landed = next(int(each) for each in drawn.array("positions") if each != meant)
+    each = masks(drawn.elements, ADDRESS_MODELS[model])
+    return meant, (each.index(meant ^ landed) + 0.5) / len(each)
 
 
 def _seed(row: TrialRow) -> float:
@@ -137,13 +158,21 @@ def _seed(row: TrialRow) -> float:
     return seed_of(row.bits, pattern, what, dtype_named(row.dtype))
 
 
-def results_text(rows: Sequence[TrialRow], kernels: Kernels, group: int, categories: Sequence[int], *, separator: str) -> str:
+def results_text(
+    rows: Sequence[TrialRow],
+    kernels: Kernels,
+    group: int,
+    categories: Sequence[int],
+    *,
+    separator: str,
+    injection_of: InjectionOf | None = None,
+) -> str:
     """Return the results of trials, a line each: `separator` is `-` for SASSIFI, `;` for NVBitFI, which counts lines.
 
     `categories`: the tool's number for each row.
     """
     lines = []
-    for number, (row, one, category) in enumerate(zip(rows, listed(rows, kernels, group), categories, strict=True)):
+    for number, (row, one, category) in enumerate(zip(rows, listed(rows, kernels, group, injection_of), categories, strict=True)):
         where = [one.kernel, str(one.count), str(one.number), f"{one.operand_seed:.12f}", f"{one.bit_seed:.12f}"]
         if separator == ";":
             where.insert(0, str(number))

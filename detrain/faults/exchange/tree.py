@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.exchange.lists import ListName, listed, results_text, write_list
+from detrain.faults.exchange.lists import InjectionOf, ListName, listed, results_text, write_list
 from detrain.faults.exchange.profiles import (
     NVBITFI_FILE,
     SASSIFI_FILE,
@@ -38,11 +38,20 @@ SASSIFI's scripts want a pickle of registers to be there, of which nothing here 
 """
 
 
-def export_tree(folder: Path, profile: Profile, rows: Sequence[TrialRow], *, tool: Tool, app: str) -> list[Path]:
+def export_tree(
+    folder: Path,
+    profile: Profile,
+    rows: Sequence[TrialRow],
+    *,
+    tool: Tool,
+    app: str,
+    injection_of: InjectionOf | None = None,
+) -> list[Path]:
     """Write the profile of a campaign, its trials as lists of injections, and their results; return the files.
 
     Trials of SASSIFI's bit-flip models are written (NVBitFI has the first four, of values alone). Where a trial has no
-    category, it is that of its outcome. Raises FaultInvalid where none is left.
+    category, it is that of its outcome. Trials of wrong addresses take `injection_of`, what the plan has for a row.
+    Raises FaultInvalid where none is left.
     """
     sorted_rows = _by_list(profile, rows, tool)
     if not sorted_rows:
@@ -60,9 +69,9 @@ def export_tree(folder: Path, profile: Profile, rows: Sequence[TrialRow], *, too
     written = [counts]
     for (mode, group, model), chosen in sorted_rows.items():
         name = ListName("IOA" if mode == "IOA" else "IOV", group, model, injections)
-        write_list(logs / "injection-list" / name.list_name, listed(chosen, kernels, group))
+        write_list(logs / "injection-list" / name.list_name, listed(chosen, kernels, group, injection_of))
         numbers = [_number(row, tool) for row in chosen]
-        text = results_text(chosen, kernels, group, numbers, separator="-" if is_sassifi else ";")
+        text = results_text(chosen, kernels, group, numbers, separator="-" if is_sassifi else ";", injection_of=injection_of)
         (logs / name.results_name).write_text(text, encoding="utf-8")
         written += [logs / "injection-list" / name.list_name, logs / name.results_name]
     readme = folder / "README.txt"

@@ -139,7 +139,7 @@ def facts_of(number: int, cell: Cell, injection: Injection, experiment: Experime
         batch=batch,
         occurrence=experiment.occurrence,
         replica=injection.worker,
-        position=int(positions[0]),
+        position=int(injection.array("sources")[0] if cell.mode == "IOA" else positions[0]),
         elements=int(positions.size),
     )
 

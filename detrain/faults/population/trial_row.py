@@ -38,7 +38,7 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
     occurrence: int
     replica: int
     position: int
-    """Flat row-major index of the first element that is hit."""
+    """Flat row-major index of the first element that is hit; in mode IOA of the one that is not written."""
     elements: int
     """How many are hit."""
     bits: tuple[int, ...]
