@@ -171,6 +171,15 @@ def test_a_number_outside_of_the_plan_is_refused() -> None:
         sampled_plan(PROFILE, Choice(), 10).trial(10)
 
 
+def test_groups_that_no_model_goes_with_are_left_out_and_counted_where_none_was_asked_for() -> None:
+    frame = frame_of(PROFILE, Choice(models=("ADJ:2",)))
+
+    bools = 9 * 8 + 3 * 3
+    live = sum(each.in_all for each in PROFILE.outputs)
+    assert Group.SETP_OP not in {cell.group for cell in frame.cells}
+    assert frame.left.unfit == pytest.approx(bools / (live + sum(each.in_all for each in PROFILE.dead)))
+
+
 def test_a_site_that_is_too_small_for_a_model_is_left_out_and_counted() -> None:
     profile = profile_of("toy", (), [((0, 0, 0), [made.site("add", (40,)), made.site("exp", (10,))], made.STEPS)])
     frame = frame_of(profile, Choice(models=("N16_RD",)))

@@ -110,6 +110,9 @@ def frame_of(profile: Profile, choice: Choice) -> Frame:
     for mode in choice.modes:
         for group in groups:
             chosen = [model for model in models if _goes(model, group, mode)]
+            if not chosen and not choice.groups:
+                unfit += sum(_measure(each, models[0], choice.rule) for each in profile.outputs if _is_chosen(each, group, choice))
+                continue
             if not chosen:
                 raise FaultInvalid(
                     f"no model of {', '.join(choice.models)} goes with {group.label} in mode {mode}", _models_for(group, mode)
