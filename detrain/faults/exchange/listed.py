@@ -108,6 +108,10 @@ class ListedPlan:
         )
         return facts, experiment
 
+    def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
+        """Return None: a list says which fault it is."""
+        return None
+
 
 def _value(one: Instruction, model: int, seed: float) -> Plan:
     """Return what a line does to the element, or to the 32 that it is in."""

@@ -109,6 +109,12 @@ class SampledPlan:
             return facts, experiment
         raise FaultInvalid(f"trial {number} cannot be drawn from {stratum!r}: {why.what}", why.todo)
 
+    def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
+        """Return None: a fault that did not fire is of a step that is not as the profile has it. It is counted, not
+        drawn again, because what would come in its place is of another part of the population.
+        """
+        return None
+
 
 def _drawn(cell: Cell, worker: int, rng: np.random.Generator) -> Injection:
     if cell.mode == "IOA":
