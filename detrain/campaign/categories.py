@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
+from detrain.faults.outcome_classes import Outcome
+
 
 class Category(IntEnum):
     """SASSIFI's categories, by its numbers. 0 is a trial that was not judged by what its program gave."""
@@ -149,6 +151,24 @@ def category_of(given: Given) -> tuple[Category, str]:
             return Category.DEVICE_STDERR, ""
         return (Category.OTHER_MESSAGE if given.has_only_warnings else Category.STDERR_ONLY), ""
     return (Category.MASKED_ERROR, given.caught or "device") if given.caught or device else (Category.MASKED, "")
+
+
+def at_horizon(*, is_timeout: bool, status: int, exception: str, is_equal: bool, outcome: str) -> tuple[Category, str]:
+    """Return the category of a trial that ended at its horizon, where the program's own output is not yet there.
+
+    Its output are then all its variables, and the check is the outcome: 3 where the variables are the golden run's, 16
+    where they differ and the outcome is masked, or none that can be told, 17 where it is another.
+    """
+    told = {each.value for each in Outcome}
+    return category_of(
+        Given(
+            is_timeout=is_timeout,
+            status=status,
+            exception=exception,
+            has_other_files=not is_equal,
+            has_failed_check=not is_equal and outcome in told and outcome != Outcome.MASKED.value,
+        )
+    )
 
 
 _KNOWN: Final = re.compile(

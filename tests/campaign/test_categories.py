@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from detrain.campaign.categories import (
     Category,
     Given,
     are_only_warnings,
+    at_horizon,
     category_of,
     compared,
     differing_lines,
@@ -82,6 +84,25 @@ def test_each_category_can_be_reached() -> None:
     }
     found |= {category_of(Given(liveness="never read"))[0], category_of(Given(liveness="written first"))[0]}
     assert found == set(Category) - {Category.UNTOLD}
+
+
+@pytest.mark.parametrize(
+    ("changed", "number"),
+    [
+        ({"is_equal": True, "outcome": "masked"}, 3),
+        ({"outcome": "masked"}, 16),
+        ({"outcome": "finite (no accuracy to classify by)"}, 16),
+        ({"outcome": "slow degrade"}, 17),
+        ({"outcome": "immediate INF/NaN"}, 17),
+        ({"outcome": "crash", "status": 1, "exception": "ValueError"}, 5),
+        ({"outcome": "crash", "status": -11}, 5),
+        ({"outcome": "hang", "is_timeout": True, "status": 124}, 4),
+    ],
+)
+def test_at_a_horizon_variables_are_the_output_and_the_outcome_is_the_check(changed: dict[str, Any], number: int) -> None:
+    usual: dict[str, Any] = {"is_timeout": False, "status": 0, "exception": "", "is_equal": False, "outcome": ""}
+
+    assert at_horizon(**{**usual, **changed})[0] == number
 
 
 def test_both_streams_that_differ_are_silent_corruption() -> None:

@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from detrain.base.errors import UsageError
 from detrain.faults.bits import DTYPES
-from detrain.reports.campaign.about import About, MemoryClass, Published
+from detrain.faults.statistics.intervals import intervals_together
+from detrain.reports.campaign.about import About, MemoryClass, Published, read_published
 from detrain.reports.campaign.columns import bit_field, columns_of, deviations, progress
 from detrain.reports.campaign.page import json_of, lines_of, page_of, verdict
 from detrain.reports.campaign.summary import Summary, summarize
@@ -126,7 +128,44 @@ def test_categories_decide_where_they_are_told() -> None:
 
     assert told.masked == untold.masked
     assert set(told.kinds) == {"masked", "DUE", "SDC"}
+    half = [msgspec.structs.replace(row, category=0) for row in made_rows.rows(200)[:100]] + made_rows.rows(200)[100:]
+    assert set(summarize(half, ABOUT).kinds) == {"masked", "DUE", "SDC", "untold"}
     assert (untold.kinds, untold.categories) == ({}, {})
+
+
+def test_categories_of_equal_trials_have_goodmans_intervals() -> None:
+    rows = [msgspec.structs.replace(row, stratum="all", weight=1.0) for row in made_rows.rows(200)]
+    found = summarize(rows, msgspec.structs.replace(ABOUT, strata={})).categories
+    counts = [each.count for each in found.values()]
+
+    assert len(counts) > 2
+    for each, (low, high) in zip(found.values(), intervals_together(counts), strict=True):
+        assert (each.low, each.high) == pytest.approx((low, high))
+
+
+def test_published_shares_are_read_with_their_page(tmp_path: Path) -> None:
+    path = tmp_path / "published.toml"
+    path.write_text('[[share]]\noutcome = "masked"\nshare = 0.83\nsource = "A. Author"\npage = "7"\n')
+
+    assert read_published(path) == (Published(outcome="masked", share=0.83, source="A. Author", page="7"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[share]]",
+        "share = 3",
+        "x",
+        '[[share]]\noutcome = "mask"\nshare = 0.8\nsource = "A"\npage = "7"',
+        '[[share]]\noutcome = "masked"\nshare = 80.0\nsource = "A"\npage = "7"',
+        '[[share]]\noutcome = "masked"\nshare = 0.8\nsource = "A"\npage = ""',
+    ],
+)
+def test_published_shares_without_a_source_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "published.toml").write_text(text)
+
+    with pytest.raises(UsageError, match=r"published\.toml"):
+        read_published(tmp_path / "published.toml")
 
 
 def test_trials_are_compared_by_their_numbers() -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import msgspec
+
+from detrain.base.errors import UsageError
+from detrain.faults.outcome_classes import Outcome
 
 
 class MemoryClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,3 +63,25 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """Command that does a trial again; `{number}` stands for its number."""
     memory: dict[str, MemoryClass] = {}
     published: tuple[Published, ...] = ()
+
+
+class _PublishedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    share: list[Published] = []
+
+
+def read_published(path: Path) -> tuple[Published, ...]:
+    """Return the shares of a file (TOML): tables `[[share]]` with outcome, share, source and page.
+
+    Raises UsageError for a file that is none, an outcome that there is not, or a share that is none. None comes with
+    detrain: whoever has the publication before them writes down what stands there, and where.
+    """
+    todo = 'write tables such as [[share]] outcome = "masked", share = 0.83, source = "…", page = "7"'
+    try:
+        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PublishedFile)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{str(path)!r} has no published shares: {error}", todo) from error
+    known = {outcome.value for outcome in Outcome}
+    for each in found.share:
+        if each.outcome not in known or not 0 <= each.share <= 1 or not each.source or not each.page:
+            raise UsageError(f"{str(path)!r}: {each.share} of {each.outcome!r}, from {each.source!r}, page {each.page!r}", todo)
+    return tuple(found.share)

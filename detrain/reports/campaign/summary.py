@@ -159,11 +159,8 @@ def summarize(
         confidence=confidence,
         masked=masked,
         outcomes=seen.shares_of(columns["outcome"], _order_of_outcomes(columns["outcome"])),
-        categories=seen.shares_of(
-            np.array([f"{number} {Category(number).label}" for number in columns["category"].tolist()], object),
-            [f"{int(each)} {each.label}" for each in Category if each and (columns["category"] == each).any()],
-        ),
-        kinds=seen.shares_of(kinds(columns), [each for each in _KINDS if (kinds(columns) == each).any()]),
+        categories=seen.categories(),
+        kinds=seen.kinds(),
         ends=dict(collections.Counter(str(end).partition(":")[0] or "status" for end in columns["end"]).most_common()),
         equal_again=sample.estimate(columns["is_equal"].astype(bool), None, confidence),
         breakdowns=[
@@ -187,7 +184,7 @@ def summarize(
     )
 
 
-_KINDS: Final = ("masked", "DUE", "potential DUE", "SDC", "uncategorized")
+_KINDS: Final = ("masked", "DUE", "potential DUE", "SDC", "uncategorized", "untold")
 
 
 def _group_name(number: int) -> str:
@@ -212,6 +209,23 @@ class _Seen:
 
     def shares_of(self, values: NDArray[Any], names: Iterable[str]) -> dict[str, Estimate]:
         return {name: self.estimate(values == name) for name in names}
+
+    def categories(self) -> dict[str, Estimate]:
+        """Return the categories' shares, if any is told. Their intervals hold all at once: each has its part of the
+        error. Of trials that count the same these are Goodman's.
+        """
+        category = self.columns["category"]
+        present = [each for each in Category if (category == each).any()]
+        if present in ([], [Category.UNTOLD]):
+            return {}
+        confidence = 1 - (1 - self.confidence) / len(present)
+        return {f"{int(each)} {each.label}": self.sample.estimate(category == each, None, confidence) for each in present}
+
+    def kinds(self) -> dict[str, Estimate]:
+        """Return the shares of what the categories are under, if any is told."""
+        of_trials = kinds(self.columns)
+        present = [each for each in _KINDS if (of_trials == each).any()]
+        return {} if present == ["untold"] else self.shares_of(of_trials, present)
 
     def by(self, title: str, values: NDArray[Any], order: Sequence[str] = ()) -> Breakdown:
         counts = collections.Counter(values.tolist())
