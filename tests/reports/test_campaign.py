@@ -13,9 +13,9 @@ import pytest
 from detrain.base.errors import UsageError
 from detrain.faults.bits import DTYPES
 from detrain.faults.statistics.intervals import intervals_together
-from detrain.reports.campaign.about import About, MemoryClass, Published, read_published
+from detrain.reports.campaign.about import About, MemoryClass, Published, about_plan, read_published
 from detrain.reports.campaign.columns import bit_field, columns_of, deviations, progress
-from detrain.reports.campaign.page import json_of, lines_of, page_of, verdict
+from detrain.reports.campaign.page import json_of, lines_of, page_of, verdict, write_page
 from detrain.reports.campaign.summary import Summary, summarize
 from detrain.reports.campaign.table_file import write_parquet
 from tests.population import made_rows
@@ -220,6 +220,17 @@ def test_few_trials_of_unlike_weights_say_so() -> None:
     assert verdict(few) == "12 trials are too few to say anything."
     assert any("have not been run" in line for line in lines_of(few))
     assert "too few" in page_of(few)
+
+
+def test_a_plan_says_what_it_is_drawn_from(tmp_path: Path) -> None:
+    about = about_plan(PLAN, version="1.2", not_fired=3)
+    write_page(tmp_path / "report.html", summarize(ROWS, about))
+
+    text = (tmp_path / "report.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    for part in ("FLIP:1, RANDOM, ZERO", "stage × group", PLAN.digest, PLAN.profile.digest, "3 (no outcome, not counted)"):
+        assert part in text
+    assert about.dead == PLAN.frame.left.dead > 0
 
 
 def test_one_trial_has_a_page() -> None:

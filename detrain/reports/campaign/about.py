@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from detrain.base.errors import UsageError
 from detrain.faults.outcome_classes import Outcome
+from detrain.faults.population.plan import SampledPlan
 
 
 class MemoryClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,41 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """Command that does a trial again; `{number}` stands for its number."""
     memory: dict[str, MemoryClass] = {}
     published: tuple[Published, ...] = ()
+
+
+def about_plan(plan: SampledPlan, **known: Any) -> About:
+    """Return what a plan says of its campaign, with what else is known: fields of `About`.
+
+    Options are those that were chosen.
+    """
+    choice, left = plan.choice, plan.frame.left
+    options = {
+        "modes": ", ".join(choice.modes),
+        "groups": ", ".join(choice.groups) or "each output's own",
+        "models": ", ".join(choice.models),
+        "population by": choice.rule,
+        "strata": " × ".join(choice.strata) or "one",
+        **({"sites": choice.site} if choice.site != "*" else {}),
+        **({"stage": choice.stage} if choice.stage else {}),
+    }
+    return About(
+        **{
+            "program": plan.profile.program,
+            "arguments": plan.profile.arguments,
+            "planned": plan.count,
+            "seed": choice.seed,
+            "profile_digest": plan.profile.digest,
+            "plan_digest": plan.digest,
+            "options": options,
+            "horizon": plan.after,
+            "strata": plan.strata,
+            "dead": left.dead,
+            "outside": left.outside,
+            "unfit": left.unfit,
+            "overlaps": plan.frame.overlaps,
+            **known,
+        }
+    )
 
 
 class _PublishedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

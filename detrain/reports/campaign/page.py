@@ -60,6 +60,14 @@ def page_of(summary: Summary) -> str:
     )
 
 
+def write_page(path: Path, summary: Summary) -> None:
+    """Write the page; it is there whole or not at all. Raises UsageError where jinja2 is not installed."""
+    text = page_of(summary)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
 def verdict(summary: Summary) -> str:
     """Return in one sentence what came of the faults."""
     masked = summary.masked
