@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from detrain.base import messages
-from detrain.campaign.profiling import profile_program
+from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.cli.shared.printing import console

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
-from detrain.campaign.profiling import representatives
+from detrain.campaign.planning.profiling import representatives
 from detrain.faults.population.groups import Group
 from detrain.faults.population.profile import Profile, profile_of, read_profile, totals, work_of, write_profile
 from tests.population import made
