@@ -15,7 +15,7 @@ from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_ar
 from detrain.cli.shared.printing import console
 from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
 from detrain.faults.experiment import written
-from detrain.faults.population.profile import Profile, Total, totals, write_profile
+from detrain.faults.population.profile import Profile, Total, memory_totals, totals, write_profile
 from detrain.launcher.program import Program
 from detrain.reports.pictures import check_writable
 
@@ -63,7 +63,11 @@ def command(
         path.write_text("".join(sassifi_profile(profile) if form == "sassifi" else nvbitfi_profile(profile)), encoding="utf-8")
     counted = totals(profile)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"digest": profile.digest, "totals": counted}), indent=1).decode())
+        click.echo(
+            msgspec.json.format(
+                msgspec.json.encode({"digest": profile.digest, "totals": counted, "memory": memory_totals(profile)}), indent=1
+            ).decode()
+        )
         return 0
     _print(profile, counted)
     messages.say(f"the profile {profile.digest} is in {path}")
@@ -91,3 +95,10 @@ def _print(profile: Profile, counted: list[Total]) -> None:
             f"{each.dead:,}",
         )
     printer.print(table)
+    if profile.memory:
+        memory = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("memory", "variables", "bytes before a step"):
+            memory.add_column(column, justify="left" if column == "memory" else "right")
+        for of_kind in memory_totals(profile):
+            memory.add_row(of_kind.kind, f"{of_kind.variables:,}", f"{of_kind.bytes:,.0f}")
+        printer.print(memory)

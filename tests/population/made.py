@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detrain.base.cursor import Address
 from detrain.faults.population.profile import Profile, profile_of
-from detrain.faults.sites import OperandShape, Role, Site, Stage
+from detrain.faults.sites import OperandShape, Role, Site, Stage, memory_site
 
 
 def site(
@@ -49,6 +49,8 @@ def sites(batch: int) -> list[Site]:
         site("add_", (5, 6), stage="optimizer"),
         site("add_", (), stage="optimizer", dtype="int64", layer="steps"),
         site("exp", (batch, 100), is_alive=False),
+        memory_site("net.weight", "weight", (5, 6), "float32"),
+        memory_site("steps", "slot", (), "int64"),
     ]
 
 

@@ -26,7 +26,7 @@ def element_counts(rule: Rule) -> dict[tuple[str, int], float]:
     found = {}
     for kind, (batch, steps) in enumerate(((8, 9), (3, 3))):
         for site in made.sites(batch):
-            if not site.is_alive:
+            if not site.is_alive or site.stage == "memory":
                 continue
             count = prod(site.operands["output"].shape) * site.executions * steps
             size = {"float32": 4, "int64": 8, "bool": 1}[site.operands["output"].dtype]
@@ -151,7 +151,9 @@ def test_a_small_stratum_gets_trials_enough() -> None:
         (Choice(groups=("PR",), models=("ZERO",)), FaultInvalid, "goes with PR.*\n.*FLIP:1"),
         (Choice(modes=("IOA",), models=("RANDOM",), groups=("GPR",)), FaultInvalid, "mode IOA"),
         (Choice(modes=("IOA",), models=("RANDOM",)), FaultInvalid, "nothing can be drawn"),
-        (Choice(modes=("RF",)), UsageError, "modes RF"),
+        (Choice(modes=("RF",), models=("ZERO",)), FaultInvalid, "goes with memory in mode RF\n.*FLIP:1, ADJ:2"),
+        (Choice(modes=("RF",), stage="stream"), FaultInvalid, "no live output of memory"),
+        (Choice(modes=("RD",)), UsageError, "modes RD"),  # type: ignore[arg-type]
         (Choice(site="nothing*"), FaultInvalid, "nothing can be drawn"),
         (Choice(models=("N64_WT_GLB",), groups=("SETP",)), FaultInvalid, "nothing can be drawn"),
         (Choice(models=("FLOP",)), FaultInvalid, "no fault model 'FLOP'"),
@@ -160,6 +162,26 @@ def test_a_small_stratum_gets_trials_enough() -> None:
 def test_what_cannot_be_drawn_is_refused(choice: Choice, error: type[DetrainError], message: str) -> None:
     with pytest.raises(error, match=message):
         sampled_plan(PROFILE, choice, 10)
+
+
+def test_memory_is_drawn_by_its_bytes_in_each_step() -> None:
+    plan = sampled_plan(PROFILE, Choice(modes=("RF",), models=("FLIP:1", "ADJ:2"), rule="bytes", seed=6), 2000)
+    trials = [plan.trial(number) for number in range(2000)]
+
+    assert plan.strata == pytest.approx({"weight × memory": 120 / 128, "slot × memory": 8 / 128})
+    assert {(facts.group, facts.mode, facts.occurrence) for facts, _ in trials} == {(-1, "RF", 0)}
+    assert {(facts.stage, facts.layer) for facts, _ in trials} == {("weight", "net.weight"), ("slot", "steps")}
+    assert all(experiment.injection is not None and experiment.injection.is_in_memory for _, experiment in trials)
+    of_weight = [(facts, experiment) for facts, experiment in trials if facts.stage == "weight"]
+    assert stats.chisquare(np.bincount([facts.position for facts, _ in of_weight], minlength=30)).pvalue > 0.001
+    assert stats.chisquare([sum(e.at == step for _, e in of_weight) for step in made.STEPS]).pvalue > 0.001
+
+
+def test_modes_together_are_of_no_one_population() -> None:
+    assert frame_of(PROFILE, Choice(modes=("IOV", "RF"))).overlaps
+    assert frame_of(PROFILE, Choice(groups=("GPR", "FFMA"))).overlaps
+    assert not frame_of(PROFILE, Choice(groups=("LDS", "FFMA"))).overlaps
+    assert not frame_of(PROFILE, Choice(groups=("GPR",))).overlaps
 
 
 def test_another_pilots_strata_are_refused() -> None:

@@ -15,7 +15,16 @@ from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.planning.profiling import representatives
 from detrain.faults.population.groups import Group
-from detrain.faults.population.profile import Profile, profile_of, read_profile, totals, work_of, write_profile
+from detrain.faults.population.profile import (
+    MemoryTotal,
+    Profile,
+    memory_totals,
+    profile_of,
+    read_profile,
+    totals,
+    work_of,
+    write_profile,
+)
 from tests.population import made
 
 
@@ -32,6 +41,13 @@ def test_a_group_comes_to_all_its_elements_in_the_whole_run() -> None:
     assert found[Group.GPR].in_all == rows * (6 + 6 + 36) + 12 * (30 + 30 + 1)
     assert found[Group.GPR].dead == rows * 100
     assert found[Group.LDS_OP].in_step == rows * 36 / 12
+
+
+def test_memory_is_of_no_group() -> None:
+    profile = made.profile()
+
+    assert memory_totals(profile) == [MemoryTotal("slot", 1, 8.0), MemoryTotal("weight", 1, 120.0)]
+    assert not any(each.site.stage == "memory" for each in (*profile.outputs, *profile.dead))
 
 
 def test_steps_with_the_same_shapes_are_of_one_kind() -> None:

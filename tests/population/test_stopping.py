@@ -119,7 +119,7 @@ def enumerated() -> float:
     harmful = total = 0.0
     for step in made.STEPS:
         for site in made.sites(3 if step[2] == 3 else 8):
-            if not site.is_alive:
+            if not site.is_alive or site.stage == "memory":
                 continue
             output = site.operands["output"]
             for occurrence in range(site.executions):

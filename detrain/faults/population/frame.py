@@ -20,7 +20,7 @@ from detrain.base.errors import FaultInvalid, UsageError
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import FaultModel, model_named
-from detrain.faults.plan import trial_rng
+from detrain.faults.plan import Operand, trial_rng
 from detrain.faults.population.address import ADDRESS_MODELS, inside
 from detrain.faults.population.groups import OWN, SASSIFI_MODELS, Group, allowed_models, group_named
 from detrain.faults.population.profile import Output, Profile, work_of
@@ -53,7 +53,8 @@ class Cell:
 
     output: Output
     mode: Mode
-    group: Group
+    group: Group | None
+    """None of memory (RF)."""
     model: FaultModel
     stratum: str
     share: float
@@ -81,8 +82,7 @@ class Frame:
     strata: tuple[str, ...]
     """Names, in order."""
     overlaps: bool
-    """Whether an output may be in several cells of one model: shares of several groups together are then of no one
-    population."""
+    """Whether groups overlap, or modes are mixed: shares of all trials together are then of no one population."""
 
     def shares(self) -> NDArray[np.float64]:
         """Return the share of each stratum; together 1."""
@@ -101,25 +101,26 @@ def frame_of(profile: Profile, choice: Choice) -> Frame:
     models = _models(choice)
     _require(set(choice.strata) <= set(PARTS), f"strata by {', '.join(choice.strata)}", f"give some of {', '.join(PARTS)}")
     _require(choice.rule in RULES, f"shares by {choice.rule!r}", f"give one of {', '.join(RULES)}")
-    _require(
-        bool(choice.modes) and set(choice.modes) <= {"IOV", "IOA"}, f"modes {', '.join(choice.modes)}", "give IOV, IOA or both"
-    )
-    measured: list[tuple[Output, Mode, Group, FaultModel, float]] = []
+    is_known = bool(choice.modes) and set(choice.modes) <= set(get_args(Mode))
+    _require(is_known, f"modes {', '.join(choice.modes)}", f"give some of {', '.join(get_args(Mode))}")
+    measured: list[tuple[Output, Mode, Group | None, FaultModel, float]] = []
     dead = outside = unfit = 0.0
     fits = _Fits()
     for mode in choice.modes:
-        for group in groups:
+        for group in groups if mode != "RF" else [None]:
+            label = "memory" if group is None else group.label
+            is_asked = bool(choice.groups) or group is None
             chosen = [model for model in models if _goes(model, group, mode)]
-            if not chosen and not choice.groups:
-                unfit += sum(_measure(each, models[0], choice.rule) for each in profile.outputs if _is_chosen(each, group, choice))
+            of_group = _chosen(profile, group, choice)
+            if not chosen and not is_asked:
+                unfit += sum(_measure(each, models[0], choice.rule) for each in of_group)
                 continue
             if not chosen:
                 raise FaultInvalid(
-                    f"no model of {', '.join(choice.models)} goes with {group.label} in mode {mode}", _models_for(group, mode)
+                    f"no model of {', '.join(choice.models)} goes with {label} in mode {mode}", _models_for(group, mode)
                 )
-            of_group = [each for each in profile.outputs if _is_chosen(each, group, choice)]
-            if not of_group and choice.groups:
-                raise FaultInvalid(f"the profile has no live output of {group.label}", "`detrain profile PROGRAM` says what it has")
+            if not of_group and is_asked:
+                raise FaultInvalid(f"the profile has no live output of {label}", "`detrain profile PROGRAM` says what it has")
             for model in chosen:
                 for output in of_group:
                     counted = _measure(output, model, choice.rule) / len(chosen)
@@ -151,7 +152,8 @@ def frame_of(profile: Profile, choice: Choice) -> Frame:
         for output, mode, group, model, counted in measured
     )
     left = Left(dead / whole, outside / whole, unfit / whole)
-    return Frame(cells, left, tuple(sorted({cell.stratum for cell in cells})), not set(groups) <= set(OWN) and len(groups) > 1)
+    is_mixed = len(choice.modes) > 1 or (not set(groups) <= set(OWN) and len(groups) > 1)
+    return Frame(cells, left, tuple(sorted({cell.stratum for cell in cells})), is_mixed)
 
 
 class _Fits:
@@ -172,19 +174,27 @@ class _Fits:
         return self._known[key]
 
 
-def _is_chosen(output: Output, group: Group, choice: Choice) -> bool:
+def _chosen(profile: Profile, group: Group | None, choice: Choice) -> list[Output]:
+    if group is None:
+        return [each for each in profile.memory if each.site.fits(choice.site) and choice.stage in ("", each.site.op)]
+    return [each for each in profile.outputs if _is_chosen(each, group, choice)]
+
+
+def _is_chosen(output: Output, group: Group | None, choice: Choice) -> bool:
     own_alone = not choice.groups
     is_of_group = output.group is group if own_alone else group in output.groups
     return is_of_group and output.site.fits(choice.site) and choice.stage in ("", output.site.stage)
 
 
-def _goes(model: FaultModel, group: Group, mode: Mode) -> bool:
+def _goes(model: FaultModel, group: Group | None, mode: Mode) -> bool:
     if mode == "IOA":
         return model.name in ADDRESS_MODELS
-    return model.name not in SASSIFI_MODELS or SASSIFI_MODELS.index(model.name) in allowed_models(group)
+    if mode == "RF" and model.operand is not Operand.OUTPUT:
+        return False
+    return model.name not in SASSIFI_MODELS or SASSIFI_MODELS.index(model.name) in allowed_models(group, mode)
 
 
-def _models_for(group: Group, mode: Mode) -> str:
+def _models_for(group: Group | None, mode: Mode) -> str:
     return f"it goes with {', '.join(SASSIFI_MODELS[number] for number in allowed_models(group, mode))}"
 
 
@@ -201,11 +211,11 @@ def _measure(output: Output, model: FaultModel, rule: Rule) -> float:
     return count * work_of(output.site) if rule == "work" else count
 
 
-def _stratum(parts: Sequence[StratumPart], output: Output, mode: Mode, group: Group, model: FaultModel) -> str:
+def _stratum(parts: Sequence[StratumPart], output: Output, mode: Mode, group: Group | None, model: FaultModel) -> str:
     site = output.site
     said: dict[str, str] = {
-        "stage": site.stage,
-        "group": group.label,
+        "stage": site.stage if group is not None else site.op,
+        "group": group.label if group is not None else "memory",
         "model": model.name,
         "mode": mode,
         "layer": site.layer or "(none)",

@@ -201,8 +201,8 @@ SASSIFI_MODELS: Final = ("FLIP:1", "ADJ:2", "RANDOM", "ZERO", "N32_FLIP:1", "N32
 """SASSIFI's bit-flip models 0 to 7, by our names."""
 
 
-def allowed_models(group: Group, mode: str = "IOV") -> tuple[int, ...]:
-    """Return the numbers of the bit-flip models that SASSIFI has for a group, in a mode."""
+def allowed_models(group: Group | None, mode: str = "IOV") -> tuple[int, ...]:
+    """Return the numbers of the bit-flip models that SASSIFI has for a group, in a mode; None: for memory."""
     if mode in ("IOA", "RF"):
         return (0, 1)
     if group in (Group.CC, Group.PR):

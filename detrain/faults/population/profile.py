@@ -96,12 +96,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """Each output that a fault can be in and that something depends on, once for each kind of step."""
-        return tuple(each for each in self._outputs() if each.site.is_alive)
+        return tuple(each for each in self._all if each.site.is_alive and each.site.stage != "memory")
 
     @cached_property
     def dead(self) -> tuple[Output, ...]:
         """Outputs that nothing depends on: a fault there is masked, without a trial."""
-        return tuple(each for each in self._outputs() if not each.site.is_alive)
+        return tuple(each for each in self._all if not each.site.is_alive)
+
+    @cached_property
+    def memory(self) -> tuple[Output, ...]:
+        """Variables whose bits can be hit between steps, once for each kind of the step that follows. They are of no
+        group.
+        """
+        return tuple(each for each in self._all if each.site.stage == "memory")
+
+    @cached_property
+    def _all(self) -> tuple[Output, ...]:
+        return tuple(self._outputs())
 
     def _outputs(self) -> Iterator[Output]:
         for number, kind in enumerate(self.kinds):
@@ -212,6 +223,27 @@ def totals(profile: Profile) -> list[Total]:
     return [
         Total(group, count[group], elements[group] / profile.steps, elements[group], size[group], dead[group]) for group in Group
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTotal:
+    """What a class of memory comes to."""
+
+    kind: str
+    """weight, slot, statistic, stream."""
+    variables: int
+    bytes: float
+    """Before a step, on average over the golden run."""
+
+
+def memory_totals(profile: Profile) -> list[MemoryTotal]:
+    """Return what each class of memory comes to between steps."""
+    names: dict[str, set[str]] = {}
+    size: collections.Counter[str] = collections.Counter()
+    for each in profile.memory:
+        names.setdefault(each.site.op, set()).add(each.site.name)
+        size[each.site.op] += each.in_all * dtype_named(each.dtype).unsigned.itemsize
+    return [MemoryTotal(kind, len(names[kind]), size[kind] / profile.steps) for kind in sorted(names)]
 
 
 class _File(msgspec.Struct, frozen=True):

@@ -56,7 +56,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     unfit: float = 0.0
     """Shares of the population of which no trial is made, as the plan has them."""
     overlaps: bool = False
-    """Whether groups overlap, so that the trials are of no one population."""
+    """Whether groups overlap or modes are mixed, so that the trials are of no one population."""
     not_fired: int = 0
     redrawn: int = 0
     lost: int = 0

@@ -96,7 +96,7 @@ def warnings(summary: Summary) -> Iterator[str]:
     if summary.masked.covered < 1 - 1e-9:
         yield f"{charts.percent(1 - summary.masked.covered)} of the population is in strata without a trial, and in no estimate."
     if about.overlaps:
-        yield "The groups overlap: shares of all trials together are of no one population; those of a group are."
+        yield "Groups overlap, or modes are mixed: shares of all trials together are of no one population; those of a group are."
 
 
 def lines_of(summary: Summary) -> list[str]:
