@@ -22,7 +22,10 @@ def profile_program(subject: Subject) -> Profile:
     steps = sorted(cursor for cursor in golden.by_cursor() if cursor[2] >= 0)
     listed = []
     for at, like_it in representatives(steps):
-        sites = first if at == steps[0] else subject.sites(Experiment(log="", at=at))
+        if at == steps[0]:  # sites are listed behind it, and optimizers make their slots in it
+            sites = [site for site in first if (site.stage, site.op) != ("memory", "slot")]
+        else:
+            sites = subject.sites(Experiment(log="", at=at))
         listed.append((at, sites, like_it))
     return profile_of(subject.program.name, subject.arguments, listed)
 
