@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from detrain.campaign.wilson import wilson
 from detrain.faults.record import FaultRecord
+from detrain.faults.statistics.wilson import wilson
 
 _SOON: Final = 2
 """Steps, the faulty one counted, within which a fault is to be seen."""

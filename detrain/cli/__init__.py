@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "inject": "Put one fault there, and see what comes of it.",
     "replay": "Do a recorded fault again, bit for bit.",
     "random": "Put many faults in, drawn by chance.",
+    "profile": "Count what a program's steps compute, by group of instruction.",
     "trace": "Find a program's loops by watching it run.",
     "show": "Show the loops that an inst.info names.",
     "instrument": "Print the probes as a diff, or write them.",

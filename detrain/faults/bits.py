@@ -31,7 +31,7 @@ class DType:
     @property
     def unsigned(self) -> np.dtype[np.unsignedinteger[Any]]:
         """The dtype of its patterns."""
-        return np.dtype(f"u{self.width // 8}")
+        return np.dtype(f"u{max(self.width // 8, 1)}")
 
     def is_finite(self, patterns: Patterns) -> NDArray[np.bool_]:
         """Return for each pattern whether it is a finite number."""
@@ -55,15 +55,16 @@ class DType:
         return found
 
     def numbers(self, patterns: Patterns) -> NDArray[np.float64]:
-        """Return the numbers of patterns, exactly (of a NaN its payload is not kept)."""
+        """Return the numbers of patterns, exactly (but the payload of a NaN; and an int64 beyond 2^53 is rounded)."""
         with np.errstate(invalid="ignore"):  # signalling NaNs
             if self.name == "bfloat16":
                 return (patterns.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
             return patterns.view(self.name).astype(np.float64)
 
     def _integers(self, wanted: NDArray[np.float64]) -> Patterns:
-        range_ = np.iinfo(self.name)
-        bad = ~((wanted >= range_.min) & (wanted <= range_.max) & (wanted == np.floor(wanted)))
+        low, high = (0, 1) if self.name == "bool" else (np.iinfo(self.name).min, np.iinfo(self.name).max)
+        # Below `high + 1`, a power of two: `high` of an int64 is none of float64's numbers.
+        bad = ~((wanted >= float(low)) & (wanted < float(high + 1)) & (wanted == np.floor(wanted)))
         if bad.any():
             raise self._cannot_hold(wanted[bad][0])
         return wanted.astype(self.name).view(self.unsigned)
@@ -87,13 +88,18 @@ def _bfloat16(numbers: NDArray[np.float64]) -> NDArray[np.uint16]:
 DTYPES: Final = {
     dtype.name: dtype
     for dtype in (
+        DType("float64", 64, 0x7FF0_0000_0000_0000),
         DType("float32", 32, 0x7F80_0000),
         DType("float16", 16, 0x7C00),
         DType("bfloat16", 16, 0x7F80),
+        DType("int64", 64, 0),
         DType("int32", 32, 0),
         DType("int8", 8, 0),
+        DType("uint8", 8, 0),
+        DType("bool", 1, 0),
     )
 }
+"""A bool is one bit in a byte, whose other bits are none of it."""
 
 
 def dtype_named(name: str) -> DType:

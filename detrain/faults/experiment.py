@@ -25,13 +25,18 @@ from detrain.base.errors import FaultInvalid
 VARIABLE: Final = "DETRAIN_EXPERIMENT"
 
 BITS: Final[dict[str, type[np.signedinteger]]] = {
+    "float64": np.int64,
     "float32": np.int32,
     "float16": np.int16,
     "bfloat16": np.int16,
+    "int64": np.int64,
     "int32": np.int32,
     "int8": np.int8,
+    "uint8": np.int8,
+    "bool": np.int8,
 }
-"""The integer that holds a dtype's bit pattern; signed, because TensorFlow's kernels are."""
+"""The integer that holds a dtype's bit pattern; signed, because TensorFlow's kernels are. Which of these dtypes have
+sites, a framework's adapter says."""
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,10 +71,16 @@ class Model:
     group: int = 1
     is_long: bool = False
     is_limited: bool = False
+    is_warp: bool = False
+    """Whether the group is the aligned one of an element that is drawn (the last may be shorter), and all of it gets
+    the same mask or value: the threads of a warp that run one instruction."""
 
     def positions(self, shape: tuple[int, ...], rng: Rng) -> Positions:
         """Draw a start uniformly from the groups of the tensor, and for a long run an end from those behind it."""
         numel = prod(shape)
+        if self.is_warp and numel:
+            start = int(rng.integers(numel)) // self.group * self.group
+            return np.arange(start, min(start + self.group, numel), dtype=np.int64)
         groups = numel // self.group
         if not groups:
             raise FaultInvalid(
@@ -88,8 +94,8 @@ class Model:
     def plan(self, shape: tuple[int, ...], dtype: DType, rng: Rng) -> Plan:
         """Draw the positions, then what becomes of each."""
         positions = self.positions(shape, rng)
-        kind, operands = self.draw(len(positions), prod(shape), dtype, rng)
-        return Plan(positions, kind, operands)
+        kind, operands = self.draw(1 if self.is_warp else len(positions), prod(shape), dtype, rng)
+        return Plan(positions, kind, operands[np.zeros(len(positions), np.int64)] if self.is_warp else operands)
 
 
 def _flips(bits: int) -> Draw:
@@ -101,6 +107,18 @@ def _flips(bits: int) -> Draw:
         else:
             chosen = np.argsort(rng.random((count, dtype.width)), axis=1, kind="stable")[:, :bits]
         return Kind.XOR, _mask(chosen, dtype)
+
+    return draw
+
+
+def _adjacent(bits: int) -> Draw:
+    """Flip so many bits beside one another."""
+
+    def draw(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
+        if not 1 <= bits <= dtype.width:
+            raise FaultInvalid(f"{bits} adjacent bits cannot be flipped in a {dtype.name}, which has {dtype.width}")
+        first = rng.integers(dtype.width - bits + 1, size=(count, 1))
+        return Kind.XOR, _mask(first + np.arange(bits), dtype)
 
     return draw
 
@@ -129,6 +147,11 @@ def _finite(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patte
     while len(bad := np.flatnonzero(~dtype.is_finite(drawn))):
         drawn[bad] = rng.integers(1 << dtype.width, size=len(bad), dtype=dtype.unsigned)
     return Kind.SET, drawn
+
+
+def _any(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
+    """Uniformly random patterns, INF and NaN too."""
+    return Kind.SET, rng.integers(1 << dtype.width, size=count, dtype=dtype.unsigned)
 
 
 def _elsewhere(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Positions]:
@@ -176,21 +199,29 @@ PUBLISHED: Final = {
 }
 
 _SPELLING: Final = re.compile(r"(?P<name>[^:@\s]+)(:(?P<argument>[^:@\s]+))?(@(?P<operand>input|weight|output))?")
-_OWN: Final = ("FLIP:2", "BIT:30", "STUCK0:30", "STUCK1:30", "SET:1e18", "RD:worst")
+_OWN: Final = ("FLIP:2", "ADJ:2", "RANDOM", "N32_FLIP:1", "BIT:30", "STUCK0:30", "STUCK1:30", "SET:1e18", "RD:worst")
+_WARP: Final = "N32_"
+_OF_WARPS: Final = ("FLIP", "ADJ", "RANDOM", "ZERO")
 
 
 def model_named(text: str) -> FaultModel:
     """Return the model that a user names.
 
     `RD` and the other published names; `RD:worst`, any of these with values of the worst case; `FLIP:n`, n random bits
-    of one element flipped (1 if not said); `BIT:30,22`, the named bits flipped; `STUCK0:30` and `STUCK1:30`, cleared
-    and set; `SET:1e18`, a number. The last ones hit the output, or what is said behind `@`: `FLIP:2@weight`. Raises
-    FaultInvalid.
+    of one element flipped (1 if not said); `ADJ:n`, n adjacent ones (2); `RANDOM`, any pattern; `BIT:30,22`, the named
+    bits flipped; `STUCK0:30` and `STUCK1:30`, cleared and set; `SET:1e18`, a number. `N32_` before FLIP, ADJ, RANDOM
+    and ZERO has 32 elements get the same. The last ones hit the output, or what is said behind `@`: `FLIP:2@weight`.
+    Raises FaultInvalid.
     """
     spelled = _SPELLING.fullmatch(text)
     if spelled is None:
         raise FaultInvalid(f"{text!r} is not a fault model", f"write it as one of {', '.join((*PUBLISHED, *_OWN))}")
     name, argument = spelled["name"], spelled["argument"]
+    of_warp = name.removeprefix(_WARP)
+    if of_warp != name and of_warp in _OF_WARPS and not (of_warp == "ZERO" and argument):
+        many = _number(0) if of_warp == "ZERO" else _own_draw(text, of_warp, argument)
+        assert many is not None
+        return Model(text, Operand(spelled["operand"] or Operand.OUTPUT), many, group=32, is_warp=True)
     if draw := _own_draw(text, name, argument):
         return Model(text, Operand(spelled["operand"] or Operand.OUTPUT), draw)
     known = {**_installed(), **PUBLISHED}
@@ -213,6 +244,10 @@ def _own_draw(text: str, name: str, argument: str | None) -> Draw | None:
         match name:
             case "FLIP":
                 return _flips(int(argument or "1"))
+            case "ADJ":
+                return _adjacent(int(argument or "2"))
+            case "RANDOM" if argument is None:
+                return _any
             case "BIT" | "STUCK0" | "STUCK1":
                 bits = tuple(int(bit) for bit in (argument or "").split(","))
                 if min(bits) < 0:

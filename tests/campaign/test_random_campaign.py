@@ -15,10 +15,10 @@ from detrain.campaign.subject import Subject
 from detrain.campaign.tally import tally
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import check_same, file_name
-from detrain.campaign.wilson import wilson
 from detrain.faults.experiment import Alarm
 from detrain.faults.models import model_named
 from detrain.faults.record import FaultRecord, write_record
+from detrain.faults.statistics.wilson import wilson
 from detrain.launcher.program import Program
 from tests.faults.test_drawing import SITES
 from tests.faults.test_records import RECORDS, record

@@ -39,7 +39,7 @@ def test_rounding_to_bfloat16_does_not_round_twice() -> None:
     assert BFLOAT16.numbers(BFLOAT16.patterns([just_above_a_tie]))[0] == 1 + 2.0**-7
 
 
-@pytest.mark.parametrize("name", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["float64", "float32", "float16"])
 @given(number=st.floats(allow_nan=False))
 def test_a_number_has_the_pattern_that_numpy_gives_it_or_is_refused(name: str, number: float) -> None:
     with np.errstate(over="ignore"):
@@ -52,13 +52,31 @@ def test_a_number_has_the_pattern_that_numpy_gives_it_or_is_refused(name: str, n
         assert DTYPES[name].patterns([number]).tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("name", "number"), [("int8", 128), ("int8", -129), ("int8", 0.5), ("int32", 2.0**31), ("int32", np.nan)])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("int8", 128),
+        ("int8", -129),
+        ("int8", 0.5),
+        ("int32", 2.0**31),
+        ("int64", 2.0**63),
+        ("uint8", -1),
+        ("bool", 2),
+        ("int32", np.nan),
+    ],
+)
 def test_a_number_that_an_integer_cannot_hold_is_refused(name: str, number: float) -> None:
     with pytest.raises(FaultInvalid, match=f"{name} cannot hold"):
         DTYPES[name].patterns([number])
 
 
-@pytest.mark.parametrize("name", ["int8", "int32"])
+def test_the_least_int64_and_the_values_of_a_bool_have_patterns() -> None:
+    assert DTYPES["int64"].patterns([-(2.0**63)]).tolist() == [1 << 63]
+    assert DTYPES["bool"].patterns([0, 1]).tolist() == [0, 1]
+    assert DTYPES["bool"].numbers(np.array([0, 1], np.uint8)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["int8", "int32", "uint8"])
 def test_an_integer_has_its_twos_complement(name: str) -> None:
     numbers = np.array([np.iinfo(name).min, -1, 0, 1, np.iinfo(name).max])
 

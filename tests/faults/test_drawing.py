@@ -16,13 +16,13 @@ from detrain.base.errors import FaultInvalid, SiteUnknown
 from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
 from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
-from detrain.campaign.wilson import wilson
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
 from detrain.faults.experiment import Injection, parse_cursor, written
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, apply, trial_rng
 from detrain.faults.sites import OperandShape, Site, Stage, select
+from detrain.faults.statistics.wilson import wilson
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
 

@@ -172,7 +172,7 @@ def test_the_worst_case_is_refused_where_no_such_number_is() -> None:
         model_named("RD:worst").plan((4,), DTYPES["float16"], trial_rng(0, 0))
 
 
-@given(dtype=DTYPE, seed=SEEDS, bits=st.integers(1, 8))
+@given(dtype=DTYPE.filter(lambda each: each.width >= 8), seed=SEEDS, bits=st.integers(1, 8))
 def test_n_different_bits_are_flipped(dtype: DType, seed: int, bits: int) -> None:
     model = model_named(f"FLIP:{bits}@weight")
 
@@ -180,6 +180,58 @@ def test_n_different_bits_are_flipped(dtype: DType, seed: int, bits: int) -> Non
 
     assert model.operand is Operand.WEIGHT
     assert (plan.kind, popcount(plan.operands)) == (Kind.XOR, [bits])
+
+
+@given(dtype=DTYPE, seed=SEEDS)
+def test_adjacent_bits_are_flipped_where_there_are_two(dtype: DType, seed: int) -> None:
+    if dtype.width == 1:
+        with pytest.raises(FaultInvalid, match="2 adjacent bits cannot be flipped in a bool"):
+            model_named("ADJ:2").plan((3, 3), dtype, trial_rng(seed, 0))
+        return
+    plan = model_named("ADJ:2").plan((3, 3), dtype, trial_rng(seed, 0))
+
+    mask = int(plan.operands[0])
+    assert plan.kind is Kind.XOR
+    assert mask in [3 << bit for bit in range(dtype.width - 1)]
+
+
+def test_any_pattern_is_drawn_as_often() -> None:
+    drawn = [int(model_named("RANDOM").plan((1,), DTYPES["int8"], trial_rng(8, trial)).operands[0]) for trial in range(5120)]
+
+    assert stats.chisquare(np.bincount(drawn, minlength=256)).pvalue > 0.001
+    halves = (model_named("RANDOM").plan((1,), DTYPES["float16"], trial_rng(9, trial)).operands for trial in range(400))
+    assert not all(DTYPES["float16"].is_finite(each)[0] for each in halves)  # 1 in 32 is none
+
+
+@pytest.mark.parametrize("name", ["N32_FLIP:1", "N32_FLIP:3", "N32_ADJ:2", "N32_RANDOM", "N32_ZERO"])
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple),
+    seed=SEEDS,
+    dtype=DTYPE.filter(lambda each: each.width >= 8),
+)
+def test_a_warp_gets_one_mask_or_value(name: str, shape: tuple[int, ...], seed: int, dtype: DType) -> None:
+    model = model_named(name)
+
+    plan = model.plan(shape, dtype, trial_rng(seed, 1))
+
+    first = int(plan.positions[0])
+    assert first % 32 == 0
+    assert plan.positions.tolist() == list(range(first, min(first + 32, prod(shape))))
+    assert len(set(plan.operands.tolist())) == 1
+    alone = model_named(name.removeprefix("N32_")).plan((1,), dtype, trial_rng(seed, 1))
+    assert plan.kind is alone.kind
+
+
+def test_a_short_warp_is_hit_as_often_as_its_elements_are_drawn() -> None:
+    starts = [int(model_named("N32_ZERO").plan((40,), DTYPES["int8"], trial_rng(4, trial)).positions[0]) for trial in range(4000)]
+
+    assert stats.binomtest(starts.count(32), len(starts), 8 / 40).pvalue > 0.001
+
+
+@pytest.mark.parametrize("name", ["N32_RD", "N32_ZERO:worst", "ADJ:0", "ADJ:x", "RANDOM:2"])
+def test_a_warp_of_another_model_is_refused(name: str) -> None:
+    with pytest.raises(FaultInvalid):
+        model_named(name).plan((3, 3), DTYPES["float32"], trial_rng(0, 0))
 
 
 def test_pairs_of_flipped_bits_are_uniform() -> None:

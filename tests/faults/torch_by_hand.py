@@ -87,18 +87,25 @@ class ByHand:
     def changed(self, tensor: Any) -> Any:
         injection = self.injection
         assert injection is not None
-        bits = np.ascontiguousarray(tensor.detach().numpy()).copy().reshape(-1).view(np.uint32)
+        values = np.ascontiguousarray(tensor.detach().numpy()).copy()
+        width = np.dtype(f"u{values.itemsize}")
+        bits, most = values.reshape(-1).view(width), (1 << 8 * values.itemsize) - 1
         before = bits.copy()
         arrays = [injection.array(name) for name in ("positions", "sources", "keep", "flip")]
         for position, source, keep, flip in zip(*arrays, strict=True):
-            bits[position] = (int(before[source]) & (int(keep) & 0xFFFFFFFF)) ^ (int(flip) & 0xFFFFFFFF)
+            bits[position] = (int(before[source]) & (int(keep) & most)) ^ (int(flip) & most)
         self.golden, self.injected = before[arrays[0]].tobytes(), bits[arrays[0]].tobytes()
-        return bits.view(np.float32).reshape(tuple(tensor.shape))
+        return bits.view(values.dtype).reshape(tuple(tensor.shape))
 
 
 def write(tensor: Any, values: Any) -> None:
     """Write values bit for bit, whatever the strides."""
-    np.copyto(tensor.detach().numpy().view(np.uint32), np.ascontiguousarray(values).view(np.uint32).reshape(tuple(tensor.shape)))
+    width = np.dtype(f"u{tensor.element_size()}")
+    at = tensor.detach().numpy()
+    np.copyto(
+        at.reshape(1).view(width) if not at.ndim else at.view(width),
+        np.ascontiguousarray(values).view(width).reshape(at.shape or 1),
+    )
 
 
 @dataclass
@@ -144,7 +151,7 @@ def image_step_by_hand(it: Images, op: ByHand) -> None:
     forward, backward = "forward/it.model", "backward/it.model"
     one = [1, 1]
     y = op(f"{forward}.0/convolution", aten.convolution, it.images, conv.weight, conv.bias, [2, 2], one, one, False, [0, 0], 1)
-    norm.num_batches_tracked += 1
+    op(f"{forward}.1/add_", aten.add_, norm.num_batches_tracked, 1)
     # The adapter counts what batch normalisation writes beside its three results as the fourth and fifth.
     running = [norm.running_mean, norm.running_var]
     z, mean, factor = op(

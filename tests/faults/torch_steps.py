@@ -335,15 +335,20 @@ def operands_of_all_layouts() -> None:
 def all_dtypes_keep_their_bits() -> None:
     """The patterns of a plan are put in as they are, and no other element changes: NaN payloads, zeros with a sign."""
     odd = {
+        "float64": [0x7FF8 << 48 | 1, 0xFFF4 << 48 | 3, 1 << 63, 1],
         "float32": [0x7FC00001, 0xFFA00003, 0x80000000, 1],
         "float16": [0x7E01, 0xFD03, 0x8000, 1],
         "bfloat16": [0x7FC1, 0xFFA3, 0x8000, 1],
         "int32": [0x7FFFFFFF, 0x80000000, 0, 1],
         "int8": [0x7F, 0x80, 0, 1],
+        "int64": [(1 << 63) - 1, 1 << 63, 0, 1],
+        "uint8": [0xFF, 0x80, 0, 1],
+        "bool": [1, 0, 0, 1],
     }
+    placed = set()
     for name, patterns in odd.items():
         dtype = DTYPES[name]
-        signed = np.array(patterns, dtype.unsigned).view(f"i{dtype.width // 8}")
+        signed = np.array(patterns, dtype.unsigned).view(f"i{dtype.unsigned.itemsize}")
         value = torch.from_numpy(signed.copy()).view(getattr(torch, name))
         weight = torch.ones(2, requires_grad=True)
 
@@ -353,7 +358,11 @@ def all_dtypes_keep_their_bits() -> None:
 
         site = next(site for site in sites_of(step) if site.op == "flip")
         for model in ("BIT:7,0", "SET:1", "STUCK0:0", "STUCK1:1", "RD_CORRECT", "RD"):
-            drawn = draw_injection(site, model_named(model), 0, trial_rng(1, 1))
+            try:
+                drawn = draw_injection(site, model_named(model), 0, trial_rng(1, 1))
+            except FaultInvalid:  # a bool has one bit
+                continue
+            placed.add((name, model))
             result, firing = hit(step, drawn)
             expected = np.array(patterns, dtype.unsigned)[::-1].copy()
             places, sources = drawn.array("positions"), drawn.array("sources")
@@ -363,6 +372,7 @@ def all_dtypes_keep_their_bits() -> None:
             assert firing.injected == expected[places].tobytes()
             integers = result.view(getattr(torch, signed.dtype.name))
             assert integers.numpy().tobytes() == expected.tobytes(), (name, model)
+    assert len(placed) == 6 * len(odd) - 2
 
 
 def ops_in_place_and_with_out() -> None:

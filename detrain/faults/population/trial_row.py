@@ -25,7 +25,7 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
     """SASSIFI's instruction group, 0 to 13; -1 for RF."""
     model: str
     site: str
-    """Of RF: the variable's name, or that of the stream or batch."""
+    """Of RF: the variable's, `memory/` and its name."""
     layer: str
     op: str
     stage: str
@@ -38,7 +38,7 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
     occurrence: int
     replica: int
     position: int
-    """Flat row-major index of the first element that is hit."""
+    """Flat row-major index of the first element that is hit; in mode IOA of the one that is not written."""
     elements: int
     """How many are hit."""
     bits: tuple[int, ...]

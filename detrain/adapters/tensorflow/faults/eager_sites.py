@@ -20,7 +20,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
 
-from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_ARITHMETIC, operands_of
+from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_ARITHMETIC, numbers_of, operands_of
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import BITS, Firing, Injection
@@ -205,8 +205,7 @@ class EagerSites:
                 attributes=dict(self._attributes_of(op)),
             )
             for op in self._ops
-            for number, output in enumerate(op.outputs)
-            if output.dtype.name in BITS
+            for number in numbers_of(op.outputs)
         ]
 
     def _attributes_of(self, op: EagerOp) -> Iterator[tuple[str, Any]]:
@@ -351,7 +350,7 @@ class EagerSites:
         if self._where.gradients:
             op.given = frozenset(place for place, each in enumerate(op.inputs) if _number(each) in self._given)
         self._hand_on(op.type, op.inputs, op.outputs)
-        if self._notes and any(output.dtype.name in BITS for output in op.outputs):
+        if self._notes and numbers_of(op.outputs):
             self._ops.append(op)
 
     def _hand_on(self, op_type: str, inputs: list[Any], result: Any) -> None:

@@ -1,0 +1,238 @@
+"""SASSIFI's categories of what came of a trial, 1 to 18, with one of NVBitFI's; decided in a fixed order.
+
+Hari et al., ISPASS 2017, and `scripts/parse_results.py` of NVlabs/sassifi. Where upstream's order or conditions lose
+trials (a time out is not counted, 6 cannot be reached, 8 is never used, stdout and stderr that both differ are 18),
+ours do not. Numbers of categories are SASSIFI's; NVBitFI has one more, for Xid 43, and counts one more from there on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Literal
+
+from detrain.faults.outcome_classes import Outcome
+
+
+class Category(IntEnum):
+    """SASSIFI's categories, by its numbers. 0 is a trial that was not judged by what its program gave."""
+
+    UNTOLD = 0
+    NEVER_READ = 1
+    WRITTEN_FIRST = 2
+    MASKED = 3
+    TIMEOUT = 4
+    EXIT_STATUS = 5
+    MASKED_ERROR = 6
+    SDC_ERROR = 7
+    OTHER_MESSAGE = 8
+    KNOWN_ERROR = 9
+    STDERR_ONLY = 10
+    DEVICE_STDERR = 11
+    DEVICE_STDOUT = 12
+    DEVICE_OUTPUT = 13
+    DEVICE_CHECK = 14
+    SDC_STDOUT = 15
+    SDC_OUTPUT = 16
+    SDC_CHECK = 17
+    UNJUDGED = 18
+
+    @property
+    def kind(self) -> Literal["untold", "masked", "DUE", "potential DUE", "SDC", "uncategorized"]:
+        """What SASSIFI's tables put it under."""
+        if self in (Category.UNTOLD, Category.UNJUDGED):
+            return "untold" if self is Category.UNTOLD else "uncategorized"
+        if self <= Category.MASKED:
+            return "masked"
+        if self <= Category.EXIT_STATUS:
+            return "DUE"
+        return "potential DUE" if self <= Category.DEVICE_CHECK else "SDC"
+
+    @property
+    def label(self) -> str:
+        """What it says."""
+        return _LABELS[self]
+
+
+_LABELS: Final = {
+    Category.UNTOLD: "not told",
+    Category.NEVER_READ: "masked: the error is never read",
+    Category.WRITTEN_FIRST: "masked: written before it is read",
+    Category.MASKED: "masked: other reasons",
+    Category.TIMEOUT: "DUE: time out",
+    Category.EXIT_STATUS: "DUE: exit status, signal or exception",
+    Category.MASKED_ERROR: "potential DUE: masked, but the framework said an error",
+    Category.SDC_ERROR: "potential DUE: output differs, but the framework said an error",
+    Category.OTHER_MESSAGE: "potential DUE: other warnings",
+    Category.KNOWN_ERROR: "potential DUE: a known error in the output",
+    Category.STDERR_ONLY: "potential DUE: stderr differs",
+    Category.DEVICE_STDERR: "potential DUE: stderr differs, and a device error",
+    Category.DEVICE_STDOUT: "potential DUE: stdout differs, and a device error",
+    Category.DEVICE_OUTPUT: "potential DUE: output differs, and a device error",
+    Category.DEVICE_CHECK: "potential DUE: the check fails, and a device error",
+    Category.SDC_STDOUT: "SDC: stdout differs",
+    Category.SDC_OUTPUT: "SDC: output differs",
+    Category.SDC_CHECK: "SDC: the check fails",
+    Category.UNJUDGED: "could not be judged",
+}
+XID_43: Final = 15
+"""NVBitFI's category of a device that reports Xid 43; its numbers above are ours and one."""
+LEAST_LIMIT_S: Final = 10.0
+_TIMES: Final = 10.0
+
+
+def time_limit(golden_s: float) -> float:
+    """Return the time, in seconds, after which a trial hangs: ten times the golden run's for the same steps, with its
+    instruments in place, and ten seconds at least.
+    """
+    return max(LEAST_LIMIT_S, _TIMES * golden_s)
+
+
+def nvbitfi_number(category: Category, *, is_xid_43: bool = False) -> int:
+    """Return NVBitFI's number of a category."""
+    return XID_43 if is_xid_43 else int(category) + (category >= Category.SDC_STDOUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a trial gave, beside the golden run. What was not looked at is equal."""
+
+    is_timeout: bool = False
+    status: int = 0
+    """Exit status; negative for a signal."""
+    golden_status: int = 0
+    exception: str = ""
+    """Class of an exception that left the program; a non-finite loss at which the program ends by itself is one."""
+    caught: str = ""
+    """Class of an error of the framework that the program caught."""
+    liveness: Literal["", "never read", "written first"] = ""
+    """Of an RF fault, what the profile says of it."""
+    text: str = ""
+    """What the program wrote to stdout and stderr, as far as known errors are looked for in it."""
+    is_device_error: bool = False
+    """The device has reported an error: a new Xid."""
+    has_failed_check: bool = False
+    """The user's check failed."""
+    has_other_files: bool = False
+    """Files that the program wrote differ, or its final variables."""
+    has_other_stdout: bool = False
+    has_other_stderr: bool = False
+    has_only_warnings: bool = False
+    """What differs in stderr are warnings of Python or lines of absl alone."""
+    is_judged: bool = True
+    """Whether the program's output could be compared at all."""
+
+
+def category_of(given: Given) -> tuple[Category, str]:
+    """Return the category of a trial, and the class or text that it is by, if any."""
+    if given.is_timeout:
+        return Category.TIMEOUT, ""
+    if given.exception or given.status != given.golden_status:
+        return Category.EXIT_STATUS, given.exception
+    if given.liveness:
+        return (Category.NEVER_READ if given.liveness == "never read" else Category.WRITTEN_FIRST), ""
+    if known := known_error(given.text):
+        return Category.KNOWN_ERROR, known
+    if not given.is_judged:
+        return Category.UNJUDGED, ""
+    device = given.is_device_error
+    if given.has_failed_check:
+        return (Category.DEVICE_CHECK if device else Category.SDC_CHECK), ""
+    if given.has_other_files or given.has_other_stdout:
+        if device:
+            return (Category.DEVICE_OUTPUT if given.has_other_files else Category.DEVICE_STDOUT), ""
+        if given.caught:
+            return Category.SDC_ERROR, given.caught
+        return (Category.SDC_OUTPUT if given.has_other_files else Category.SDC_STDOUT), ""
+    if given.has_other_stderr:
+        if device:
+            return Category.DEVICE_STDERR, ""
+        return (Category.OTHER_MESSAGE if given.has_only_warnings else Category.STDERR_ONLY), ""
+    return (Category.MASKED_ERROR, given.caught or "device") if given.caught or device else (Category.MASKED, "")
+
+
+def at_horizon(*, is_timeout: bool, status: int, exception: str, is_equal: bool, outcome: str) -> tuple[Category, str]:
+    """Return the category of a trial that ended at its horizon, where the program's own output is not yet there.
+
+    Its output are then all its variables, and the check is the outcome: 3 where the variables are the golden run's, 16
+    where they differ and the outcome is masked, or none that can be told, 17 where it is another.
+    """
+    told = {each.value for each in Outcome}
+    return category_of(
+        Given(
+            is_timeout=is_timeout,
+            status=status,
+            exception=exception,
+            has_other_files=not is_equal,
+            has_failed_check=not is_equal and outcome in told and outcome != Outcome.MASKED.value,
+        )
+    )
+
+
+_KNOWN: Final = re.compile(
+    "|".join(
+        (
+            r"misaligned address",
+            r"illegal (memory access|address|instruction)",
+            r"CUDA_ERROR_\w+",
+            r"cudaError\w+",
+            r"CUDNN_STATUS_(?!SUCCESS)\w+",
+            r"CUBLAS_STATUS_(?!SUCCESS)\w+",
+            r"device-side assert",
+            r"unspecified launch failure",
+        )
+    )
+)
+
+
+def known_error(text: str) -> str:
+    """Return the text of an error of a device or its libraries that a program has written; empty for none."""
+    found = _KNOWN.search(text)
+    return found[0] if found else ""
+
+
+_WARNING: Final = re.compile(r"^(?:.*:\d+: \w*Warning: |  \S|[WEI]\d{4} \d\d:\d\d:\d\d|WARNING:|I0000 |W0000 |E0000 )")
+_COLONS: Final = ":::"
+
+
+def differing_lines(one: str, other: str) -> list[str]:
+    """Return patterns of the lines by which two golden runs differ: with lines that fit them left out, they are equal.
+
+    Of two lines at one place, words that differ may be any; the others must be as they are, so that a loss beside a
+    time is still compared. Lines of unlike lengths are left out as they are.
+    """
+    lines, others = one.splitlines(), other.splitlines()
+    patterns = []
+    for number in range(max(len(lines), len(others))):
+        mine, its = (each[number] if number < len(each) else "" for each in (lines, others))
+        words, other_words = re.split(r"(\s+)", mine), re.split(r"(\s+)", its)
+        if mine == its:
+            continue
+        if len(words) == len(other_words):
+            pairs = zip(words, other_words, strict=True)
+            patterns.append("^" + "".join(re.escape(a) if a == b else r"\s+" if a.isspace() else r"\S*" for a, b in pairs) + "$")
+        else:
+            patterns += [f"^{re.escape(line)}$" for line in (mine, its) if line]
+    return list(dict.fromkeys(patterns))
+
+
+def compared(text: str, patterns: Iterable[str] = ()) -> list[str]:
+    """Return the lines of a program's output that are compared: without what stands between `:::`, as in SASSIFI, and
+    without lines that fit a pattern.
+    """
+    known = [re.compile(pattern) for pattern in patterns]
+    kept = []
+    for line in text.splitlines():
+        if line.startswith(_COLONS) and line.endswith(_COLONS) and len(line) >= 2 * len(_COLONS):
+            continue
+        if not any(pattern.search(line) for pattern in known):
+            kept.append(line)
+    return kept
+
+
+def are_only_warnings(golden: Sequence[str], trial: Sequence[str]) -> bool:
+    """Return whether lines of stderr differ, and those that are new or gone are warnings alone."""
+    changed = [line for line in {*golden, *trial} if golden.count(line) != trial.count(line)]
+    return bool(changed) and all(_WARNING.match(line) for line in changed)

@@ -1,0 +1,1 @@
+"""From a program to what a campaign of it is planned from."""

@@ -1,0 +1,104 @@
+"""`detrain profile`: what a program's golden run consists of, by group of instruction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from detrain.base import messages
+from detrain.campaign.planning.profiling import profile_program
+from detrain.campaign.subject import Subject
+from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.printing import console
+from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
+from detrain.faults.experiment import written
+from detrain.faults.population.profile import Profile, Total, memory_totals, totals, write_profile
+from detrain.launcher.program import Program
+from detrain.reports.pictures import check_writable
+
+_FILES: Final = {"detrain": "profile.json", "sassifi": SASSIFI_FILE, "nvbitfi": NVBITFI_FILE}
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@home_option("Folder of the checkpoints")
+@click.option("--out", type=click.Path(path_type=Path), help="File of the profile [in the folder of the faults].")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["detrain", "sassifi", "nvbitfi"]),
+    default="detrain",
+    show_default=True,
+    help="Of the file: our own, or that of another tool, which has counts of launches alone.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@program_arguments
+def command(
+    home: str,
+    out: Path | None,
+    form: str,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> int:
+    """Count what PROGRAM's training steps compute: the population that a campaign draws from.
+
+    The program is run to its end once, without a fault, unless that has been done.
+
+    \b
+    Example:
+      detrain profile train.py --epochs 2
+    """
+    check_writable(out)
+    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
+    profile = profile_program(subject)
+    path = out or subject.folder / _FILES[form]
+    if form == "detrain":
+        write_profile(path, profile)
+    else:
+        path.write_text("".join(sassifi_profile(profile) if form == "sassifi" else nvbitfi_profile(profile)), encoding="utf-8")
+    counted = totals(profile)
+    if as_json:
+        click.echo(
+            msgspec.json.format(
+                msgspec.json.encode({"digest": profile.digest, "totals": counted, "memory": memory_totals(profile)}), indent=1
+            ).decode()
+        )
+        return 0
+    _print(profile, counted)
+    messages.say(f"the profile {profile.digest} is in {path}")
+    return 0
+
+
+def _print(profile: Profile, counted: list[Total]) -> None:
+    from rich.table import Table
+
+    printer = console()
+    for number, kind in enumerate(profile.kinds):
+        said = f"{kind.steps} of {profile.steps} steps, {len(kind.sites)} sites, as listed in {written(kind.at)}"
+        printer.print(f"kind {number}: {said}")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("group", "", "outputs", "elements a step", "elements in all", "bytes in all", "dead"):
+        table.add_column(column, justify="left" if column == "" else "right")
+    for each in counted:
+        table.add_row(
+            str(int(each.group)),
+            each.group.label,
+            f"{each.outputs:,}",
+            f"{each.in_step:,.0f}",
+            f"{each.in_all:,}",
+            f"{each.bytes_in_all:,}",
+            f"{each.dead:,}",
+        )
+    printer.print(table)
+    if profile.memory:
+        memory = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("memory", "variables", "bytes before a step"):
+            memory.add_column(column, justify="left" if column == "memory" else "right")
+        for of_kind in memory_totals(profile):
+            memory.add_row(of_kind.kind, f"{of_kind.variables:,}", f"{of_kind.bytes:,.0f}")
+        printer.print(memory)

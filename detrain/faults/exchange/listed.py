@@ -1,0 +1,166 @@
+"""A campaign whose trials are those of a list of SASSIFI's or NVBitFI's, against our profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import msgspec
+import numpy as np
+import xxhash
+
+from detrain.base.errors import FaultInvalid
+from detrain.faults.bits import DType, dtype_named
+from detrain.faults.drawing import injection
+from detrain.faults.exchange.kernels import Instruction
+from detrain.faults.experiment import Experiment, Injection
+from detrain.faults.plan import Kind, Operand, Plan
+from detrain.faults.population.address import ADDRESS_MODELS, masks, misplaced
+from detrain.faults.population.facts import Facts
+from detrain.faults.population.groups import SASSIFI_MODELS
+from detrain.faults.population.trial_row import Mode
+
+WARP: Final = 32
+_FLIP, _PAIR, _RANDOM, _ZERO = range(4)
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One line of a list."""
+
+    kernel: str
+    count: int
+    number: int
+    operand_seed: float
+    bit_seed: float
+
+
+@dataclass(frozen=True)
+class ListedPlan:
+    """The trials of a list; all weigh the same."""
+
+    profile_digest: str
+    group: int
+    """SASSIFI's group, as rows have it."""
+    model: int
+    """SASSIFI's bit-flip model, 0 to 7."""
+    mode: Mode
+    instructions: tuple[Instruction, ...]
+    lines: tuple[Listed, ...]
+    after: int | None = None
+    least: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self.lines)
+
+    @cached_property
+    def digest(self) -> str:
+        """What decides about each trial (xxh3-128, hex)."""
+        parts = self.profile_digest, self.group, self.model, self.mode, self.lines, self.after, self.least
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts))
+
+    def trial(self, number: int) -> tuple[Facts, Experiment]:
+        """Return what is known of a trial, and its experiment.
+
+        Raises FaultInvalid for a number that is not in it, or an address that is outside of the tensor.
+        """
+        if not 0 <= number < self.count:
+            raise FaultInvalid(f"there is no trial {number} in a list of {self.count}", "numbers are from 0")
+        one, line = self.instructions[number], self.lines[number]
+        if self.mode == "IOA":
+            drawn = _address(one, self.model, line.bit_seed)
+        else:
+            drawn = injection(one.output.site, _value(one, self.model, line.bit_seed), Operand.OUTPUT, one.replica)
+        site, positions = one.output.site, drawn.array("positions")
+        phase, epoch, batch = one.at
+        experiment = Experiment(
+            log="",
+            injection=drawn,
+            at=one.at,
+            occurrence=one.occurrence,
+            count=self.after,
+            stops_on_nonfinite=True,
+            least=self.least,
+            digests_every=10,
+        )
+        facts = Facts(
+            number=number,
+            stratum="listed",
+            weight=1.0,
+            mode=self.mode,
+            group=self.group,
+            model=SASSIFI_MODELS[self.model],
+            site=site.name,
+            layer=site.layer,
+            op=site.op,
+            stage=site.stage,
+            operand="output",
+            dtype=drawn.dtype,
+            phase=phase,
+            epoch=epoch,
+            batch=batch,
+            occurrence=one.occurrence,
+            replica=one.replica,
+            position=int(drawn.array("sources")[0] if self.mode == "IOA" else positions[0]),
+            elements=int(positions.size),
+        )
+        return facts, experiment
+
+    def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
+        """Return None: a list says which fault it is."""
+        return None
+
+
+def _value(one: Instruction, model: int, seed: float) -> Plan:
+    """Return what a line does to the element, or to the 32 that it is in."""
+    what, dtype = model % 4, dtype_named(one.output.dtype)
+    positions = np.array([one.element], np.int64)
+    if model >= len(SASSIFI_MODELS) // 2:
+        first = one.element // WARP * WARP
+        positions = np.arange(first, min(first + WARP, one.output.elements), dtype=np.int64)
+    pattern = pattern_of(seed, what, dtype)
+    kind = Kind.XOR if what in (_FLIP, _PAIR) else Kind.SET
+    return Plan(positions, kind, np.full(len(positions), pattern, dtype.unsigned))
+
+
+def pattern_of(seed: float, what: int, dtype: DType) -> int:
+    """Return the mask or the value of a seed in [0, 1): bit ⌊w · seed⌋, the pair at ⌊(w - 1) · seed⌋, ⌊2^w · seed⌋, 0.
+
+    Raises FaultInvalid for a seed outside, and for a pair of bits of a bool.
+    """
+    if not 0 <= seed < 1:
+        raise FaultInvalid(f"a seed of {seed}", "seeds are in [0, 1)")
+    if what == _ZERO:
+        return 0
+    if what == _RANDOM:
+        return int(seed * (1 << dtype.width))
+    places = dtype.width - (what == _PAIR)
+    if places < 1:
+        raise FaultInvalid(f"a {dtype.name} has no two adjacent bits", "leave the line out, or choose another group")
+    return (3 if what == _PAIR else 1) << int(places * seed)
+
+
+def seed_of(bits: tuple[int, ...], pattern: int, what: int, dtype: DType) -> float:
+    """Return a seed that gives bits or a pattern, as far as a float can hold it."""
+    if what in (_FLIP, _PAIR):
+        places = max(dtype.width - (what == _PAIR), 1)
+        return (min(bits, default=0) + 0.5) / places
+    return min((pattern + 0.5) / (1 << dtype.width), 1 - 2**-53) if what == _RANDOM else 0.5
+
+
+def _address(one: Instruction, model: int, seed: float) -> Injection:
+    bits = ADDRESS_MODELS.get(SASSIFI_MODELS[model])
+    if bits is None:
+        raise FaultInvalid(f"{SASSIFI_MODELS[model]} is no model of addresses", f"give one of {', '.join(ADDRESS_MODELS)}")
+    each = masks(one.output.elements, bits)
+    if not each or not 0 <= seed < 1:
+        raise FaultInvalid(f"{one.output.site.name!r} has no address bit for a seed of {seed}", "leave the line out")
+    landed = one.element ^ each[int(len(each) * seed)]
+    if landed >= one.output.elements:
+        raise FaultInvalid(
+            f"address {landed} is outside of {one.output.site.name!r}, which has {one.output.elements} elements",
+            "what a device does there is not known: leave the line out, and count it by itself",
+        )
+    return misplaced(one.output.site, one.element, landed, one.replica)

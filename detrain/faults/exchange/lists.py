@@ -1,0 +1,224 @@
+"""Lists of injections and results, as both tools have them: one file a group and bit-flip model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base.errors import FaultInvalid
+from detrain.faults.bits import dtype_named
+from detrain.faults.exchange.kernels import Kernels, escaped
+from detrain.faults.exchange.listed import Listed, ListedPlan, seed_of
+from detrain.faults.experiment import Injection
+from detrain.faults.population.address import ADDRESS_MODELS, masks
+from detrain.faults.population.groups import SASSIFI_MODELS
+from detrain.faults.population.trial_row import Mode, TrialRow
+
+MODES: Final[dict[str, Mode]] = {"inst_value": "IOV", "inst_address": "IOA"}
+_NAMES: Final = {mode: name for name, mode in MODES.items()}
+_FILE: Final = re.compile(r"(?P<what>results-)?mode(?P<mode>\w+)-igid(?P<group>\w+)\.bfm(?P<model>\d+)\.(?P<count>\d+)\.txt")
+
+
+class ListName(msgspec.Struct, frozen=True):
+    """What the name of a list, or of its results, says."""
+
+    mode: Mode
+    group: int
+    model: int
+    """SASSIFI's or NVBitFI's number: 0 to 3 mean the same in both."""
+    count: int
+    """How many injections its tool was set to make."""
+
+    @property
+    def list_name(self) -> str:
+        """The name of the list's file."""
+        return f"mode{_NAMES[self.mode]}-igid{self.group}.bfm{self.model}.{self.count}.txt"
+
+    @property
+    def results_name(self) -> str:
+        """The name of the file of its results."""
+        return f"results-{self.list_name}"
+
+
+def parse_name(path: Path) -> ListName:
+    """Return what the name of a list says. Raises FaultInvalid for another name, and for lists of register files."""
+    found = _FILE.fullmatch(path.name)
+    if found is None:
+        raise FaultInvalid(f"{path.name!r} is no list of injections", "its name is modeM-igidG.bfmB.N.txt, as upstream makes it")
+    if found["mode"] not in MODES or not found["group"].isdecimal():
+        raise FaultInvalid(
+            f"{path.name!r} is a list of registers, which a profile of ops has not", f"give one of mode {', '.join(MODES)}"
+        )
+    if int(found["model"]) >= len(SASSIFI_MODELS):
+        raise FaultInvalid(f"{path.name!r} is of bit-flip model {found['model']}", f"models are 0 to {len(SASSIFI_MODELS) - 1}")
+    return ListName(MODES[found["mode"]], int(found["group"]), int(found["model"]), int(found["count"]))
+
+
+def read_list(path: Path) -> list[Listed]:
+    """Return the lines of a list. Raises FaultInvalid with the line that is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FaultInvalid(f"{str(path)!r} cannot be read: {error}", "give a list of injections") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            kernel, count, instruction, operand, bit = words
+            found.append(Listed(kernel, int(count), int(instruction), float(operand), float(bit)))
+        except ValueError:
+            raise FaultInvalid(
+                f"{path}:{number}: {line!r} is no injection",
+                "a line is: kernel, its launch, the instruction's number, a seed of the operand, a seed of the bit",
+            ) from None
+    return found
+
+
+def plan_of_list(
+    path: Path, kernels: Kernels, profile_digest: str, *, group: int | None = None, after: int | None = None, least: int = 0
+) -> ListedPlan:
+    """Return a list as a plan, against a profile. `group`: SASSIFI's for the rows, where the list is of NVBitFI's.
+
+    Raises FaultInvalid, with the line, where it does not fit.
+    """
+    name, lines = parse_name(path), read_list(path)
+    if not lines:
+        raise FaultInvalid(f"{str(path)!r} is empty", "upstream makes such lists of groups without an instruction: leave it out")
+    instructions = []
+    for number, line in enumerate(lines, 1):
+        try:
+            instructions.append(kernels.instruction(line.kernel, line.count, name.group, line.number))
+        except FaultInvalid as error:
+            raise FaultInvalid(f"{path}:{number}: {error.what}", error.todo) from error
+    plan = ListedPlan(
+        profile_digest,
+        name.group if group is None else group,
+        name.model,
+        name.mode,
+        tuple(instructions),
+        tuple(lines),
+        after,
+        least,
+    )
+    for number in range(plan.count):
+        try:
+            plan.trial(number)
+        except FaultInvalid as error:
+            raise FaultInvalid(f"{path}:{number + 1}: {error.what}", error.todo) from error
+    return plan
+
+
+def write_list(path: Path, lines: Iterable[Listed]) -> None:
+    """Write a list, as upstream's `generate_injection_list.py` does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{one.kernel} {one.count} {one.number} {one.operand_seed!r} {one.bit_seed!r} \n" for one in lines)
+    path.write_text(text, encoding="utf-8")
+
+
+InjectionOf = Callable[[TrialRow], Injection | None]
+"""What a trial does, by its plan; None where that is not known."""
+
+
+def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of: InjectionOf | None = None) -> list[Listed]:
+    """Return the lines of a list by which trials are done again: of one model, in a group that they are all in.
+
+    Of a wrong address the row does not say where the value lands: `injection_of` does. Raises FaultInvalid without it.
+    """
+    found = []
+    for row in rows:
+        at = row.phase, row.epoch, row.batch
+        element, seed = row.position, _seed(row)
+        if row.mode == "IOA":
+            drawn = injection_of(row) if injection_of is not None else None
+            if drawn is None:
+                raise FaultInvalid(f"where the value of trial {row.number} lands is not known", "give the plan of the campaign")
+            element, seed = _address_of(drawn, row.model)
+        kernel, count, number = kernels.number(row.site, at, group, occurrence=row.occurrence, replica=row.replica, element=element)
+        found.append(Listed(kernel, count, number, 0.5, seed))
+    return found
+
+
+def _address_of(drawn: Injection, model: str) -> tuple[int, float]:
+    """Return the element of a value that lands elsewhere, and the seed of the address bits that differ."""
+    meant = int(drawn.array("sources")[0])
+    landed = next(int(each) for each in drawn.array("positions") if each != meant)
+    each = masks(drawn.elements, ADDRESS_MODELS[model])
+    return meant, (each.index(meant ^ landed) + 0.5) / len(each)
+
+
+def _seed(row: TrialRow) -> float:
+    what = SASSIFI_MODELS.index(row.model) % 4 if row.model in SASSIFI_MODELS else 3
+    pattern = int(row.injected, 16) if row.injected else 0
+    return seed_of(row.bits, pattern, what, dtype_named(row.dtype))
+
+
+def results_text(
+    rows: Sequence[TrialRow],
+    kernels: Kernels,
+    group: int,
+    categories: Sequence[int],
+    *,
+    separator: str,
+    injection_of: InjectionOf | None = None,
+) -> str:
+    """Return the results of trials, a line each: `separator` is `-` for SASSIFI, `;` for NVBitFI, which counts lines.
+
+    `categories`: the tool's number for each row.
+    """
+    lines = []
+    for number, (row, one, category) in enumerate(zip(rows, listed(rows, kernels, group, injection_of), categories, strict=True)):
+        where = [one.kernel, str(one.count), str(one.number), f"{one.operand_seed:.12f}", f"{one.bit_seed:.12f}"]
+        if separator == ";":
+            where.insert(0, str(number))
+        said = [
+            separator.join(where),
+            escaped(row.site),
+            escaped(row.op) or "OTHER",
+            str(row.position),
+            str(min(row.bits, default=0)),
+            f"{row.seconds:.6f}",
+            str(category),
+            "",
+            f"value_before{row.golden}",
+            f"value_after{row.injected}",
+        ]
+        lines.append(":".join(said) + "\n")
+    return "".join(lines)
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One line of results."""
+
+    line: Listed
+    site: str
+    """The program counter; of our own files, the site in the letters of `escaped`."""
+    opcode: str
+    thread: int
+    bit: int
+    seconds: float
+    category: int
+    golden: str
+    injected: str
+
+
+def read_results(path: Path, separator: str) -> list[Result]:
+    """Return the results of a file. Raises FaultInvalid with the line that is none."""
+    found = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            where, site, opcode, thread, bit, seconds, category, _, golden, injected = text.split(":")
+            kernel, count, instruction, operand, seed = where.split(separator)[-5:]
+            line = Listed(kernel, int(count), int(instruction), float(operand), float(seed))
+            before, after = golden.removeprefix("value_before"), injected.removeprefix("value_after")
+            found.append(Result(line, site, opcode, int(thread), int(bit), float(seconds), int(category), before, after))
+        except ValueError as error:
+            raise FaultInvalid(
+                f"{path}:{number}: {text!r} is no result: {error}", "give a file of results of upstream's form"
+            ) from error
+    return found

@@ -1,0 +1,247 @@
+"""What a campaign may draw, each with its share: outputs of ops in steps of a kind, by mode, group and fault model.
+
+Shares are by a rule. By elements, each element that a step computes is as likely: SASSIFI draws uniformly from the
+dynamic instructions of all threads, and an element of an output stands for one of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from detrain.base.errors import FaultInvalid, UsageError
+from detrain.faults.bits import dtype_named
+from detrain.faults.drawing import draw_injection
+from detrain.faults.models import FaultModel, model_named
+from detrain.faults.plan import Operand, trial_rng
+from detrain.faults.population.address import ADDRESS_MODELS, inside
+from detrain.faults.population.groups import OWN, SASSIFI_MODELS, Group, allowed_models, group_named
+from detrain.faults.population.profile import Output, Profile, work_of
+from detrain.faults.population.trial_row import Mode
+
+Rule = Literal["elements", "work", "bytes", "site"]
+StratumPart = Literal["stage", "group", "model", "mode", "layer", "dtype", "phase", "op"]
+RULES: Final[tuple[str, ...]] = get_args(Rule)
+PARTS: Final[tuple[str, ...]] = get_args(StratumPart)
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a profile is drawn from, and how."""
+
+    seed: int = 0
+    modes: tuple[Mode, ...] = ("IOV",)
+    groups: tuple[str, ...] = ()
+    """SASSIFI's, by name or number; none: all that an output has for its own, which are all outputs, each once."""
+    models: tuple[str, ...] = ("FLIP:1",)
+    rule: Rule = "elements"
+    strata: tuple[StratumPart, ...] = ("stage", "group")
+    site: str = "*"
+    """Pattern of the sites."""
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One output, hit in one way."""
+
+    output: Output
+    mode: Mode
+    group: Group | None
+    """None of memory (RF)."""
+    model: FaultModel
+    stratum: str
+    share: float
+    """Of all cells together: 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is no trial, as shares of what the rule counts in the modes and groups that were chosen."""
+
+    dead: float
+    """Nothing depends on it: masked."""
+    outside: float
+    """Of addresses, those behind a tensor's end."""
+    unfit: float
+    """The model cannot hit it: a tensor that is too small, a dtype without such bits."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """All cells, and what they leave out."""
+
+    cells: tuple[Cell, ...]
+    left: Left
+    strata: tuple[str, ...]
+    """Names, in order."""
+    overlaps: bool
+    """Whether groups overlap, or modes are mixed: shares of all trials together are then of no one population."""
+
+    def shares(self) -> NDArray[np.float64]:
+        """Return the share of each stratum; together 1."""
+        at = {name: number for number, name in enumerate(self.strata)}
+        owners, shares = [at[cell.stratum] for cell in self.cells], [cell.share for cell in self.cells]
+        return np.asarray(np.bincount(owners, shares, len(self.strata)), np.float64)
+
+
+def frame_of(profile: Profile, choice: Choice) -> Frame:
+    """Return what a choice draws from.
+
+    Raises UsageError for a group, mode, model or stratum that is none, FaultInvalid where nothing is left of a group or
+    at all.
+    """
+    groups = _groups(choice)
+    models = _models(choice)
+    _require(set(choice.strata) <= set(PARTS), f"strata by {', '.join(choice.strata)}", f"give some of {', '.join(PARTS)}")
+    _require(choice.rule in RULES, f"shares by {choice.rule!r}", f"give one of {', '.join(RULES)}")
+    is_known = bool(choice.modes) and set(choice.modes) <= set(get_args(Mode))
+    _require(is_known, f"modes {', '.join(choice.modes)}", f"give some of {', '.join(get_args(Mode))}")
+    measured: list[tuple[Output, Mode, Group | None, FaultModel, float]] = []
+    dead = outside = unfit = 0.0
+    fits = _Fits()
+    for mode in choice.modes:
+        for group in groups if mode != "RF" else [None]:
+            label = "memory" if group is None else group.label
+            is_asked = bool(choice.groups) or group is None
+            chosen = [model for model in models if _goes(model, group, mode)]
+            of_group = _chosen(profile, group, choice)
+            if not chosen and not is_asked:
+                unfit += sum(_measure(each, models[0], choice.rule) for each in of_group)
+                continue
+            if not chosen:
+                raise FaultInvalid(
+                    f"no model of {', '.join(choice.models)} goes with {label} in mode {mode}", _models_for(group, mode)
+                )
+            if not of_group and is_asked:
+                raise FaultInvalid(f"the profile has no live output of {label}", "`detrain profile PROGRAM` says what it has")
+            for model in chosen:
+                for output in of_group:
+                    counted = _measure(output, model, choice.rule) / len(chosen)
+                    if not counted:
+                        continue
+                    if mode == "IOA":
+                        stays, every = inside(output.elements, ADDRESS_MODELS[model.name])
+                        if not stays:
+                            unfit += counted
+                            continue
+                        outside += counted * (1 - stays / every)
+                        counted *= stays / every
+                    elif not fits.has(output, model):
+                        unfit += counted
+                        continue
+                    measured.append((output, mode, group, model, counted))
+                dead += sum(
+                    _measure(each, model, choice.rule) / len(chosen) for each in profile.dead if _is_chosen(each, group, choice)
+                )
+    total = math.fsum(each[-1] for each in measured)
+    if not measured or not total > 0:
+        raise FaultInvalid(
+            f"nothing can be drawn: no site that fits {choice.site!r} has an output that {', '.join(choice.models)} can hit",
+            "choose other groups, models or sites; `detrain profile PROGRAM` says what there is",
+        )
+    whole = total + dead + outside + unfit
+    cells = tuple(
+        Cell(output, mode, group, model, _stratum(choice.strata, output, mode, group, model), counted / total)
+        for output, mode, group, model, counted in measured
+    )
+    left = Left(dead / whole, outside / whole, unfit / whole)
+    is_mixed = len(choice.modes) > 1 or (not set(groups) <= set(OWN) and len(groups) > 1)
+    return Frame(cells, left, tuple(sorted({cell.stratum for cell in cells})), is_mixed)
+
+
+class _Fits:
+    """Whether a model can hit a site, as one draw says; drawn once for sites that are alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, bool] = {}
+
+    def has(self, output: Output, model: FaultModel) -> bool:
+        site = output.site
+        shapes = tuple(sorted((name, each.shape, each.dtype) for name, each in site.operands.items()))
+        key = model.name, shapes, site.op, site.role, site.is_turned, repr(sorted(site.attributes.items()))
+        if key not in self._known:
+            self._known[key] = False
+            with contextlib.suppress(FaultInvalid):
+                draw_injection(site, model, 0, trial_rng(0, 0))
+                self._known[key] = True
+        return self._known[key]
+
+
+def _chosen(profile: Profile, group: Group | None, choice: Choice) -> list[Output]:
+    if group is None:
+        return [each for each in profile.memory if each.site.fits(choice.site) and choice.stage in ("", each.site.op)]
+    return [each for each in profile.outputs if _is_chosen(each, group, choice)]
+
+
+def _is_chosen(output: Output, group: Group | None, choice: Choice) -> bool:
+    own_alone = not choice.groups
+    is_of_group = output.group is group if own_alone else group in output.groups
+    return is_of_group and output.site.fits(choice.site) and choice.stage in ("", output.site.stage)
+
+
+def _goes(model: FaultModel, group: Group | None, mode: Mode) -> bool:
+    if mode == "IOA":
+        return model.name in ADDRESS_MODELS
+    if mode == "RF" and model.operand is not Operand.OUTPUT:
+        return False
+    return model.name not in SASSIFI_MODELS or SASSIFI_MODELS.index(model.name) in allowed_models(group, mode)
+
+
+def _models_for(group: Group | None, mode: Mode) -> str:
+    return f"it goes with {', '.join(SASSIFI_MODELS[number] for number in allowed_models(group, mode))}"
+
+
+def _measure(output: Output, model: FaultModel, rule: Rule) -> float:
+    """Return what an output counts, over all steps of its kind."""
+    target = output.site.operands.get(model.operand.value)
+    if target is None or min(target.shape, default=1) < 1:
+        return 0.0
+    if rule == "site":
+        return float(output.steps)
+    count = float(target.elements) * output.site.executions * output.site.replicas * output.steps
+    if rule == "bytes":
+        return count * dtype_named(target.dtype).unsigned.itemsize
+    return count * work_of(output.site) if rule == "work" else count
+
+
+def _stratum(parts: Sequence[StratumPart], output: Output, mode: Mode, group: Group | None, model: FaultModel) -> str:
+    site = output.site
+    said: dict[str, str] = {
+        "stage": site.stage if group is not None else site.op,
+        "group": group.label if group is not None else "memory",
+        "model": model.name,
+        "mode": mode,
+        "layer": site.layer or "(none)",
+        "dtype": output.dtype,
+        "phase": f"kind {output.kind}",
+        "op": site.op,
+    }
+    return " × ".join(said[part] for part in parts) or "all"
+
+
+def _groups(choice: Choice) -> list[Group]:
+    def read() -> Iterator[Group]:
+        for text in choice.groups:
+            try:
+                yield group_named(text)
+            except ValueError:
+                raise UsageError(f"there is no group {text!r}", f"give some of {', '.join(each.label for each in Group)}") from None
+
+    return list(dict.fromkeys(read())) or list(OWN)
+
+
+def _models(choice: Choice) -> list[FaultModel]:
+    _require(bool(choice.models), "no fault model", "give one or more, FLIP:1 for example")
+    return [model_named(name) for name in dict.fromkeys(choice.models)]
+
+
+def _require(condition: bool, what: str, todo: str) -> None:
+    if not condition:
+        raise UsageError(f"{what} cannot be drawn", todo)

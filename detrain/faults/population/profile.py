@@ -1,0 +1,276 @@
+"""A profile: what the steps of a golden run consist of. Sites by kind of step, how often each kind is there; counts.
+
+Two steps are of one kind where the same ops run with the same shapes. A profile is the population that campaigns draw
+from; its digest is over what is drawn from, and nothing else.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from detrain.base.cursor import Address
+from detrain.base.errors import FaultInvalid
+from detrain.faults.bits import dtype_named
+from detrain.faults.population.groups import Group, groups_of, own_group, use_of
+from detrain.faults.sites import OperandShape, Site
+
+VERSION: Final = 1
+Run = tuple[int, int, int, int]
+"""Steps in a row: phase, epoch, the first batch, the batch behind the last."""
+
+
+class StepKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps in which the same ops run, with the same shapes."""
+
+    at: Address
+    """The step whose sites were listed."""
+    runs: tuple[Run, ...]
+    """All steps of the golden run that are of this kind, in order."""
+    sites: tuple[Site, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many steps are of this kind."""
+        return sum(end - first for _, _, first, end in self.runs)
+
+    def cursor(self, number: int) -> Address:
+        """Return the step of a number, from 0."""
+        for phase, epoch, first, end in self.runs:
+            if number < end - first:
+                return phase, epoch, first + number
+            number -= end - first
+        raise IndexError(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of one op in the steps of one kind."""
+
+    kind: int
+    site: Site
+    group: Group
+    """Its own group; `groups` are all that it is in."""
+    groups: frozenset[Group]
+    elements: int
+    """Of one run of the op, of one replica."""
+    steps: int
+
+    @property
+    def dtype(self) -> str:
+        """Its dtype."""
+        return self.site.operands["output"].dtype
+
+    @property
+    def in_step(self) -> int:
+        """Elements a step: of all runs and replicas."""
+        return self.elements * self.site.executions * self.site.replicas
+
+    @property
+    def in_all(self) -> int:
+        """Elements of the golden run."""
+        return self.in_step * self.steps
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What a program's golden run consists of."""
+
+    program: str
+    arguments: tuple[str, ...]
+    kinds: tuple[StepKind, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """xxh3-128, hex, of the kinds of steps."""
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode((VERSION, self.kinds), order="sorted"))
+
+    @cached_property
+    def outputs(self) -> tuple[Output, ...]:
+        """Each output that a fault can be in and that something depends on, once for each kind of step."""
+        return tuple(each for each in self._all if each.site.is_alive and each.site.stage != "memory")
+
+    @cached_property
+    def dead(self) -> tuple[Output, ...]:
+        """Outputs that nothing depends on: a fault there is masked, without a trial."""
+        return tuple(each for each in self._all if not each.site.is_alive)
+
+    @cached_property
+    def memory(self) -> tuple[Output, ...]:
+        """Variables whose bits can be hit between steps, once for each kind of the step that follows. They are of no
+        group.
+        """
+        return tuple(each for each in self._all if each.site.stage == "memory")
+
+    @cached_property
+    def _all(self) -> tuple[Output, ...]:
+        return tuple(self._outputs())
+
+    def _outputs(self) -> Iterator[Output]:
+        for number, kind in enumerate(self.kinds):
+            for site in kind.sites:
+                shape = site.operands.get("output")
+                if shape is None or not site.executions or min(shape.shape, default=1) < 1:
+                    continue  # nothing is there, or it is not known how much
+                use = use_of(site)
+                own, groups = own_group(site.op, shape.dtype, use), groups_of(site.op, shape.dtype, use)
+                yield Output(number, site, own, groups, shape.elements, kind.steps)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the golden run."""
+        return sum(kind.steps for kind in self.kinds)
+
+
+def profile_of(
+    program: str, arguments: Sequence[str], listed: Iterable[tuple[Address, Sequence[Site], Sequence[Address]]]
+) -> Profile:
+    """Return the profile of steps whose sites were listed: where, the sites, and which steps are taken to be like it.
+
+    Steps with the same ops and shapes are put together. Raises FaultInvalid where nothing can be drawn.
+    """
+    together: dict[bytes, tuple[Address, Sequence[Site], list[Address]]] = {}
+    for at, sites, cursors in listed:
+        key = msgspec.json.encode(sorted(map(_shape, sites)))
+        together.setdefault(key, (at, sites, []))[2].extend(cursors)
+    kinds = tuple(
+        StepKind(at=at, runs=tuple(_runs(sorted(cursors))), sites=tuple(sorted(sites, key=lambda site: site.name)))
+        for at, sites, cursors in together.values()
+        if cursors
+    )
+    profile = Profile(program=program, arguments=tuple(arguments), kinds=kinds)
+    if not profile.outputs:
+        count = sum(len(kind.sites) for kind in kinds)
+        raise FaultInvalid(
+            f"the profile is empty: of {count} sites in {profile.steps} steps none has a live output of a known shape",
+            "`detrain sites --all PROGRAM` says what is there; a program that trains nothing has none",
+        )
+    return profile
+
+
+def _shape(site: Site) -> tuple[str, str, int, list[tuple[str, OperandShape]]]:
+    return site.name, site.signature, site.executions, sorted(site.operands.items(), key=lambda item: item[0])
+
+
+def _runs(cursors: Iterable[Address]) -> Iterator[Run]:
+    for (phase, epoch), of_epoch in itertools.groupby(cursors, lambda cursor: cursor[:2]):
+        batches = [batch for _, _, batch in of_epoch]
+        for _, group in itertools.groupby(enumerate(batches), lambda pair: pair[1] - pair[0]):
+            in_row = [batch for _, batch in group]
+            yield phase, epoch, in_row[0], in_row[-1] + 1
+
+
+def work_of(site: Site) -> int:
+    """Return the multiply-adds for one element of an output; 1 where they are not known, or there are none."""
+    shapes = {name: operand.shape for name, operand in site.operands.items()}
+    if not site.is_contraction or "weight" not in shapes or min(map(min, (each or (1,) for each in shapes.values()))) < 1:
+        return 1
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    if "onv" in site.op:
+        # The multiply-adds of a convolution are |Y| |kernel| / channels out, whichever of its three tensors is made.
+        of_y, of_kernel = {"": ("output", "weight"), "grad_in": ("input", "weight"), "grad_wt": _GRAD_WT}[site.role]
+        if site.op.startswith("Depthwise"):
+            kernel = shapes[of_kernel]
+            return max(sizes[of_y] * kernel[0] * kernel[1] // sizes["output"], 1)
+        is_first = site.op[0].islower()  # PyTorch's kernels have their output channels first
+        channels = shapes[of_kernel][0 if is_first else -1]
+        return max(sizes[of_y] * sizes[of_kernel] // channels // sizes["output"], 1)
+    batch = math.prod(shapes["output"][:-2])
+    inner = math.isqrt(sizes["input"] * sizes["weight"] // max(sizes["output"] * batch, 1))  # (b·m·k)(b·k·n) / (b·m·n) / b = k²
+    return max(inner, 1)
+
+
+_GRAD_WT: Final = ("weight", "output")
+"""Of the gradient of a kernel, which of its operands are dY and the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a group comes to."""
+
+    group: Group
+    outputs: int
+    in_step: float
+    """Elements a step, on average over the golden run."""
+    in_all: int
+    bytes_in_all: int
+    dead: int
+    """Beside these, elements of the golden run that nothing depends on."""
+
+
+def totals(profile: Profile) -> list[Total]:
+    """Return what each of SASSIFI's groups comes to, those too that have nothing."""
+    count: collections.Counter[Group] = collections.Counter()
+    elements: collections.Counter[Group] = collections.Counter()
+    size: collections.Counter[Group] = collections.Counter()
+    dead: collections.Counter[Group] = collections.Counter()
+    for output in profile.outputs:
+        for group in output.groups:
+            count[group] += 1
+            elements[group] += output.in_all
+            size[group] += output.in_all * dtype_named(output.dtype).unsigned.itemsize
+    for output in profile.dead:
+        for group in output.groups:
+            dead[group] += output.in_all
+    return [
+        Total(group, count[group], elements[group] / profile.steps, elements[group], size[group], dead[group]) for group in Group
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTotal:
+    """What a class of memory comes to."""
+
+    kind: str
+    """weight, slot, statistic, stream."""
+    variables: int
+    bytes: float
+    """Before a step, on average over the golden run."""
+
+
+def memory_totals(profile: Profile) -> list[MemoryTotal]:
+    """Return what each class of memory comes to between steps."""
+    names: dict[str, set[str]] = {}
+    size: collections.Counter[str] = collections.Counter()
+    for each in profile.memory:
+        names.setdefault(each.site.op, set()).add(each.site.name)
+        size[each.site.op] += each.in_all * dtype_named(each.dtype).unsigned.itemsize
+    return [MemoryTotal(kind, len(names[kind]), size[kind] / profile.steps) for kind in sorted(names)]
+
+
+class _File(msgspec.Struct, frozen=True):
+    version: int
+    digest: str
+    profile: Profile
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """Write a profile as JSON, with its version and digest."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(msgspec.json.encode(_File(VERSION, profile.digest, profile)) + b"\n")
+    temporary.replace(path)
+
+
+def read_profile(path: Path) -> Profile:
+    """Return a profile from its file.
+
+    Raises FaultInvalid for one that is damaged, altered, empty or of another version.
+    """
+    again = "make it anew with `detrain profile PROGRAM`"
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError) as error:
+        raise FaultInvalid(f"{str(path)!r} is no profile: {error}", again) from error
+    if found.version != VERSION:
+        raise FaultInvalid(f"{str(path)!r} is a profile of version {found.version}, expected {VERSION}", again)
+    if found.digest != found.profile.digest:
+        raise FaultInvalid(f"{str(path)!r} was altered: its digest is {found.profile.digest}, said is {found.digest}", again)
+    return found.profile

@@ -1,0 +1,113 @@
+"""Shares in a population of which strata were drawn from unequally: the estimate, and how sure it is.
+
+Each trial stands for W / n of the population: the share of its stratum over the trials that the stratum has. The share
+of an event in a part of the population (a layer, say) is a ratio of two such sums; its variance is that of the
+linearised ratio, by strata (Cochran 1977, 6.13). The interval is that of Korn and Graubard (1998): Clopper and
+Pearson's, at the number of equal trials that would have this variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detrain.faults.statistics.intervals import CONFIDENCE, share_interval
+from detrain.faults.statistics.libraries import library
+
+ENOUGH: Final = 30
+"""Of trials that do not count the same, so many equal ones they must be worth, or nothing is said."""
+_ALIKE: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The share of an event in a part of the population."""
+
+    share: float | None
+    """None: there are too few trials to say."""
+    low: float
+    high: float
+    count: int
+    """Trials with the event."""
+    trials: int
+    """Trials in the part."""
+    effective: float
+    """How many trials that count the same would be as sure."""
+    covered: float
+    """Share of the population whose strata have trials. The estimate is of these alone."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The trials of a campaign. Arrays [trials]."""
+
+    weights: NDArray[np.float64]
+    """How many times as likely each is in the population as in the drawing."""
+    strata: NDArray[Any]
+    """Names."""
+    shares: Mapping[str, float] | None = None
+    """Of the strata, in the population; None: as the weights have them."""
+
+    @cached_property
+    def _owners(self) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
+        """The names of the strata, the number of each trial's, and how many trials each has."""
+        names, owner = np.unique(self.strata, return_inverse=True)
+        return names, owner, np.bincount(owner, minlength=len(names))
+
+    def estimate(self, event: NDArray[np.bool_], part: NDArray[np.bool_] | None = None, confidence: float = CONFIDENCE) -> Estimate:
+        """Return the share of an event [trials] in a part [trials] of the population; by None in all of it."""
+        inside = np.ones(event.shape, bool) if part is None else part
+        names, owner, sizes = self._owners
+        covered = 1.0
+        weights = self.weights
+        if self.shares is not None and len(names):
+            of_strata = np.array([self.shares.get(str(name), 0.0) for name in names])
+            weights = (of_strata / sizes)[owner]
+            covered = float(of_strata.sum() / sum(self.shares.values()))
+        within, happened = np.where(inside, weights, 0.0), event & inside
+        count, trials, total = int(happened.sum()), int(inside.sum()), float(within.sum())
+        if not trials or not total > 0:
+            return Estimate(None, 0.0, 1.0, 0, trials, 0.0, covered)
+        share = float(min(within[happened].sum() / total, 1.0))
+        kish = total**2 / float(np.square(within).sum())
+        is_alike = float(within[inside].max() - within[inside].min()) <= _ALIKE * float(within.max())
+        if not is_alike and kish < ENOUGH:
+            return Estimate(None, 0.0, 1.0, count, trials, kish, covered)
+        if is_alike and len(np.unique(owner[inside])) == 1:
+            low, high = share_interval(count, trials, confidence)
+            return Estimate(share, low, high, count, trials, float(trials), covered)
+        effective = self._effective(happened, within, share, owner, sizes) if 0 < share < 1 else None
+        effective = kish if effective is None else effective
+        low, high = share_interval(share * effective, effective, confidence, "beta")
+        return Estimate(share, low, high, count, trials, effective, covered)
+
+    def _effective(
+        self,
+        happened: NDArray[np.bool_],
+        within: NDArray[np.float64],
+        share: float,
+        owner: NDArray[np.intp],
+        sizes: NDArray[np.intp],
+    ) -> float | None:
+        """Return the number of equal trials with the variance of this estimate; None where no variance was seen."""
+        alone = sizes == 1  # no variance can be told of one trial: such strata are taken together
+        if alone.any():
+            owner = np.where(alone[owner], len(sizes), owner)
+            sizes = np.bincount(owner, minlength=len(sizes) + 1)
+        part = within * (happened - share) / within.sum()
+        sums, squares = (np.bincount(owner, values, minlength=len(sizes)) for values in (part, part * part))
+        several = sizes > 1
+        count = sizes[several]
+        variance = float((count / (count - 1) * (squares[several] - sums[several] ** 2 / count)).sum())
+        if variance <= 0:
+            return None
+        trials = len(owner)
+        freedom = max(trials - int((sizes > 0).sum()), 1)
+        stats = library("scipy.stats")
+        wider = stats.t.ppf(0.975, max(trials - 1, 1)) / stats.t.ppf(0.975, freedom)
+        return float(share * (1 - share) / variance * wider**2)

@@ -1,0 +1,90 @@
+"""Two-phase sampling: many trials that end soon, a few of them run on, so that the rare and the telling ones are many.
+
+The first phase puts each trial into a class by how far it has gone from the golden run after a few steps. The second
+runs some of each class to the horizon. The estimate weighs the classes as the first phase found them, and is unbiased
+(Neyman 1938; Cochran 1977, 12.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from detrain.faults.statistics.intervals import CONFIDENCE, share_interval
+
+LEAST: Final = 2
+"""Trials of a class that are run on at least: of one alone no variance can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhase:
+    """The share of an event."""
+
+    share: float
+    low: float
+    high: float
+    first: int
+    """Trials of the first phase."""
+    second: int
+    effective: float
+    """How many trials, all run to the horizon, would be as sure."""
+
+
+def run_on(classes: Mapping[str, int], guesses: Mapping[str, float], trials: int) -> dict[str, int]:
+    """Return how many trials of each class to run on, of `trials` in all: as Neyman has it, by guesses at the event's
+    share in each; a class has no more than it has.
+
+    `classes`: trials of the first phase.
+    """
+    wanted = {name: count * math.sqrt(max(guesses[name] * (1 - guesses[name]), 0.0025)) for name, count in classes.items()}
+    found = {name: min(LEAST, count) for name, count in classes.items()}
+    while (left := trials - sum(found.values())) > 0:
+        open_ = {name: wanted[name] for name, count in classes.items() if found[name] < count}
+        whole = sum(open_.values())
+        if not open_ or not whole > 0:
+            break
+        before = dict(found)
+        for name, want in open_.items():
+            found[name] = min(found[name] + math.floor(left * want / whole), classes[name])
+        if found == before:  # fewer are left than there are classes: to those that want most
+            for name in sorted(open_, key=lambda each: -open_[each])[:left]:
+                found[name] += 1
+    return found
+
+
+def chosen(numbers: Sequence[int], count: int, seed: int) -> list[int]:
+    """Return so many of the trials of a class, each as likely, the same for the same seed; in order.
+
+    Each number has a random word of its own, the smallest are taken: a larger `count` has the same ones, and more.
+    """
+    words = {number: int(np.random.Philox(key=np.array([seed, number], np.uint64)).random_raw()) for number in numbers}
+    return sorted(sorted(numbers, key=lambda number: (words[number], number))[:count])
+
+
+def estimate(classes: Mapping[str, int], second: Mapping[str, tuple[int, int]], confidence: float = CONFIDENCE) -> TwoPhase | None:
+    """Return the share of an event. `classes`: trials of the first phase; `second`: of each, how many of how many that
+    were run on had the event. None where a class has none that was run on.
+
+    The interval is Clopper and Pearson's at the effective number of trials.
+    """
+    total = sum(classes.values())
+    if not total or any(count and not second.get(name, (0, 0))[1] for name, count in classes.items()):
+        return None
+    shares = {name: second[name][0] / second[name][1] for name, count in classes.items() if count}
+    share = math.fsum(classes[name] * each for name, each in shares.items()) / total
+    variance = share * (1 - share) / total  # as if all had been run on
+    for name in shares:
+        count, ran = second[name]
+        if ran < classes[name]:
+            # A class of which all or none had the event is not certain to have no other: one half is added to both.
+            guess = count / ran if 0 < count < ran else (count + 0.5) / (ran + 1)
+            spread = guess * (1 - guess) * ran / max(ran - 1, 1)
+            variance += (classes[name] / total) ** 2 * spread * (1 / ran - 1 / classes[name])
+    runs = sum(ran for _, ran in second.values())
+    effective = share * (1 - share) / variance if 0 < share < 1 and variance > 0 else float(runs)
+    low, high = share_interval(share * effective, effective, confidence, "beta")
+    return TwoPhase(share, low, high, total, runs, effective)

@@ -1,0 +1,124 @@
+"""What a report says of a campaign beside its trials: where it comes from, and what is no trial."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from detrain.base.errors import UsageError
+from detrain.faults.outcome_classes import Outcome
+from detrain.faults.population.plan import SampledPlan
+
+
+class MemoryClass(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of memory of a program."""
+
+    live: float
+    """Share of its bits and instants in which a fault is read before it is overwritten: an exact count."""
+    derating: float
+    """Mean share of the device's memory that it takes."""
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """A share that a publication has, to be shown beside ours."""
+
+    outcome: str
+    share: float
+    source: str
+    page: str
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a campaign. What is not known is left out of the report."""
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    name: str = "campaign"
+    planned: int = 0
+    seed: int = 0
+    profile_digest: str = ""
+    plan_digest: str = ""
+    table_digest: str = ""
+    version: str = ""
+    options: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    horizon: int | None = None
+    """Steps of a trial; None: to the program's end."""
+    rate: float | None = None
+    """Trials an hour, all workers together."""
+    strata: dict[str, float] = {}
+    """By stratum, its share of the population."""
+    dead: float = 0.0
+    outside: float = 0.0
+    unfit: float = 0.0
+    """Shares of the population of which no trial is made, as the plan has them."""
+    overlaps: bool = False
+    """Whether groups overlap or modes are mixed, so that the trials are of no one population."""
+    not_fired: int = 0
+    redrawn: int = 0
+    lost: int = 0
+    """Trials whose worker died once, and that were run again."""
+    replay: str = ""
+    """Command that does a trial again; `{number}` stands for its number."""
+    memory: dict[str, MemoryClass] = {}
+    published: tuple[Published, ...] = ()
+
+
+def about_plan(plan: SampledPlan, **known: Any) -> About:
+    """Return what a plan says of its campaign, with what else is known: fields of `About`.
+
+    Options are those that were chosen.
+    """
+    choice, left = plan.choice, plan.frame.left
+    options = {
+        "modes": ", ".join(choice.modes),
+        "groups": ", ".join(choice.groups) or "each output's own",
+        "models": ", ".join(choice.models),
+        "population by": choice.rule,
+        "strata": " × ".join(choice.strata) or "one",
+        **({"sites": choice.site} if choice.site != "*" else {}),
+        **({"stage": choice.stage} if choice.stage else {}),
+    }
+    return About(
+        **{
+            "program": plan.profile.program,
+            "arguments": plan.profile.arguments,
+            "planned": plan.count,
+            "seed": choice.seed,
+            "profile_digest": plan.profile.digest,
+            "plan_digest": plan.digest,
+            "options": options,
+            "horizon": plan.after,
+            "strata": plan.strata,
+            "dead": left.dead,
+            "outside": left.outside,
+            "unfit": left.unfit,
+            "overlaps": plan.frame.overlaps,
+            **known,
+        }
+    )
+
+
+class _PublishedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    share: list[Published] = []
+
+
+def read_published(path: Path) -> tuple[Published, ...]:
+    """Return the shares of a file (TOML): tables `[[share]]` with outcome, share, source and page.
+
+    Raises UsageError for a file that is none, an outcome that there is not, or a share that is none. None comes with
+    detrain: whoever has the publication before them writes down what stands there, and where.
+    """
+    todo = 'write tables such as [[share]] outcome = "masked", share = 0.83, source = "…", page = "7"'
+    try:
+        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PublishedFile)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{str(path)!r} has no published shares: {error}", todo) from error
+    known = {outcome.value for outcome in Outcome}
+    for each in found.share:
+        if each.outcome not in known or not 0 <= each.share <= 1 or not each.source or not each.page:
+            raise UsageError(f"{str(path)!r}: {each.share} of {each.outcome!r}, from {each.source!r}, page {each.page!r}", todo)
+    return tuple(found.share)

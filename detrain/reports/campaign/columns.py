@@ -1,0 +1,123 @@
+"""The rows of a campaign as columns: arrays of NumPy, by the names of the fields of `TrialRow`, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from detrain.campaign.categories import Category
+from detrain.faults.bits import DTYPES
+from detrain.faults.outcome_classes import Outcome
+from detrain.faults.population.trial_row import TrialRow
+
+Columns = dict[str, NDArray[Any]]
+_NUMBERS: Final = {int: np.int64, float: np.float64, bool: np.bool_}
+
+FIELDS: Final = ("sign", *(f"exponent {place}" for place in range(1, 9)), "exponent, lower", "mantissa, upper third")
+BIT_FIELDS: Final = (*FIELDS, "mantissa, middle", "mantissa, lower", "integer, upper half", "integer, lower half", "bool")
+"""Where the highest bit is that a fault has changed; exponents are counted from their highest bit, 1."""
+DEVIATIONS: Final = ("none", "to 1e-6", "to 1e-3", "to 1", "to 1e3", "to 1e9", "above", "not finite", "not known")
+"""How much the first element was changed, beside what it was."""
+
+
+def columns_of(rows: Sequence[TrialRow]) -> Columns:
+    """Return rows, ordered by their numbers, as arrays [trials]. Texts are objects; what is None is NaN."""
+    ordered = sorted(rows, key=lambda row: row.number)
+    found: Columns = {}
+    for field in msgspec.structs.fields(TrialRow):
+        values = [getattr(row, field.name) for row in ordered]
+        if field.name == "bits":
+            found[field.name] = np.array([",".join(map(str, each)) for each in values], object)
+        elif field.type in _NUMBERS:
+            found[field.name] = np.array(values, _NUMBERS[field.type])
+        elif field.name in ("loss", "golden_loss", "accuracy", "golden_accuracy"):
+            found[field.name] = np.array([np.nan if each is None else each for each in values], np.float64)
+        else:
+            found[field.name] = np.array(values, object)
+    return found
+
+
+def is_masked(columns: Columns) -> NDArray[np.bool_]:
+    """Return which trials are masked [trials]: by their category where it is told, else by their outcome."""
+    category = columns["category"]
+    told = category != Category.UNTOLD
+    by_category = (category >= Category.NEVER_READ) & (category <= Category.MASKED)
+    return np.asarray(np.where(told, by_category, columns["outcome"] == Outcome.MASKED.value), bool)
+
+
+def kinds(columns: Columns) -> NDArray[Any]:
+    """Return what SASSIFI's tables put each trial under [trials]."""
+    return np.array([Category(int(each)).kind for each in columns["category"]], object)
+
+
+def bit_field(dtype: str, bits: Sequence[int]) -> str:
+    """Return where the highest bit is that was changed; empty where none was."""
+    if not bits or dtype not in DTYPES:
+        return ""
+    kind, bit = DTYPES[dtype], max(bits)
+    if dtype == "bool":
+        return "bool"
+    if not kind.exponent:
+        return "integer, upper half" if bit >= kind.width // 2 else "integer, lower half"
+    if bit == kind.width - 1:
+        return "sign"
+    mantissa = (kind.exponent & -kind.exponent).bit_length() - 1
+    if bit >= mantissa:
+        place = kind.width - 1 - bit
+        return f"exponent {place}" if place <= 8 else "exponent, lower"
+    third = 3 * bit // mantissa
+    return ("mantissa, lower", "mantissa, middle", "mantissa, upper third")[third]
+
+
+def bit_fields(columns: Columns) -> NDArray[Any]:
+    """Return the bit field of each trial [trials]."""
+    known: dict[tuple[str, str], str] = {}
+    found = []
+    for dtype, text in zip(columns["dtype"], columns["bits"], strict=True):
+        if (dtype, text) not in known:
+            known[dtype, text] = bit_field(dtype, [int(bit) for bit in text.split(",") if bit])
+        found.append(known[dtype, text])
+    return np.array(found, object)
+
+
+def deviations(columns: Columns) -> NDArray[Any]:
+    """Return how much the first element of each trial was changed [trials]."""
+    return np.array(list(map(_deviation, columns["dtype"], columns["golden"], columns["injected"])), object)
+
+
+def _deviation(dtype: str, golden: str, injected: str) -> str:
+    if not golden or not injected or dtype not in DTYPES:
+        return "not known"
+    kind = DTYPES[dtype]
+    with np.errstate(invalid="ignore", over="ignore"):
+        old, new = kind.numbers(np.array([int(golden, 16), int(injected, 16)], kind.unsigned))
+        if not np.isfinite(new) or not np.isfinite(old):
+            return "not finite"
+        change = abs(new - old)
+        if change == 0:
+            return "none"
+        ratio = change / abs(old) if old else np.inf
+    for name, limit in (("to 1e-6", 1e-6), ("to 1e-3", 1e-3), ("to 1", 1.0), ("to 1e3", 1e3), ("to 1e9", 1e9)):
+        if ratio <= limit:
+            return name
+    return "above"
+
+
+def progress(columns: Columns, parts: int = 10) -> tuple[NDArray[Any], list[str]]:
+    """Return in which part of the training each trial's fault is [trials], and the names of the parts in order.
+
+    Epochs, where there are few; else as many epochs together as make about ten parts.
+    """
+    epochs = sorted(set(zip(columns["phase"].tolist(), columns["epoch"].tolist(), strict=True)))
+    each = -(-len(epochs) // parts)
+    names = {}
+    for start in range(0, len(epochs), each):
+        together = epochs[start : start + each]
+        first, last = (f"{phase}/{epoch}" if epochs[-1][0] else str(epoch) for phase, epoch in (together[0], together[-1]))
+        names.update(dict.fromkeys(together, f"epoch {first}" if first == last else f"epochs {first} – {last}"))
+    where = [names[key] for key in zip(columns["phase"].tolist(), columns["epoch"].tolist(), strict=True)]
+    return np.array(where, object), list(dict.fromkeys(names.values()))

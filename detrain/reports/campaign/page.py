@@ -1,0 +1,140 @@
+"""The report of a campaign as one page of HTML that needs nothing else, as lines of text, and as JSON."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.faults.statistics.estimates import ENOUGH
+from detrain.faults.statistics.libraries import library
+from detrain.reports.campaign import charts
+from detrain.reports.campaign.summary import SOON, Summary
+
+_TEMPLATE: Final = Path(__file__).with_name("page.html")
+
+
+def page_of(summary: Summary) -> str:
+    """Return the page. Raises UsageError where jinja2 is not installed."""
+    jinja2 = library("jinja2")
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    about = summary.about
+    published = collections.defaultdict(list)
+    for each in about.published:
+        published[each.outcome].append(each)
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    return str(
+        template.render(
+            s=summary,
+            title=f"{summary.trials:,} faults in {about.program}",
+            command=" ".join((about.program, *about.arguments)),
+            verdict=verdict(summary),
+            warnings=list(warnings(summary)),
+            level=f"{100 * summary.confidence:g} %",
+            published=published,
+            enough=ENOUGH,
+            soon=SOON,
+            facts={
+                "profile": about.profile_digest,
+                "plan": about.plan_digest,
+                "table": about.table_digest,
+                "detrain": about.version,
+                **about.options,
+                **about.environment,
+            },
+            percent=charts.percent,
+            signed=lambda share: ("+" if share > 0 else "") + charts.percent(share),
+            interval_text=charts.interval_text,
+            interval_mark=charts.interval_mark,
+            shares_bar=charts.shares_bar,
+            axis_end=charts.axis_end,
+            heat_map=charts.heat_map,
+            latency_curve=charts.latency_curve,
+            color_of=charts.color_of,
+        )
+    )
+
+
+def write_page(path: Path, summary: Summary) -> None:
+    """Write the page; it is there whole or not at all. Raises UsageError where jinja2 is not installed."""
+    text = page_of(summary)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def verdict(summary: Summary) -> str:
+    """Return in one sentence what came of the faults."""
+    masked = summary.masked
+    if masked.share is None:
+        return f"{summary.trials:,} trials are too few to say anything."
+    level = f"{100 * summary.confidence:g} %"
+    said = (
+        f"{charts.percent(masked.share)} of the faults are masked "
+        f"({level} interval {charts.percent(masked.low)} – {charts.percent(masked.high)})"
+    )
+    shares = {name: each.share for name, each in summary.outcomes.items() if each.share and name != "masked"}
+    others = sorted(((share, name) for name, share in shares.items() if share), key=lambda pair: -pair[0])
+    if others:
+        said += "; the most frequent of the others: " + ", ".join(f"{name} {charts.percent(share)}" for share, name in others[:3])
+    return said + "."
+
+
+def warnings(summary: Summary) -> Iterator[str]:
+    """Yield what a reader has to know before the numbers."""
+    about = summary.about
+    if about.planned and summary.trials < about.planned:
+        yield (
+            f"{about.planned - summary.trials:,} of {about.planned:,} planned trials have not been run. Looked at again and"
+            " again, intervals leave out the truth more often than they say; planned looks do not."
+        )
+    if summary.masked.covered < 1 - 1e-9:
+        yield f"{charts.percent(1 - summary.masked.covered)} of the population is in strata without a trial, and in no estimate."
+    if about.overlaps:
+        yield "Groups overlap, or modes are mixed: shares of all trials together are of no one population; those of a group are."
+
+
+def lines_of(summary: Summary) -> list[str]:
+    """Return the report as lines of text, for a terminal: the verdict, outcomes, groups, models."""
+    level = f"{100 * summary.confidence:g} % interval"
+    lines = [f"{summary.trials:,} trials: {verdict(summary)}", *warnings(summary), ""]
+    rows = [
+        [name, f"{each.count:,}", charts.percent(each.share), _between(each.low, each.high, each.share)]
+        for name, each in summary.outcomes.items()
+    ]
+    lines += _table(["outcome", "trials", "share", level], rows)
+    for breakdown in summary.breakdowns[:3]:
+        rows = [
+            [part.name, f"{part.trials:,}", charts.percent(mark.share), _between(mark.low, mark.high, mark.share)]
+            for part in breakdown.parts
+            for mark in [part.not_masked]
+        ]
+        lines += ["", *_table([breakdown.title, "trials", "not masked", level], rows)]
+    return lines
+
+
+def _between(low: float, high: float, share: float | None) -> str:
+    return "too few trials" if share is None else f"{charts.percent(low)} – {charts.percent(high)}"
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: list[str]) -> str:
+        first, *others = (
+            cell.ljust(width) if number in (0, len(cells) - 1) else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join((first, *others)).rstrip()
+
+    return [line(heads), *map(line, rows)]
+
+
+def json_of(summary: Summary) -> bytes:
+    """Return the report as JSON, indented."""
+    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"

@@ -1,0 +1,311 @@
+"""The numbers of a campaign's report: shares with intervals, in all and by what a fault was in."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from detrain.campaign.categories import Category
+from detrain.faults.outcome_classes import Outcome
+from detrain.faults.population.groups import Group
+from detrain.faults.population.trial_row import TrialRow
+from detrain.faults.statistics.allocation import trials_for
+from detrain.faults.statistics.comparison import Comparison, paired
+from detrain.faults.statistics.estimates import Estimate, Sample
+from detrain.faults.statistics.intervals import CONFIDENCE
+from detrain.faults.statistics.latency import Latency, latency
+from detrain.reports.campaign.about import About
+from detrain.reports.campaign.columns import (
+    BIT_FIELDS,
+    DEVIATIONS,
+    Columns,
+    bit_fields,
+    columns_of,
+    deviations,
+    is_masked,
+    kinds,
+    progress,
+)
+
+SOON: Final = 2
+"""Steps, the faulty one counted, within which a fault is to be seen."""
+_MOST: Final = 40
+"""So many parts of a breakdown are shown, those with the most trials; the others are taken together."""
+_EXAMPLES: Final = 3
+_OTHERS: Final = "(all others)"
+_NO_GUARD: Final = -2
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part of the trials: a group, a layer."""
+
+    name: str
+    trials: int
+    not_masked: Estimate
+    outcomes: dict[str, float]
+    """Estimated share of each outcome."""
+
+
+class Breakdown(msgspec.Struct, frozen=True):
+    """The trials by one of their facts."""
+
+    title: str
+    parts: list[Part]
+
+
+class HeatMap(msgspec.Struct, frozen=True):
+    """Shares that are not masked, by group and by the highest bit that was changed."""
+
+    rows: list[str]
+    columns: list[str]
+    cells: list[list[Estimate | None]]
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """What the guard saw."""
+
+    by_outcome: dict[str, tuple[int, int, int, int]]
+    """Of each outcome: trials, seen soon, seen later, not seen."""
+    coverage: Estimate
+    """Share of the trials that are not masked that were seen soon."""
+    latency: Latency
+
+
+class Avf(msgspec.Struct, frozen=True):
+    """The architectural vulnerability of one class of memory: derating · live · share."""
+
+    name: str
+    live: float
+    derating: float
+    not_masked: Estimate
+    factor: float | None
+    low: float
+    high: float
+
+
+class Example(msgspec.Struct, frozen=True):
+    """A trial to look at."""
+
+    number: int
+    outcome: str
+    what: str
+    at: str
+    command: str
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How many trials a half width takes, and how long."""
+
+    half_width: float
+    trials: int
+    trials_for_share: int
+    """For a share such as this campaign's."""
+    hours: float | None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign in numbers."""
+
+    about: About
+    trials: int
+    confidence: float
+    masked: Estimate
+    outcomes: dict[str, Estimate]
+    categories: dict[str, Estimate]
+    kinds: dict[str, Estimate]
+    ends: dict[str, int]
+    equal_again: Estimate
+    """Trials whose variables were all the golden run's again at the end."""
+    breakdowns: list[Breakdown]
+    heat_map: HeatMap
+    deviations: Breakdown
+    progress: Breakdown
+    guard: Guard | None
+    avf: list[Avf]
+    sizes: list[Size]
+    examples: list[Example]
+    comparison: Comparison | None
+    comparison_with: str = ""
+    seconds: float = 0.0
+
+
+def summarize(
+    rows: Sequence[TrialRow],
+    about: About,
+    *,
+    other: tuple[str, Sequence[TrialRow]] | None = None,
+    confidence: float = CONFIDENCE,
+) -> Summary:
+    """Return what a campaign's rows say; `other` is a campaign on the same plan, with its name, to compare with.
+
+    Rows of the other are paired by their numbers: that these are the same faults, the caller sees to.
+    """
+    columns = columns_of(rows)
+    sample = Sample(columns["weight"], columns["stratum"].astype(str), about.strata or None)
+    not_masked = ~is_masked(columns)
+    seen = _Seen(columns, sample, not_masked, confidence)
+    group_names = np.array([_group_name(int(number)) for number in columns["group"]], object)
+    total_s = float(columns["seconds"].sum())
+    rate = about.rate if about.rate is not None else (len(rows) / total_s * 3600 if total_s > 0 else None)
+    masked = sample.estimate(~not_masked, None, confidence)
+    return Summary(
+        about=about,
+        trials=len(rows),
+        confidence=confidence,
+        masked=masked,
+        outcomes=seen.shares_of(columns["outcome"], _order_of_outcomes(columns["outcome"])),
+        categories=seen.categories(),
+        kinds=seen.kinds(),
+        ends=dict(collections.Counter(str(end).partition(":")[0] or "status" for end in columns["end"]).most_common()),
+        equal_again=sample.estimate(columns["is_equal"].astype(bool), None, confidence),
+        breakdowns=[
+            seen.by("group", group_names, [_group_name(number) for number in (*range(14), -1)]),
+            seen.by("fault model", columns["model"]),
+            seen.by("stage", columns["stage"], ("forward", "backward", "optimizer")),
+            seen.by("layer", columns["layer"]),
+            seen.by("op", columns["op"]),
+            seen.by("dtype", columns["dtype"]),
+        ],
+        heat_map=seen.heat_map(group_names),
+        deviations=seen.by("change of the value", deviations(columns), DEVIATIONS),
+        progress=seen.by("part of the training", *progress(columns)),
+        guard=_guard(columns, seen) if (columns["alarm_after"] != _NO_GUARD).any() else None,
+        avf=_avf(columns, seen, about),
+        sizes=_sizes(masked, rate, confidence),
+        examples=_examples(columns, about),
+        comparison=_compared(columns, not_masked, other[1], confidence) if other else None,
+        comparison_with=other[0] if other else "",
+        seconds=total_s,
+    )
+
+
+_KINDS: Final = ("masked", "DUE", "potential DUE", "SDC", "uncategorized", "untold")
+
+
+def _group_name(number: int) -> str:
+    return "RF (memory)" if number < 0 else f"{number} {Group(number).label}"
+
+
+def _order_of_outcomes(outcomes: NDArray[Any]) -> list[str]:
+    known = [each.value for each in Outcome]
+    found = set(outcomes.tolist())
+    return [each for each in known if each in found] + sorted(found - set(known))
+
+
+class _Seen:
+    """The trials, to be estimated in parts."""
+
+    def __init__(self, columns: Columns, sample: Sample, not_masked: NDArray[np.bool_], confidence: float) -> None:
+        self.columns, self.sample, self.not_masked, self.confidence = columns, sample, not_masked, confidence
+        self.outcomes = _order_of_outcomes(columns["outcome"])
+
+    def estimate(self, event: NDArray[np.bool_], part: NDArray[np.bool_] | None = None) -> Estimate:
+        return self.sample.estimate(event, part, self.confidence)
+
+    def shares_of(self, values: NDArray[Any], names: Iterable[str]) -> dict[str, Estimate]:
+        return {name: self.estimate(values == name) for name in names}
+
+    def categories(self) -> dict[str, Estimate]:
+        """Return the categories' shares, if any is told. Their intervals hold all at once: each has its part of the
+        error. Of trials that count the same these are Goodman's.
+        """
+        category = self.columns["category"]
+        present = [each for each in Category if (category == each).any()]
+        if present in ([], [Category.UNTOLD]):
+            return {}
+        confidence = 1 - (1 - self.confidence) / len(present)
+        return {f"{int(each)} {each.label}": self.sample.estimate(category == each, None, confidence) for each in present}
+
+    def kinds(self) -> dict[str, Estimate]:
+        """Return the shares of what the categories are under, if any is told."""
+        of_trials = kinds(self.columns)
+        present = [each for each in _KINDS if (of_trials == each).any()]
+        return {} if present == ["untold"] else self.shares_of(of_trials, present)
+
+    def by(self, title: str, values: NDArray[Any], order: Sequence[str] = ()) -> Breakdown:
+        counts = collections.Counter(values.tolist())
+        names = [name for name in order if counts[name]] if order else [name for name, _ in counts.most_common()]
+        names += sorted(set(counts) - set(names))
+        shown = names if len(names) <= _MOST else names[: _MOST - 1]
+        parts = [self._part(str(name) or "(none)", values == name) for name in shown]
+        if len(shown) < len(names):
+            parts.append(self._part(_OTHERS, ~np.isin(values.astype(str), np.array(shown, str))))
+        return Breakdown(title, parts)
+
+    def _part(self, name: str, inside: NDArray[np.bool_]) -> Part:
+        outcomes = self.columns["outcome"]
+        shares = {each: self.estimate(outcomes == each, inside).share for each in self.outcomes if (outcomes[inside] == each).any()}
+        known = {each: share for each, share in shares.items() if share is not None}
+        return Part(name, int(inside.sum()), self.estimate(self.not_masked, inside), known)
+
+    def heat_map(self, groups: NDArray[Any]) -> HeatMap:
+        fields = bit_fields(self.columns)
+        columns = [field for field in BIT_FIELDS if (fields == field).any()]
+        present = set(groups.tolist())
+        rows = [name for name in map(_group_name, (*range(14), -1)) if name in present]
+
+        def cell(row: str, column: str) -> Estimate | None:
+            inside = (groups == row) & (fields == column)
+            return self.estimate(self.not_masked, inside) if inside.any() else None
+
+        return HeatMap(rows, columns, [[cell(row, column) for column in columns] for row in rows])
+
+
+def _guard(columns: Columns, seen: _Seen) -> Guard:
+    after, steps = columns["alarm_after"], columns["steps"]
+    looked = after != _NO_GUARD
+    soon, is_seen = (after >= 0) & (after <= SOON), after >= 0
+    table = {}
+    for outcome in _order_of_outcomes(columns["outcome"][looked]):
+        inside = looked & (columns["outcome"] == outcome)
+        at_once, ever = int((inside & soon).sum()), int((inside & is_seen).sum())
+        table[outcome] = (int(inside.sum()), at_once, ever - at_once, int(inside.sum()) - ever)
+    harmful = looked & seen.not_masked
+    waits = np.where(is_seen, np.maximum(after, 1), np.maximum(steps, 1))[harmful]
+    return Guard(table, seen.estimate(soon, harmful), latency(waits.astype(np.int64), is_seen[harmful], seen.confidence))
+
+
+def _avf(columns: Columns, seen: _Seen, about: About) -> list[Avf]:
+    found = []
+    for name, memory in about.memory.items():
+        inside = (columns["mode"] == "RF") & (columns["stage"] == name)
+        estimate = seen.estimate(seen.not_masked, inside)
+        factor = memory.live * memory.derating
+        share = None if estimate.share is None else factor * estimate.share
+        found.append(Avf(name, memory.live, memory.derating, estimate, share, factor * estimate.low, factor * estimate.high))
+    return found
+
+
+def _sizes(masked: Estimate, rate: float | None, confidence: float) -> list[Size]:
+    share = 0.5 if masked.share is None else min(max(masked.share, 0.001), 0.999)
+    found = []
+    for half_width in (0.05, 0.02, 0.01, 0.005, 0.001):
+        trials = trials_for(half_width, confidence)
+        of_share = trials_for(half_width, confidence, share)
+        found.append(Size(half_width, trials, of_share, of_share / rate if rate else None))
+    return found
+
+
+def _examples(columns: Columns, about: About) -> list[Example]:
+    found = []
+    for outcome in _order_of_outcomes(columns["outcome"]):
+        if outcome == Outcome.MASKED.value:
+            continue
+        for place in np.flatnonzero(columns["outcome"] == outcome)[:_EXAMPLES]:
+            one: Mapping[str, Any] = {name: values[place] for name, values in columns.items()}
+            number = int(one["number"])
+            what = f"{one['model']} in the {one['operand']} of {one['site']} [{one['position']}]"
+            at = (f"{one['phase']}/" if one["phase"] else "") + f"{one['epoch']}:{one['batch']}"
+            found.append(Example(number, outcome, what, at, about.replay.replace("{number}", str(number))))
+    return found
+
+
+def _compared(columns: Columns, not_masked: NDArray[np.bool_], rows: Sequence[TrialRow], confidence: float) -> Comparison:
+    theirs = columns_of(rows)
+    _, mine, its = np.intersect1d(columns["number"], theirs["number"], assume_unique=True, return_indices=True)
+    return paired(not_masked[mine], ~is_masked(theirs)[its], confidence)

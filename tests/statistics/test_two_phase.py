@@ -1,0 +1,99 @@
+"""Two-phase sampling: unbiased, as sure as it says, and cheaper than running all trials to their horizon."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detrain.faults.statistics.two_phase import LEAST, chosen, estimate, run_on
+
+CLASSES = {"equal": (0.6, 0.002), "near": (0.3, 0.05), "far": (0.1, 0.5)}
+"""Share in the population, and share of the event in it."""
+TRUTH = sum(share * event for share, event in CLASSES.values())
+
+
+def campaign(rng: np.random.Generator, trials: int, further: int) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    counts = dict(zip(CLASSES, rng.multinomial(trials, [share for share, _ in CLASSES.values()]).tolist(), strict=True))
+    ran = run_on(counts, {name: event for name, (_, event) in CLASSES.items()}, further)
+    return counts, {name: (int(rng.binomial(count, CLASSES[name][1])), count) for name, count in ran.items()}
+
+
+def held(campaigns: int, seed: int) -> tuple[float, float, float]:
+    rng = np.random.default_rng(seed)
+    found = [estimate(*campaign(rng, 2000, 500)) for _ in range(campaigns)]
+    whole = [each for each in found if each is not None]
+    assert len(whole) == campaigns
+    covered = float(np.mean([each.low <= TRUTH <= each.high for each in whole]))
+    return covered, float(np.mean([each.share for each in whole])), float(np.median([each.effective for each in whole]))
+
+
+def test_a_few_campaigns_hold_the_truth() -> None:
+    covered, mean, _ = held(60, seed=1)
+
+    assert covered >= 0.86
+    assert mean == pytest.approx(TRUTH, abs=0.006)
+
+
+@pytest.mark.slow
+def test_a_thousand_campaigns_hold_the_truth_and_few_trials_are_worth_many() -> None:
+    covered, mean, effective = held(1000, seed=2)
+
+    assert covered >= 0.935
+    assert mean == pytest.approx(TRUTH, abs=0.001)
+    assert effective > 2 * 500
+
+
+@given(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 300), min_size=1), st.integers(1, 400), st.integers(0, 99))
+def test_no_class_runs_more_than_it_has(classes: dict[str, int], trials: int, seed: int) -> None:
+    guesses = dict(zip("abcde", np.random.default_rng(seed).random(5).tolist(), strict=True))
+
+    found = run_on(classes, guesses, trials)
+
+    assert all(min(LEAST, classes[name]) <= count <= classes[name] for name, count in found.items())
+    least = sum(min(LEAST, count) for count in classes.values())
+    assert sum(found.values()) == max(min(trials, sum(classes.values())), least)
+
+
+def test_all_trials_run_on_are_a_plain_share() -> None:
+    found = estimate({"a": 40, "b": 60}, {"a": (10, 40), "b": (3, 60)})
+
+    assert found is not None
+    assert found.share == pytest.approx(0.13)
+    assert found.effective == pytest.approx(100)
+
+
+def test_the_variance_is_cochrans() -> None:
+    """12.2 for proportions: p (1 - p) / n' + sum of W² s² (1 / n - 1 / n')."""
+    found = estimate({"a": 100, "b": 300}, {"a": (20, 50), "b": (6, 60)})
+
+    assert found is not None
+    p = 0.25 * 0.4 + 0.75 * 0.1
+    variance = p * (1 - p) / 400 + 0.25**2 * (0.24 * 50 / 49) * (1 / 50 - 1 / 100) + 0.75**2 * (0.09 * 60 / 59) * (1 / 60 - 1 / 300)
+    assert found.share == pytest.approx(p)
+    assert found.effective == pytest.approx(p * (1 - p) / variance)
+
+
+def test_a_class_without_a_trial_that_was_run_on_gives_no_estimate() -> None:
+    assert estimate({"a": 10, "b": 5}, {"a": (1, 10)}) is None
+    assert estimate({"a": 10, "b": 0}, {"a": (1, 10)}) is not None
+    assert estimate({}, {}) is None
+
+
+def test_more_of_a_class_are_the_same_ones_and_others() -> None:
+    numbers = list(range(7, 60, 3))
+
+    few, many = chosen(numbers, 5, seed=4), chosen(numbers, 9, seed=4)
+
+    assert set(few) < set(many) < set(numbers)
+    assert chosen(numbers, 5, seed=5) != few
+    assert chosen(list(reversed(numbers)), 5, seed=4) == few
+
+
+def test_each_trial_is_chosen_as_often() -> None:
+    counts = np.zeros(20)
+    for seed in range(2000):
+        counts[chosen(range(20), 5, seed)] += 1
+
+    assert abs(counts - 500).max() < 100
