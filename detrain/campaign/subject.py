@@ -113,7 +113,7 @@ class Subject:
         if done.end == "profile" and not done.sites:
             raise FaultInvalid(
                 f"the step has no value of a dtype that faults can be in: {', '.join(BITS)}",
-                "TensorFlow's sites are of five of these (see docs/faults.md); a step of eager ops that takes no gradient has none",
+                "let the program compute in one of these; a step of eager ops of TensorFlow that takes no gradient has none",
             )
         if not done.sites:
             raise failed("ended before a step of its training loop was over", done)

@@ -17,6 +17,7 @@ from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
 from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import BITS
 from detrain.faults.models import model_named
@@ -25,6 +26,8 @@ from detrain.faults.sites import select
 from detrain.python.process.random_streams import Streams
 
 PLACED: dict[str, Injector] = {}
+SUMS = ("int8", "uint8")
+"""Of these there are no products on a CPU."""
 MODELS = ("RD", "N16_RD_CORRECT", "STUCK1:5", "SET:3", "INPUT", "WT")
 
 
@@ -35,8 +38,7 @@ def points(name: str, _replica: int) -> list[Point]:
 
 def bits_of(tensor: Any) -> np.ndarray:
     """Return the bit patterns of a tensor."""
-    kind = BITS[tensor.dtype.name]
-    return (tensor if tensor.dtype.is_integer else tf.bitcast(tensor, kind)).numpy()
+    return tensor.numpy().view(BITS[tensor.dtype.name])
 
 
 def step_of(dtype: str, how: str) -> Any:
@@ -48,7 +50,9 @@ def step_of(dtype: str, how: str) -> Any:
             tape.watch(some)
             square = some * some
         tape.gradient(square, some)
-        return x[:, :8] + w[:8] if dtype == "int8" else x @ w  # there is no product of int8 on a CPU
+        if dtype == "bool":
+            return tf.logical_or(x[:, :8], w[:8])
+        return x[:, :8] + w[:8] if dtype in SUMS else x @ w
 
     return step if how == "eager" else tf.function(step, jit_compile=how == "xla")
 
@@ -65,12 +69,15 @@ def main() -> None:
             PLACED.clear()
             sites.begin_step()
             step_of(dtype, how)(x, w)
-            site = select(sites.sites(), "*AddV2*" if dtype == "int8" else "*MatMul*")[0]
+            site = select(sites.sites(), {"bool": "*Logical*"}.get(dtype, "*AddV2*" if dtype in SUMS else "*MatMul*"))[0]
             for name in MODELS:
                 model = model_named(name)
                 if model.operand.value not in site.operands:
                     continue
-                injection = draw_injection(site, model, 0, trial_rng(3, 0))
+                try:
+                    injection = draw_injection(site, model, 0, trial_rng(3, 0))
+                except FaultInvalid:  # a bool has one bit
+                    continue
                 injector: Injector | EagerInjector
                 if how == "eager":
                     injector = sites.eager.injector = EagerInjector([injection])

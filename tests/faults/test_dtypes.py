@@ -17,7 +17,18 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("tensorflow")
 
-DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32, "int8": np.int8}
+DTYPES = {
+    "float64": np.float64,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "int64": np.int64,
+    "int32": np.int32,
+    "int8": np.int8,
+    "uint8": np.uint8,
+    "bool": np.bool_,
+}
+COUNTS = {"int8": 4, "uint8": 4, "bool": 2}
+"""How many models fit, where not all do: sums have no weight, and a bool has one bit."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +45,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_of_each_dtype_become_what_the_plan_says(dtype: str, how: str, results: dict[str, np.ndarray]) -> None:
     cases = {key.rpartition("/")[0] for key in results if key.startswith(f"{dtype} {how} ")}
-    assert len(cases) == (4 if dtype == "int8" else 6)
+    assert len(cases) == COUNTS.get(dtype, 6)
     for case in cases:
         of = {key.rpartition("/")[2]: value for key, value in results.items() if key.startswith(f"{case}/")}
         target = of["target"].copy()
@@ -52,7 +63,7 @@ def test_bits_of_each_dtype_become_what_the_plan_says(dtype: str, how: str, resu
         x, w = results[f"{dtype}/x"], results[f"{dtype}/w"]
         x, w = (target, w) if of["operand"] == "input" else (x, target)
         kind = DTYPES[dtype]
-        wide = np.int64 if dtype == "int32" else np.float64
+        wide = np.int64 if dtype in ("int32", "int64") else np.float64
         with np.errstate(all="ignore"):
             expected = (x.view(kind).astype(wide) @ w.view(kind).astype(wide)).astype(kind)
         np.testing.assert_allclose(

@@ -169,14 +169,16 @@ class Injector:
     def _hit(self, op: Any, index: int, tensor: Any, golden: Any, plan: dict[str, Any]) -> tuple[Any, ...]:
         """Return the op's output under the fault, and the values that it has met and made."""
         flat = tf.reshape(tensor, [-1])
-        bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, self._bits)
+        is_bool = tensor.dtype == tf.bool  # a byte that is 0 or 1
+        bits = flat if tensor.dtype.is_integer else tf.cast(flat, tf.int8) if is_bool else tf.bitcast(flat, self._bits)
         keep, flip = (tf.cast(plan[name], bits.dtype) for name in ("keep", "flip"))
         value = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_and(tf.gather(bits, plan["sources"]), keep), flip)
         met = tf.gather(bits, plan["positions"])
         bits = tf.tensor_scatter_nd_update(bits, plan["positions"][:, tf.newaxis], value)
         # Not `value`: XLA on a CPU compiles a plan with that into code that crashes.
         made = tf.gather(bits, plan["positions"])
-        faulty = tf.reshape(bits if tensor.dtype.is_integer else tf.bitcast(bits, tensor.dtype), tf.shape(tensor))
+        faulty = bits if tensor.dtype.is_integer else bits != 0 if is_bool else tf.bitcast(bits, tensor.dtype)
+        faulty = tf.reshape(faulty, tf.shape(tensor))
         if self._injection.operand != "output":
             faulty = _again(op, index, faulty)
             if self._injection.limited:

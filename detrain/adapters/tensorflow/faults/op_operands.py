@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from detrain.faults.experiment import BITS
 from detrain.faults.sites import CONTRACTIONS, places_of
 
 NO_ARITHMETIC: Final = frozenset(
@@ -23,7 +24,7 @@ NO_ARITHMETIC: Final = frozenset(
 )
 """Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs:
 nothing may stand between."""
-_DTYPES: Final = (tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.int8)
+_DTYPES: Final = frozenset(map(tf.dtypes.as_dtype, BITS))
 ATTRIBUTES: Final = (
     *("strides", "padding", "explicit_paddings", "dilations", "data_format"),
     *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),
