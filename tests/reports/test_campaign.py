@@ -106,6 +106,22 @@ def test_the_rule_by_which_outcomes_were_made_is_found_again() -> None:
     assert high.low < made_rows.harm(11, 30) < high.high
 
 
+def test_memory_and_trials_without_a_group_have_names_of_their_own() -> None:
+    rows = [msgspec.structs.replace(row, group=-1, mode="RF", stage="weight") for row in ROWS[:60]]
+    rows += [msgspec.structs.replace(row, group=-1) for row in ROWS[60:100]] + ROWS[100:200]
+    summary = summarize(rows, ABOUT)
+
+    counts = {part.name: part.trials for part in summary.breakdowns[0].parts}
+    assert (counts["memory (RF)"], counts["(no group)"]) == (60, 40)
+    assert summary.heat_map.rows[-2:] == ["(no group)", "memory (RF)"]
+    assert [each.name for each in summary.avf] == ["weight"]
+    harmful = [row.outcome != "masked" for row in rows[:60]]
+    share = summary.avf[0].not_masked.share
+    assert share is not None
+    assert summary.avf[0].factor == pytest.approx(0.5 * 0.2 * share)
+    assert summary.avf[0].not_masked.count == sum(harmful)
+
+
 def test_the_guards_table_counts_each_trial_once() -> None:
     assert SUMMARY.guard is not None
     for outcome, (trials, soon, later, never) in SUMMARY.guard.by_outcome.items():

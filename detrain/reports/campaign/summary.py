@@ -149,7 +149,8 @@ def summarize(
     sample = Sample(columns["weight"], columns["stratum"].astype(str), about.strata or None)
     not_masked = ~is_masked(columns)
     seen = _Seen(columns, sample, not_masked, confidence)
-    group_names = np.array([_group_name(int(number)) for number in columns["group"]], object)
+    pairs = zip(columns["group"].tolist(), columns["mode"].tolist(), strict=True)
+    group_names = np.array([_MEMORY if mode == "RF" else _group_name(number) for number, mode in pairs], object)
     total_s = float(columns["seconds"].sum())
     rate = about.rate if about.rate is not None else (len(rows) / total_s * 3600 if total_s > 0 else None)
     masked = sample.estimate(~not_masked, None, confidence)
@@ -164,7 +165,7 @@ def summarize(
         ends=dict(collections.Counter(str(end).partition(":")[0] or "status" for end in columns["end"]).most_common()),
         equal_again=sample.estimate(columns["is_equal"].astype(bool), None, confidence),
         breakdowns=[
-            seen.by("group", group_names, [_group_name(number) for number in (*range(14), -1)]),
+            seen.by("group", group_names, _GROUPS),
             seen.by("fault model", columns["model"]),
             seen.by("stage", columns["stage"], ("forward", "backward", "optimizer")),
             seen.by("layer", columns["layer"]),
@@ -187,8 +188,14 @@ def summarize(
 _KINDS: Final = ("masked", "DUE", "potential DUE", "SDC", "uncategorized", "untold")
 
 
+_MEMORY: Final = "memory (RF)"
+
+
 def _group_name(number: int) -> str:
-    return "RF (memory)" if number < 0 else f"{number} {Group(number).label}"
+    return "(no group)" if number < 0 else f"{number} {Group(number).label}"
+
+
+_GROUPS: Final = (*map(_group_name, (*range(len(Group)), -1)), _MEMORY)
 
 
 def _order_of_outcomes(outcomes: NDArray[Any]) -> list[str]:
@@ -247,7 +254,7 @@ class _Seen:
         fields = bit_fields(self.columns)
         columns = [field for field in BIT_FIELDS if (fields == field).any()]
         present = set(groups.tolist())
-        rows = [name for name in map(_group_name, (*range(14), -1)) if name in present]
+        rows = [name for name in _GROUPS if name in present]
 
         def cell(row: str, column: str) -> Estimate | None:
             inside = (groups == row) & (fields == column)
