@@ -15,6 +15,7 @@ import tensorflow as tf
 from detrain.adapters.tensorflow.faults.graph_ops import Op
 from detrain.adapters.tensorflow.faults.op_operands import numbers_of, operands_of
 from detrain.adapters.tensorflow.values.hidden import hidden_variable, linked
+from detrain.faults.experiment import BITS
 
 _MOST_AXES: Final = 8
 _NO_SHAPE: Final = np.array([-1] + [0] * _MOST_AXES)
@@ -71,7 +72,13 @@ def _digest(tensor: Any) -> Any:
     """Return a sum of an output's bit patterns, each times its place: exact integers,
     so that no order of adding changes it."""
     flat = tf.reshape(tensor, [-1])
-    bits = flat if tensor.dtype.is_integer else tf.bitcast(flat, tf.int32 if tensor.dtype.size == 4 else tf.int16)
+    bits = (
+        flat
+        if tensor.dtype.is_integer
+        else tf.cast(flat, tf.int8)
+        if tensor.dtype == tf.bool
+        else tf.bitcast(flat, BITS[tensor.dtype.name])
+    )
     places = tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64) % 65_521 + 1
     return tf.reduce_sum(tf.cast(bits, tf.int64) * places)
 
