@@ -1,0 +1,146 @@
+"""From the votes of the living ranks to what is saved, and by whom. Pure: no I/O, no clock, no order of arrival.
+
+The *big* state (weights, the optimizer's tensors) is equal on all ranks that have done equally many steps, and changes
+only inside a step. The *small* state (random streams, loader, Python) is each rank's own. A rank publishes its small
+state at two kinds of points: `c`, a cut, and `d`, the entry of a step. No rank enters a step before all have published
+their `d` of it: so the numbers of steps done differ by one at most, and where they do, the `d` of all exist.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Where a rank has published its small state. `steps`: steps done before it. `cut`: the number of its cut (for
+    `d`, of the last cut before it).
+    """
+
+    steps: int
+    cut: int
+    kind: Literal["c", "d"]
+
+    @property
+    def done(self) -> int:
+        """How many steps the big state must have seen that goes with it: at `d`, the step is done that begins there."""
+        return self.steps + (self.kind == "d")
+
+    @property
+    def name(self) -> str:
+        """As it is written in messages and file names: `c7-9`."""
+        return f"{self.kind}{self.steps}-{self.cut}"
+
+
+class Vote(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank knows, its own program at rest."""
+
+    done: int
+    """Steps done."""
+    state: bytes | None
+    """Digest of the big state, or empty where none is taken; None: the state is not that of the end of a step."""
+    holds: tuple[tuple[int, tuple[Point, ...]], ...]
+    """The small states that this rank can read, its own and others'."""
+
+
+class Decision(msgspec.Struct, frozen=True, array_like=True):
+    """What is saved: the big state of `saver`, and the small states of `writers`."""
+
+    point: Point
+    base: Point
+    """The cut from which the program runs up to `point`; the point itself where that is a cut."""
+    saver: int
+    writers: tuple[tuple[Point, tuple[int, ...]], ...]
+    """By point, for each rank, who writes its small state."""
+
+    def points(self) -> tuple[Point, ...]:
+        """The points at which every rank's small state is saved."""
+        return tuple(point for point, _ in self.writers)
+
+    def all_writers(self) -> frozenset[int]:
+        """Every rank that has something to write."""
+        return frozenset({self.saver}.union(*(ranks for _, ranks in self.writers)))
+
+
+class NoPoint(msgspec.Struct, frozen=True, array_like=True):
+    """Nothing can be saved that would be exact, and why."""
+
+    reason: str
+
+
+def decide(votes: Mapping[int, Vote], world: int, unable: Iterable[int] = ()) -> Decision | NoPoint:
+    """Return the newest point that exists whole among the voters. `unable`: those whose disk has failed.
+
+    Of one big state the cut after it is preferred to the entry of the step that made it.
+    """
+    able = frozenset(votes) - frozenset(unable)
+    clean = {rank: vote for rank, vote in votes.items() if vote.state is not None}
+    if not able:
+        return NoPoint("no rank that is left can write")
+    if not clean:
+        return NoPoint("no rank that is left has a state that is the end of a step")
+    holders = _holders(votes, able)
+    reasons = []
+    for done in sorted({vote.done for vote in clean.values()}, reverse=True):
+        saver = _saver({rank: vote for rank, vote in clean.items() if vote.done == done}, able)
+        if isinstance(saver, str):
+            reasons.append(f"{saver} after {done} steps")
+            continue
+        found = _point(holders, done, world)
+        if isinstance(found, str):
+            reasons.append(found)
+            continue
+        point, base = found
+        return Decision(point, base, saver, tuple((each, _writers(holders[each], world)) for each in sorted({base, point})))
+    return NoPoint("; ".join(reasons))
+
+
+_Holders = dict[Point, dict[int, set[int]]]
+"""By point and owner, who can write the small state."""
+
+
+def _holders(votes: Mapping[int, Vote], able: frozenset[int]) -> _Holders:
+    holders: _Holders = {}
+    for rank in sorted(able):
+        for owner, points in votes[rank].holds:
+            for point in points:
+                holders.setdefault(point, {}).setdefault(owner, set()).add(rank)
+    return holders
+
+
+def _saver(clean: Mapping[int, Vote], able: frozenset[int]) -> int | str:
+    """Return the lowest rank whose big state is that of the most, or why there is none."""
+    states = Counter(vote.state for vote in clean.values()).most_common(2)
+    if len(states) == 2 and states[0][1] == states[1][1]:
+        return "replicas differ, and none has the majority,"
+    candidates = [rank for rank, vote in clean.items() if vote.state == states[0][0] and rank in able]
+    return min(candidates) if candidates else "no rank can write the state"
+
+
+def _point(holders: _Holders, done: int, world: int) -> tuple[Point, Point] | str:
+    """Return the newest point of a big state, and its base, or why there is none."""
+    fitting = sorted((point for point in holders if point.done == done), key=lambda point: (point.kind == "c", point), reverse=True)
+    for point in fitting:
+        base = point if point.kind == "c" else _base(holders, point)
+        if base is not None and len(holders[point]) == len(holders[base]) == world:
+            return point, base
+    if not fitting:
+        return f"no small state of any rank after {done} steps" + (": the first cut has not been reached" if done == 0 else "")
+    missing = sorted(set(range(world)) - set(holders[fitting[0]]))
+    return f"after {done} steps, the small states of {_some_ranks(missing)} are lost"
+
+
+def _base(holders: _Holders, entry: Point) -> Point | None:
+    return next((point for point in holders if point.kind == "c" and point.cut == entry.cut), None)
+
+
+def _writers(owners: Mapping[int, set[int]], world: int) -> tuple[int, ...]:
+    return tuple(owner if owner in owners[owner] else min(owners[owner]) for owner in range(world))
+
+
+def _some_ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
