@@ -170,3 +170,10 @@ class CannotSeek(DetrainError):
 
     slug = "loader"
     exit_code = 86
+
+
+class RanksApart(DetrainError):
+    """The ranks of a job have not found each other."""
+
+    slug = "ranks-apart"
+    exit_code = 97

@@ -241,7 +241,7 @@ class Machine:
         return min(self._living())
 
     def quiet(self, for_s: float) -> list[int]:
-        """Return the watched ranks that have not been heard of for so long: the watcher looks whether they are stopped."""
+        """Return the watched ranks that have not been heard of for so long: perhaps they are stopped."""
         return [rank for rank in self._watched() if self._now - self.heard.get(rank, self._now) > for_s]
 
     # Time.
@@ -414,9 +414,8 @@ class Machine:
     def _sealed(self, view: View, committed: str | None) -> None:
         if committed is None and (view != self.view or self.state is not State.SEAL):
             return  # a new round has begun meanwhile
-        text = self.why if committed is None else f"{self.why}; saved in {committed}"
-        self._send(self._living(), Over(committed, text))
-        self._end(committed, text, speaks=True)
+        self._send(self._living(), Over(committed, self.why))
+        self._end(committed, self.why, speaks=True)
 
     # Small things.
 

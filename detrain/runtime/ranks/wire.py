@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+import xxhash
 
 from detrain.runtime.ranks.vote import Decision, Point, Vote
+
+_LONGEST_NAME: Final = 80
 
 
 class View(msgspec.Struct, frozen=True, array_like=True):
@@ -31,7 +34,10 @@ class View(msgspec.Struct, frozen=True, array_like=True):
     @property
     def name(self) -> str:
         """The round's folder: unlike any other round's of the same incarnation."""
-        return "-".join(["lost", *map(str, self.dead)] + (["failed", *map(str, self.unable)] if self.unable else []))
+        name = "-".join(["lost", *map(str, self.dead)] + (["failed", *map(str, self.unable)] if self.unable else []))
+        if len(name) <= _LONGEST_NAME:
+            return name
+        return f"lost-{len(self.dead)}-of-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
 def _union(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

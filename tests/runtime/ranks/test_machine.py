@@ -1,4 +1,4 @@
-"""The protocol, model-checked: the real machines of up to four ranks in a world where anything may happen in any order."""
+"""The protocol, model-checked: the machines of up to four ranks in a world where all may happen in any order."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ class World(RuleBasedStateMachine):
             case "body" if not frozen:
                 program.publish("d")
                 program.phase = "gate"
-            case "gate" if not frozen and all(Point(program.done, program.done, "d") in self._of(each) for each in range(self.world)):
+            case "gate" if not frozen and all(
+                Point(program.done, program.done, "d") in self._of(each) for each in range(self.world)
+            ):
                 program.phase = "step"
             case "step":
                 program.done += 1
@@ -243,11 +245,15 @@ class World(RuleBasedStateMachine):
             if before == self._snapshot():
                 break
         states = {r.machine.state for r in self.ranks if r.alive and not r.stopped}
-        assert states <= {m.State.ENDED} or states == {m.State.RUN}, [(r.alive, r.stopped, r.machine.state, r.machine.view) for r in self.ranks]
+        assert states <= {m.State.ENDED} or states == {m.State.RUN}, [
+            (r.alive, r.stopped, r.machine.state, r.machine.view) for r in self.ranks
+        ]
         self.all_agree()
 
     def _snapshot(self) -> Any:
-        return [(r.alive, r.machine.state, r.machine.view, len(r.asked)) for r in self.ranks], [len(q) for q in self.queues.values()]
+        return [(r.alive, r.machine.state, r.machine.view, len(r.asked)) for r in self.ranks], [
+            len(q) for q in self.queues.values()
+        ]
 
 
 World.TestCase.settings = settings(max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck))

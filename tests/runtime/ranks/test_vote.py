@@ -19,7 +19,9 @@ def d(step: int) -> Point:
     return Point(step, step, "d")
 
 
-def vote(done: int, *points: Point, rank: int, state: bytes | None = b"", others: tuple[tuple[int, tuple[Point, ...]], ...] = ()) -> Vote:
+def vote(
+    done: int, *points: Point, rank: int, state: bytes | None = b"", others: tuple[tuple[int, tuple[Point, ...]], ...] = ()
+) -> Vote:
     return Vote(done, state, ((rank, points), *others))
 
 
@@ -59,7 +61,12 @@ def test_the_buddy_writes_where_the_owner_is_gone() -> None:
 
 def test_the_saver_is_the_lowest_clean_rank_of_the_most_steps() -> None:
     points = (c(7), d(6), c(6))
-    votes = {0: vote(6, d(6), c(6), rank=0), 1: vote(7, *points, rank=1, state=None), 2: vote(7, *points, rank=2), 3: vote(7, *points, rank=3)}
+    votes = {
+        0: vote(6, d(6), c(6), rank=0),
+        1: vote(7, *points, rank=1, state=None),
+        2: vote(7, *points, rank=2),
+        3: vote(7, *points, rank=3),
+    }
 
     assert (decided(votes, 4).saver, decided(votes, 4).point) == (2, d(6))
 
@@ -83,7 +90,9 @@ def test_a_replica_that_differs_from_the_others_does_not_save() -> None:
     votes = {rank: vote(7, c(7), rank=rank, state=b"bad" if rank == 0 else b"good") for rank in range(3)}
 
     assert decided(votes, 3).saver == 1
-    assert refused({rank: votes[rank] for rank in (0, 1)} | {2: votes[2]}, 3, unable=(1, 2)).startswith("no rank can write the state")
+    assert refused({rank: votes[rank] for rank in (0, 1)} | {2: votes[2]}, 3, unable=(1, 2)).startswith(
+        "no rank can write the state"
+    )
     tie = {rank: vote(7, c(7), rank=rank, state=bytes([rank])) for rank in range(2)}
     assert refused(tie, 2) == "replicas differ, and none has the majority, after 7 steps"
 
@@ -120,7 +129,9 @@ _VOTES = st.integers(1, 4).flatmap(
                 Vote,
                 st.integers(0, 3),
                 st.sampled_from([None, b"", b"x"]),
-                st.dictionaries(st.integers(0, world - 1), st.sets(_POINTS).map(lambda s: tuple(sorted(s)))).map(lambda each: tuple(each.items())),
+                st.dictionaries(st.integers(0, world - 1), st.sets(_POINTS).map(lambda s: tuple(sorted(s)))).map(
+                    lambda each: tuple(each.items())
+                ),
             ),
             min_size=1,
         ),
@@ -159,7 +170,7 @@ def _exists(votes: dict[int, Vote], world: int, unable: set[int]) -> bool:
         needed = itertools.product(range(world), {point, Point(step, step, "c")})
         same = [vote.state for vote in votes.values() if vote.done == point.done and vote.state is not None]
         counts = sorted((same.count(state) for state in set(same)), reverse=True)
-        if not counts or len(counts) > 1 and counts[0] == counts[1]:
+        if not counts or (len(counts) > 1 and counts[0] == counts[1]):
             continue
         state = max(set(same), key=same.count)
         can = any(vote.done == point.done and vote.state == state for vote in able.values())

@@ -1,0 +1,210 @@
+"""The files of a just-in-time checkpoint, and its manifest, which comes last.
+
+    HOME/jit-INCARNATION/manifest.json      which round is the checkpoint, and what is in it
+    HOME/jit-INCARNATION/ROUND/big/…        the big state, as the framework's side wrote it
+    HOME/jit-INCARNATION/ROUND/small-RANK-POINT
+
+An incarnation is one start of the job. It has one manifest at most: it is linked to its name, which fails where there
+is one already. So whoever votes, and however often, one checkpoint of an incarnation is committed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from detrain.runtime.ranks.vote import Decision, Point
+from detrain.runtime.ranks.wire import File, View
+
+FORMAT: Final = 1
+_NAME: Final = "manifest.json"
+_CHUNK_BYTES: Final = 1 << 22
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is committed."""
+
+    format: int
+    job: str
+    """Which program, arguments and environment: as the user of this room names it."""
+    incarnation: str
+    round: str
+    world: int
+    point: Point
+    base: Point
+    dead: tuple[int, ...]
+    why: str
+    extra: bytes
+    """Not read here: what the framework's side needs before the restore, as the order of its buckets."""
+    files: tuple[File, ...]
+
+    @property
+    def done(self) -> int:
+        """How many steps the saved state has seen."""
+        return self.point.done
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A complete just-in-time checkpoint. `folder`: that of its incarnation."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def big(self) -> Path:
+        """The folder that the framework's side wrote."""
+        return self.folder / self.manifest.round / "big"
+
+    def small(self, rank: int, point: Point) -> bytes:
+        """Return the small state of a rank at a point: `manifest.point`, or `manifest.base`."""
+        return (self.folder / self.manifest.round / _small_name(rank, point)).read_bytes()
+
+
+def folder_of(home: Path, incarnation: str) -> Path:
+    """Return where an incarnation writes."""
+    return home / f"jit-{incarnation}"
+
+
+def write_part(
+    folder: Path, view: View, decision: Decision, rank: int, small: Callable[[int, Point], bytes], save: Callable[[Path], None]
+) -> tuple[File, ...]:
+    """Write what a decision has this rank write, flushed to the disk. Raises OSError, and what `save` raises."""
+    place = folder / view.name
+    place.mkdir(parents=True, exist_ok=True)
+    paths = []
+    if decision.saver == rank:
+        big = place / "big"
+        big.mkdir(exist_ok=True)
+        save(big)
+        paths += sorted(path for path in big.rglob("*") if path.is_file())
+        if not paths:
+            raise OSError(errno.EIO, f"the big state was saved, and {big} is empty")
+    for point, writers in decision.writers:
+        for owner, writer in enumerate(writers):
+            if writer == rank:
+                path = place / _small_name(owner, point)
+                path.write_bytes(small(owner, point))
+                paths.append(path)
+    files = tuple(_flushed(folder, path) for path in paths)
+    for changed in sorted({path.parent for path in paths} | {place, folder, folder.parent}):
+        _flush_folder(changed)
+    return files
+
+
+def seal(folder: Path, manifest: Manifest | None) -> str | None:
+    """Commit, unless the incarnation has a manifest; return the round that is committed, perhaps another.
+
+    Without a manifest: look for one. Raises OSError.
+    """
+    path = folder / _NAME
+    if manifest is not None and not path.exists():
+        temporary = folder / f".{_NAME}.{manifest.round}.{os.getpid()}"
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(manifest)))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            _name_it(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+        _flush_folder(folder)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(data, type=Manifest).round
+    except msgspec.DecodeError as error:
+        raise OSError(errno.EIO, f"{path} cannot be read: {error}") from error
+
+
+def _name_it(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
+            raise
+        temporary.rename(path)  # a file system without links: the last one wins, and each is whole
+
+
+def find(home: Path, job: str, world: int) -> tuple[Found | None, list[str]]:
+    """Return the newest complete checkpoint of a job, and what was passed over, a line each with the reason."""
+    found, passed = [], []
+    for folder in sorted(home.glob("jit-*")):
+        try:
+            manifest = _checked(folder, job, world)
+        except (OSError, ValueError) as error:
+            passed.append(f"{folder.name} is passed over: {error}")
+        else:
+            found.append(Found(folder, manifest))
+    newest = max(found, key=lambda each: (each.manifest.done, each.manifest.point), default=None)
+    return newest, passed
+
+
+def _checked(folder: Path, job: str, world: int) -> Manifest:
+    path = folder / _NAME
+    if not path.exists():
+        raise ValueError("it has no manifest: its run ended before all was saved")
+    manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)  # DecodeError is a ValueError
+    if manifest.format != FORMAT:
+        raise ValueError(f"it has format {manifest.format}; this detrain reads {FORMAT}")
+    if manifest.world != world:
+        raise ValueError(f"it is of {manifest.world} ranks, and this job has {world}")
+    if manifest.job != job:
+        raise ValueError(f"it is of another job ({manifest.job}; this one is {job})")
+    needed = {f"{manifest.round}/{_small_name(rank, point)}" for point in (manifest.point, manifest.base) for rank in range(world)}
+    listed = {file.path for file in manifest.files}
+    if not needed <= listed or not any(file.startswith(f"{manifest.round}/big/") for file in listed):
+        raise ValueError(f"its manifest does not name {min(needed - listed, default='the big state')}")
+    for file in manifest.files:
+        if not Path(file.path).parts[:1] == (manifest.round,) or ".." in Path(file.path).parts:
+            raise ValueError(f"its manifest names {file.path!r}, which is outside of it")
+        if _measured(folder / file.path) != (file.size_bytes, file.digest):
+            raise ValueError(f"{file.path} has not the bytes that were written")
+    return manifest
+
+
+def _small_name(rank: int, point: Point) -> str:
+    return f"small-{rank}-{point.name}"
+
+
+def _flushed(folder: Path, path: Path) -> File:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    size, digest = _measured(path)
+    return File(path.relative_to(folder).as_posix(), size, digest)
+
+
+def _measured(path: Path) -> tuple[int, bytes]:
+    state, size = xxhash.xxh3_128(), 0
+    for chunk in _chunks(path):
+        state.update(chunk)
+        size += len(chunk)
+    return size, bytes(state.digest())
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

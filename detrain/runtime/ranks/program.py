@@ -1,0 +1,98 @@
+"""Where the program's own thread is, as that thread and the watcher both need to know it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from detrain.runtime.ranks.vote import Point
+
+
+class Program:
+    """The program's thread goes from cut to gate to step. Frozen, it goes as far as the next of these, and rests.
+
+    Closed, it publishes nothing more: what a vote has said that there is, stays.
+    """
+
+    def __init__(self, steps: int, cuts: int) -> None:
+        self._condition = threading.Condition()
+        self.steps, self._cuts = steps, cuts
+        self.is_frozen = False
+        self._is_closed = self._is_parked = self._is_dirty = False
+        self.in_step = False
+
+    # The program's thread.
+
+    def cut(self, publish: Callable[[Point], None]) -> None:
+        """Publish at a cut; also when frozen, as long as no vote has been cast: it makes for a newer point."""
+        with self._condition:
+            if not self._is_closed:
+                publish(Point(self.steps, self._cuts, "c"))
+                self._cuts += 1
+        if self.is_frozen:
+            self.park()
+
+    def enter(self, publish: Callable[[Point], None], wait: Callable[[int], bool]) -> None:
+        """Publish at the entry of a step, and pass the gate."""
+        with self._condition:
+            if not self.is_frozen:
+                publish(Point(self.steps, self._cuts - 1, "d"))
+        is_open = not self.is_frozen and wait(self.steps)
+        with self._condition:
+            if is_open and not self.is_frozen:
+                self.in_step = True
+                return
+        self.park()
+
+    def stepped(self) -> None:
+        """Say that the step is done."""
+        with self._condition:
+            self.steps += 1
+            self.in_step = False
+            self._condition.notify_all()
+
+    def break_off(self) -> None:
+        """Say that an error has ended the program where it was: in a step, the big state is of no use."""
+        with self._condition:
+            self._is_dirty = self.in_step
+            self.in_step = False
+
+    def await_freeze(self, timeout_s: float) -> bool:
+        """Return whether the watcher freezes the program within a time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self.is_frozen, timeout_s)
+
+    def park(self) -> NoReturn:
+        """Rest for good: the watcher ends the process."""
+        self.rest()
+        while True:
+            with suppress(KeyboardInterrupt):
+                time.sleep(3600)
+
+    def rest(self) -> None:
+        """Say that the program's thread does nothing any more."""
+        with self._condition:
+            self._is_parked = True
+            self._condition.notify_all()
+
+    # The watcher.
+
+    def freeze(self) -> None:
+        """Let the program go no further than its next cut or gate."""
+        with self._condition:
+            self.is_frozen = True
+            self._condition.notify_all()
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the program's thread has come to rest by itself."""
+        return self._is_parked
+
+    def close(self) -> tuple[int, bool]:
+        """End all publishing; return the steps done, and whether the big state is the end of a step."""
+        with self._condition:
+            self._is_closed = True
+            return self.steps, not (self.in_step or self._is_dirty)

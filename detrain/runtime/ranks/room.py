@@ -1,0 +1,169 @@
+"""What the program's own thread calls, and what it takes to start: the seam to a framework's side."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+from detrain.base.errors import RanksApart
+from detrain.runtime.ranks import watcher as watching
+from detrain.runtime.ranks.gate import Gate
+from detrain.runtime.ranks.hang import Pace
+from detrain.runtime.ranks.machine import Finish, Machine, Timing, Trouble, neighbours
+from detrain.runtime.ranks.mesh import join
+from detrain.runtime.ranks.processes import SigtermPipe, this_node, this_process
+from detrain.runtime.ranks.program import Program
+from detrain.runtime.ranks.rendezvous import Peer, Store
+from detrain.runtime.ranks.slots import HeldSlots, OwnSlots, buddy_of
+from detrain.runtime.ranks.vote import Point
+from detrain.runtime.ranks.watcher import Leave, Place, Source, Watcher
+from detrain.runtime.ranks.wire import Ready, Small
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One rank of a job."""
+
+    rank: int
+    world: int
+    home: Path
+    """A folder on a file system of all ranks: the checkpoints."""
+    local: Path
+    """A folder of this job's on a file system of this node, such as /dev/shm: emptied at the start."""
+    job: str
+    """Says which program, arguments and environment: a checkpoint of another is passed over."""
+    host: str = "127.0.0.1"
+    """This node's address as the others reach it."""
+    node: str = field(default_factory=this_node)
+    timing: Timing = field(default_factory=Timing)
+    hang_floor_s: float = 1.0
+    join_s: float = 300.0
+    key: str = "detrain/ranks"
+    """Of the store."""
+
+
+_live: Final[weakref.WeakSet[Ranks]] = weakref.WeakSet()
+
+
+class Ranks:
+    """One rank among others, from `meet` to `finish`. All methods are for the program's own thread."""
+
+    def __init__(
+        self, setup: Setup, store: Store, source: Source, *, steps: int = 0, cuts: int = 0, leave: Leave = watching.leave
+    ) -> None:
+        """Meet the other ranks. `steps`, `cuts`: how many are behind this program. Raises RanksApart, OSError.
+
+        In the main thread SIGTERM has all ranks save; in another one it is left alone.
+        """
+        rank, world, self._setup = setup.rank, setup.world, setup
+        family = socket.getaddrinfo(setup.host, None, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((setup.host, 0), family=family, backlog=max(128, world))
+        me = Peer(rank, world, setup.host, listener.getsockname()[1], setup.node, this_process())
+        self._mesh = mesh = join(me, listener, store, setup.key, setup.join_s)
+        nodes = mesh.table.nodes()
+        buddies = {each: buddy_of(each, nodes) for each in range(world)}
+        self._buddy = buddies[rank]
+        owners = [each for each, buddy in buddies.items() if buddy == rank]
+        local = _own_folder(setup.local, mesh.table.incarnation.hex())
+        self._gate = Gate(local, rank, nodes, lambda to, step, round_: mesh.send(to, Ready(step, round_)))
+        self._slots = OwnSlots(local, rank, mesh.table.incarnation)
+        self._program, self._pace = Program(steps, cuts), Pace(setup.hang_floor_s)
+        near = neighbours(rank, world)
+        always = near | self._gate.partners() | {*owners} | ({self._buddy} - {None})
+        mesh.connect((each for each in always if each is not None and each != rank), setup.join_s)
+        self._sigterm = SigtermPipe() if threading.current_thread() is threading.main_thread() else None
+        machine = Machine(rank, world, near, setup.timing)
+        place = Place(setup.home, local, setup.job)
+        self._watcher = Watcher(
+            machine, mesh, self._gate, HeldSlots(owners), self._program, self._pace, source, place, self._sigterm, leave
+        )
+        _live.add(self)
+        self._watcher.start()
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the job is ending: an error that the program sees from now on may be the echo of a peer's death."""
+        return self._program.is_frozen
+
+    @property
+    def steps(self) -> int:
+        """Steps done."""
+        return self._program.steps
+
+    def cut(self, small: bytes) -> None:
+        """Publish the small state at a cut; returns, unless the job is ending."""
+        self._pace.mark("batch", time.monotonic())
+        self._program.cut(lambda point: self._publish(point, small))
+
+    def gate(self, small: bytes) -> None:
+        """Publish the small state at the entry of a step; returns when all ranks have, unless the job is ending."""
+        self._program.enter(
+            lambda point: self._publish(point, small), lambda step: self._gate.wait(step, lambda: self._program.is_frozen)
+        )
+
+    def stepped(self) -> None:
+        """Say that the step is done, as the last thing that changes the big state."""
+        self._program.stepped()
+
+    def mark(self, kind: str) -> None:
+        """Say that a stretch of another kind begins, which may take longer than a batch: a validation."""
+        self._pace.mark(kind, time.monotonic())
+
+    def failed(self, why: str, *, may_be_echo: bool) -> NoReturn:
+        """The program has raised. `may_be_echo`: the error is of a kind that a peer's death causes; if one has died, it
+        is no error of this rank's. Never returns: the watcher ends the process when the ranks have saved.
+        """
+        self._pace.stop()
+        self._program.break_off()
+        if not (may_be_echo and self._program.await_freeze(self._setup.timing.silence_s + 1.0)):
+            self._watcher.tell(Trouble(why))
+        self._program.park()
+
+    def finish(self) -> None:
+        """Say that all work is done, on all ranks: to be called behind a barrier. Deaths do not matter from here on."""
+        self._pace.stop()
+        self._program.rest()
+        self._watcher.tell(Finish())
+        self._watcher.join()  # where a death came first, this is the end
+        _live.discard(self)
+        if self._sigterm is not None:
+            self._sigterm.undo()
+        self._mesh.close()
+
+    def _publish(self, point: Point, small: bytes) -> None:
+        self._slots.publish(point, small)
+        if self._buddy is not None:
+            self._mesh.send(self._buddy, Small(point, small))
+
+    def _forget(self) -> None:
+        self._watcher.forget()
+        if self._sigterm is not None:
+            self._sigterm.undo()
+
+
+def _own_folder(local: Path, incarnation: str) -> Path:
+    """Return the folder of this incarnation; those of others are deleted."""
+    folder = local / incarnation
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in local.iterdir():
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+def _forget_all() -> None:
+    for ranks in list(_live):
+        ranks._forget()
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+__all__ = ["Ranks", "RanksApart", "Setup"]

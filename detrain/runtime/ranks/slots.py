@@ -1,0 +1,163 @@
+"""The small states of a rank at its last points, where they outlive it: in a mapped file of its node, and at its buddy.
+
+The file: a head (magic, capacity of a slot, incarnation), then SLOTS slots, each a head and the state. A slot's number
+is zero while it is written and comes last, and its digest covers all else: a write that a death has torn is no slot.
+Pages of a mapped file outlive the process, not the node; for that the buddy, on another node, has the same bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, Literal, cast
+
+import xxhash
+
+from detrain.runtime.ranks.vote import Point
+
+SLOTS: Final = 8
+_MAGIC: Final = b"dtslots1"
+_HEAD: Final = struct.Struct("<8sQ16s")
+_SLOT: Final = struct.Struct("<QqqcQ16s")
+"""Number, steps, cut, kind, length, digest."""
+_ALIGN: Final = 64
+_FIRST_CAPACITY: Final = 1 << 16
+
+
+def kept(points: Iterable[Point]) -> set[Point]:
+    """Return the points that a vote can still ask for: ranks are one step apart at most.
+
+    Of the last two steps: the entries, the cuts that they rest on, and the first cut of each, which all ranks that have
+    come so far have; and the newest cut. Seven at most.
+    """
+    points = sorted(points)
+    if not points:
+        return set()
+    entries = {point for point in points if point.kind == "d" and point.steps >= points[-1].steps - 1}
+    bases = {point.cut for point in entries}
+    cuts = [point for point in points if point.kind == "c"]
+    keep = entries | {point for point in cuts if point.cut in bases} | set(cuts[-1:])
+    for steps in (points[-1].steps - 1, points[-1].steps):
+        keep |= set([point for point in cuts if point.steps == steps][:1])
+    return keep
+
+
+class OwnSlots:
+    """The file of this rank. One thread writes; others, and other processes, read."""
+
+    def __init__(self, folder: Path, rank: int, incarnation: bytes) -> None:
+        self._path, self._incarnation = _path(folder, rank), incarnation
+        self._taken: dict[Point, int] = {}
+        self._number = 0
+        self._make(_FIRST_CAPACITY, {})
+
+    def publish(self, point: Point, state: bytes) -> None:
+        """Keep the state, in the place of one that is no longer of use."""
+        if len(state) > self._capacity:
+            self._make(2 * len(state), dict(self._states()))
+        keep = kept([*self._taken, point])
+        self._taken = {each: slot for each, slot in self._taken.items() if each in keep and each != point}
+        self._put(min(set(range(SLOTS)) - set(self._taken.values())), point, state)
+
+    def _put(self, slot: int, point: Point, state: bytes) -> None:
+        at = _offset(slot, self._capacity)
+        self._map[at : at + 8] = bytes(8)
+        self._map[at + _SLOT.size : at + _SLOT.size + len(state)] = state
+        self._number += 1
+        head = _SLOT.pack(self._number, point.steps, point.cut, point.kind.encode(), len(state), _digest(point, state))
+        self._map[at + 8 : at + _SLOT.size] = head[8:]
+        self._map[at : at + 8] = head[:8]
+        self._taken[point] = slot
+
+    def _states(self) -> Iterator[tuple[Point, bytes]]:
+        for point, slot in self._taken.items():
+            at = _offset(slot, self._capacity)
+            length = _SLOT.unpack_from(self._map, at)[4]
+            yield point, self._map[at + _SLOT.size : at + _SLOT.size + length]
+
+    def _make(self, capacity: int, states: dict[Point, bytes]) -> None:
+        """Make the file anew; the old one is whole until the new one is."""
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        temporary.unlink(missing_ok=True)
+        size = _offset(SLOTS, capacity)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)  # a full disk is an error here, and a SIGBUS later
+            self._map, self._capacity = mmap.mmap(descriptor, size), capacity
+        finally:
+            os.close(descriptor)
+        self._map[: _HEAD.size] = _HEAD.pack(_MAGIC, capacity, self._incarnation)
+        self._taken = {}
+        for slot, (point, state) in enumerate(states.items()):
+            self._put(slot, point, state)
+        temporary.replace(self._path)
+
+
+def read_slots(folder: Path, rank: int, incarnation: bytes) -> dict[Point, bytes]:
+    """Return the whole states in a rank's file, its process dead or alive; nothing, where they are of another run."""
+    try:
+        data = _path(folder, rank).read_bytes()
+    except OSError:
+        return {}
+    if len(data) < _HEAD.size:
+        return {}
+    magic, capacity, written_by = _HEAD.unpack_from(data)
+    if (magic, written_by) != (_MAGIC, incarnation) or len(data) != _offset(SLOTS, capacity):
+        return {}
+    states = {}
+    for slot in range(SLOTS):
+        at = _offset(slot, capacity)
+        number, steps, cut, kind, length, digest = _SLOT.unpack_from(data, at)
+        if number == 0 or length > capacity or kind not in {b"c", b"d"}:
+            continue
+        point = Point(steps, cut, cast(Literal["c", "d"], kind.decode()))
+        state = data[at + _SLOT.size : at + _SLOT.size + length]
+        if _digest(point, state) == digest:
+            states[point] = state
+    return {point: states[point] for point in kept(states)}
+
+
+class HeldSlots:
+    """What other ranks have sent here, as to their buddy."""
+
+    def __init__(self, owners: Iterable[int]) -> None:
+        self._states: dict[int, dict[Point, bytes]] = {owner: {} for owner in owners}
+
+    def put(self, owner: int, point: Point, state: bytes) -> None:
+        """Keep a state of a rank whose buddy this rank is."""
+        states = self._states.get(owner)
+        if states is not None:
+            keep = kept([*states, point])
+            self._states[owner] = {each: data for each, data in [*states.items(), (point, state)] if each in keep}
+
+    def entered(self) -> int:
+        """Return how many steps all these ranks have published the entry of."""
+        return min((max((p.steps + 1 for p in states if p.kind == "d"), default=0) for states in self._states.values()), default=0)
+
+    def states(self) -> dict[int, dict[Point, bytes]]:
+        """Return all, by owner."""
+        return dict(self._states)
+
+
+def buddy_of(rank: int, nodes: list[list[int]]) -> int | None:
+    """Return the rank on the next node that holds a copy; None where there is one node only."""
+    if len(nodes) < 2:
+        return None
+    here = next(index for index, ranks in enumerate(nodes) if rank in ranks)
+    there = nodes[(here + 1) % len(nodes)]
+    return there[nodes[here].index(rank) % len(there)]
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"slots-{rank}"
+
+
+def _offset(slot: int, capacity: int) -> int:
+    return _ALIGN + slot * (-(-(_SLOT.size + capacity) // _ALIGN) * _ALIGN)
+
+
+def _digest(point: Point, state: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(struct.pack("<qqc", point.steps, point.cut, point.kind.encode()) + state)
