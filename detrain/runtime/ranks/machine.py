@@ -46,6 +46,8 @@ class Timing:
     beat_s: float = 0.1
     silence_s: float = 2.0
     """A rank that has said nothing for so long counts as dead."""
+    vote_s: float = 30.0
+    """A big state that has no digest after so long is none that could be saved."""
     save_s: float = 600.0
     """A part that is not written after so long counts as one that cannot be."""
 

@@ -73,6 +73,8 @@ class Ranks:
         owners = [each for each, buddy in buddies.items() if buddy == rank]
         local = _own_folder(setup.local, mesh.table.incarnation.hex())
         self._gate = Gate(local, rank, nodes, lambda to, step, round_: mesh.send(to, Ready(step, round_)))
+        held = HeldSlots(owners)
+        self._gate.hold(held.entered())
         self._slots = OwnSlots(local, rank, mesh.table.incarnation)
         self._program, self._pace = Program(steps, cuts), Pace(setup.hang_floor_s)
         near = neighbours(rank, world)
@@ -81,9 +83,7 @@ class Ranks:
         self._sigterm = SigtermPipe() if threading.current_thread() is threading.main_thread() else None
         machine = Machine(rank, world, near, setup.timing)
         place = Place(setup.home, local, setup.job)
-        self._watcher = Watcher(
-            machine, mesh, self._gate, HeldSlots(owners), self._program, self._pace, source, place, self._sigterm, leave
-        )
+        self._watcher = Watcher(machine, mesh, self._gate, held, self._program, self._pace, source, place, self._sigterm, leave)
         _live.add(self)
         self._watcher.start()
 

@@ -25,6 +25,7 @@ _SLOT: Final = struct.Struct("<QqqcQ16s")
 """Number, steps, cut, kind, length, digest."""
 _ALIGN: Final = 64
 _FIRST_CAPACITY: Final = 1 << 16
+_ALL: Final = 1 << 62
 
 
 def kept(points: Iterable[Point]) -> set[Point]:
@@ -134,8 +135,9 @@ class HeldSlots:
             self._states[owner] = {each: data for each, data in [*states.items(), (point, state)] if each in keep}
 
     def entered(self) -> int:
-        """Return how many steps all these ranks have published the entry of."""
-        return min((max((p.steps + 1 for p in states if p.kind == "d"), default=0) for states in self._states.values()), default=0)
+        """Return how many steps all these ranks have published the entry of; without any such rank, all there are."""
+        entered = (max((point.steps + 1 for point in states if point.kind == "d"), default=0) for states in self._states.values())
+        return min(entered, default=_ALL)
 
     def states(self) -> dict[int, dict[Point, bytes]]:
         """Return all, by owner."""

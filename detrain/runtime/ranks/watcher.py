@@ -1,13 +1,12 @@
 """The thread that does the I/O of a rank's machine: sockets, signals, other processes, files, and the end.
 
-What may take long (a vote's digest of the big state, a save) is done in a second thread: this one never stops to say
-that the rank lives.
+What may take long (a vote's digest of the big state, a save) is done in other threads: this one never stops to say that
+the rank lives.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 import traceback
@@ -47,7 +46,7 @@ from detrain.runtime.ranks.mesh import Ended, Mesh
 from detrain.runtime.ranks.processes import SigtermPipe
 from detrain.runtime.ranks.program import Program
 from detrain.runtime.ranks.slots import HeldSlots, read_slots
-from detrain.runtime.ranks.vote import Point, Vote
+from detrain.runtime.ranks.vote import Decision, Point, Vote
 from detrain.runtime.ranks.wire import Ready, Small, View
 
 EXIT_CODE: Final = 138
@@ -60,7 +59,7 @@ _LOOK_S: Final = 0.25
 
 
 class Source(Protocol):
-    """The big state, of the framework's side. Called in the saver's thread, the program's own thread at rest or blocked
+    """The big state, of the framework's side. Called in a thread of ours, the program's own thread at rest or blocked
     outside of a step.
     """
 
@@ -86,7 +85,7 @@ class Ending:
     speaks: bool
     """Whether this rank is the one that says so."""
     is_own: bool
-    """Whether it was this rank that could not go on."""
+    """Whether it was this rank's own program that failed."""
 
 
 Leave = Callable[[Ending], None]
@@ -136,9 +135,9 @@ class Watcher(threading.Thread):
         self._here = next(ranks for ranks in mesh.table.nodes() if machine.rank in ranks)
         self._inbox: deque[Event] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._jobs: queue.SimpleQueue[Callable[[], Event]] = queue.SimpleQueue()
-        self._worker: threading.Thread | None = None
+        self._saving = threading.Lock()
         self._vote_due: View | None = None
+        self._vote_begun: tuple[View, float] | None = None
         self._frozen_at: float | None = None
         self._is_own = False
         self._is_over = False
@@ -184,17 +183,17 @@ class Watcher(threading.Thread):
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         while self._inbox:
-            self._step(self._inbox.popleft())
+            event = self._inbox.popleft()
+            self._is_own |= isinstance(event, Trouble) and self._machine.state is State.RUN
+            self._step(event)
         if self._sigterm is not None and self._sigterm.has_come():
-            self._is_own = True
             self._step(Trouble("SIGTERM"))
         self._step(Tick())
         self._look_around()
         self._vote_if_at_rest()
+        self._vote_without_state_if_late()
 
     def _step(self, event: Event) -> None:
-        if isinstance(event, Trouble):
-            self._is_own = self._machine.state is State.RUN or self._is_own
         for action in self._machine.step(event, time.monotonic()):
             self._do(action)
         if isinstance(event, Finish) and self._machine.state is State.ENDED:
@@ -214,11 +213,7 @@ class Watcher(threading.Thread):
                 self._program.freeze()
                 self._vote_due, self._frozen_at = view, self._frozen_at or time.monotonic()
             case Write(view, decision):
-                self._work(
-                    lambda: Saved(
-                        view, write_part(self._folder, view, decision, self._machine.rank, self._small, self._source.save)
-                    )
-                )
+                self._work(lambda: self._write(view, decision))
             case Seal():
                 self._work(lambda: Sealed(action.view, seal(self._folder, self._manifest(action))))
             case End():
@@ -237,7 +232,15 @@ class Watcher(threading.Thread):
         waited = time.monotonic() - self._frozen_at
         if self._program.is_parked or waited > (_STEP_S if self._program.in_step else _GRACE_S):
             view, self._vote_due = self._vote_due, None
-            self._work(lambda: Voted(view, self._vote()))
+            self._vote_begun = view, time.monotonic()
+            self._work(lambda: Voted(view, self._vote(self._fingerprint())))
+
+    def _vote_without_state_if_late(self) -> None:
+        """A device that is gone may not answer: this rank still says what small states there are."""
+        if self._vote_begun is not None and time.monotonic() - self._vote_begun[1] > self._machine.timing.vote_s:
+            (view, _), self._vote_begun = self._vote_begun, None
+            if self._machine.state is State.FREEZE:
+                self._work(lambda: Voted(view, self._vote(None)))
 
     def _end(self, end: End) -> None:
         self._mesh.flush(1.0)
@@ -246,30 +249,32 @@ class Watcher(threading.Thread):
         self._is_over = True
         self._leave(Ending(manifest, end.text, end.speaks, self._is_own))
 
-    # In the saver's thread.
+    # In threads of their own: a vote must not wait for a save that hangs.
 
     def _work(self, job: Callable[[], Event]) -> None:
-        if self._worker is None:
-            self._worker = threading.Thread(target=self._serve_jobs, name="detrain-ranks-save", daemon=True)
-            self._worker.start()
-        self._jobs.put(job)
-
-    def _serve_jobs(self) -> None:
-        while True:
-            job = self._jobs.get()
+        def work() -> None:
             try:
                 event = job()
             except Exception as error:  # a disk that is full, a device that is gone: another rank saves
                 event = NotSaved(f"{type(error).__name__}: {error}")
             self.tell(event)
 
-    def _vote(self) -> Vote:
-        steps, is_clean = self._program.close()
+        threading.Thread(target=work, name="detrain-ranks-save", daemon=True).start()
+
+    def _write(self, view: View, decision: Decision) -> Saved:
+        with self._saving:  # a new round may begin while the last one's part is being written
+            return Saved(view, write_part(self._folder, view, decision, self._machine.rank, self._small, self._source.save))
+
+    def _fingerprint(self) -> bytes | None:
+        _, is_clean = self._program.close()
         try:
-            state = self._source.fingerprint() if is_clean else None
+            return self._source.fingerprint() if is_clean else None
         except Exception as error:  # the device is gone: this rank is no source
             messages.warn(f"rank {self._machine.rank} cannot read its state: {type(error).__name__}: {error}")
-            state = None
+            return None
+
+    def _vote(self, state: bytes | None) -> Vote:
+        steps, _ = self._program.close()
         holds = {rank: set(read_slots(self._place.local, rank, self._incarnation)) for rank in self._here}
         for rank, states in self._held.states().items():
             holds.setdefault(rank, set()).update(states)

@@ -5,7 +5,7 @@ in the step by the sum over all ranks, and a random stream of each rank's own th
 collective blocks for ever when a peer is gone, as gloo's does. `expected` computes the same in one process, without
 ranks, cuts or checkpoints.
 
-A fault is (rank, step, place, kind). Places: cut, body, gate, step, tail; vote and save: when the rank is asked to do so.
+A fault is (rank, step, place, kind). Places: cut, body, gate, step, tail; vote and save: when the rank is asked.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Job:
             self.folder / f"local-{node}",
             "toy",
             node=f"node-{node}",
-            timing=Timing(silence_s=spec["silence_s"], save_s=spec["save_s"]),
+            timing=Timing(silence_s=spec["silence_s"], save_s=spec["save_s"], vote_s=spec["vote_s"]),
             hang_floor_s=0.5,
             join_s=20.0,
         )
@@ -260,7 +260,7 @@ class Server:
             "nodes": nodes or "A" * world,
             "incarnation": time.monotonic_ns(),
         }
-        spec |= {"silence_s": 2.0, "save_s": 600.0, "step_s": 0.001} | more
+        spec |= {"silence_s": 2.0, "save_s": 600.0, "vote_s": 30.0, "step_s": 0.001} | more
         self._process.stdin.write(json.dumps(spec) + "\n")
         self._process.stdin.flush()
         statuses = json.loads(self._process.stdout.readline())

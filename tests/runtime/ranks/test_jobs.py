@@ -127,6 +127,13 @@ def test_a_saver_that_hangs_leaves_it_to_the_next(server: Server, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_rank_whose_device_does_not_answer_saves_no_big_state(server: Server, tmp_path: Path) -> None:
+    is_exact(
+        server, tmp_path, 3, [EXIT_CODE, KILLED, EXIT_CODE], fault("kill"), fault("hang", "vote", rank=0, step=None), vote_s=0.5
+    )
+
+
+@pytest.mark.slow
 def test_where_no_disk_can_be_written_to_nothing_is_saved_and_it_is_said_why(server: Server, tmp_path: Path) -> None:
     statuses = server.run(tmp_path, 3, fault("kill"), fault("disk_full", "save", rank="all", step=None))
 
