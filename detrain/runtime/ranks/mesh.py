@@ -74,7 +74,7 @@ class Mesh:
                 self._call(rank)
         deadline = time.monotonic() + timeout_s
         early: list[tuple[int, Message | Ended]] = []
-        while missing := {rank for rank in ranks if rank not in self._by_rank}:
+        while (missing := ranks - self._by_rank.keys()) or any(each.unsent for each in list(self._by_fd.values())):
             if time.monotonic() > deadline:
                 raise RanksApart(f"ranks {sorted(missing)} have not come to rank {self._me.rank} in time")
             items = self.poll(0.05)

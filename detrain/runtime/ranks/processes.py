@@ -59,7 +59,8 @@ def _stat(pid: int) -> tuple[str, int]:
 
 
 class SigtermPipe:
-    """SIGTERM becomes readable at `descriptor`. To be made in the main thread. A handler of the program stays.
+    """SIGTERM becomes readable at `descriptor`. To be made in the main thread. A handler of the program stays, and so
+    does its wish that SIGTERM be ignored.
 
     A handler of Python's runs between bytecodes of the main thread: never, while that waits in a collective. The number
     of a signal is written to a descriptor at once.
@@ -70,7 +71,7 @@ class SigtermPipe:
         os.set_blocking(self.descriptor, False)
         os.set_blocking(self._writes, False)
         self._before: Any = signal.getsignal(signal.SIGTERM)
-        self._is_ours = self._before in {signal.SIG_DFL, signal.SIG_IGN, None}
+        self._is_ours = self._before == signal.SIG_DFL
         if self._is_ours:
             signal.signal(signal.SIGTERM, _do_nothing)
         self._other = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
@@ -92,7 +93,7 @@ class SigtermPipe:
             if signal.set_wakeup_fd(-1) == self._writes:
                 signal.set_wakeup_fd(self._other)
             if self._is_ours and signal.getsignal(signal.SIGTERM) is _do_nothing:
-                signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for descriptor in (self.descriptor, self._writes):
             with suppress(OSError):
                 os.close(descriptor)

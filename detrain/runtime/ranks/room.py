@@ -44,6 +44,8 @@ class Setup:
     node: str = field(default_factory=this_node)
     timing: Timing = field(default_factory=Timing)
     hang_floor_s: float = 1.0
+    hears_sigterm: bool = True
+    """SIGTERM has all ranks save and end; it is heard only where the ranks meet in the main thread."""
     join_s: float = 300.0
     key: str = "detrain/ranks"
     """Of the store."""
@@ -58,10 +60,7 @@ class Ranks:
     def __init__(
         self, setup: Setup, store: Store, source: Source, *, steps: int = 0, cuts: int = 0, leave: Leave = watching.leave
     ) -> None:
-        """Meet the other ranks. `steps`, `cuts`: how many are behind this program. Raises RanksApart, OSError.
-
-        In the main thread SIGTERM has all ranks save; in another one it is left alone.
-        """
+        """Meet the other ranks. `steps`, `cuts`: how many are behind this program. Raises RanksApart, OSError."""
         rank, world, self._setup = setup.rank, setup.world, setup
         family = socket.getaddrinfo(setup.host, None, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((setup.host, 0), family=family, backlog=max(128, world))
@@ -80,7 +79,8 @@ class Ranks:
         near = neighbours(rank, world)
         always = near | self._gate.partners() | {*owners} | ({self._buddy} - {None})
         mesh.connect((each for each in always if each is not None and each != rank), setup.join_s)
-        self._sigterm = SigtermPipe() if threading.current_thread() is threading.main_thread() else None
+        is_main = threading.current_thread() is threading.main_thread()
+        self._sigterm = SigtermPipe() if setup.hears_sigterm and is_main else None
         machine = Machine(rank, world, near, setup.timing)
         place = Place(setup.home, local, setup.job)
         self._watcher = Watcher(machine, mesh, self._gate, held, self._program, self._pace, source, place, self._sigterm, leave)

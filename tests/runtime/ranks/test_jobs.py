@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,27 @@ def test_a_rank_that_dies_with_its_buddy_leaves_nothing(server: Server, tmp_path
     (line,) = said(tmp_path, 3)
     assert "the small states of rank 1 are lost: nothing was saved" in line
     goes_on(server, tmp_path, 3, nodes="ABC")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_any_failures_of_any_ranks(server: Server, tmp_path: Path, seed: int) -> None:
+    """Up to three failures in a job, and the same again in the one that goes on: it ends with the right bits."""
+    draw = random.Random(seed)
+    nodes = draw.choice(["AAA", "AAB", "ABC", "AAAA", "AABB", "ABCD"])
+    world = len(nodes)
+    for _ in range(2):
+        faults = []
+        for _ in range(draw.randint(1, 3)):
+            kind = draw.choice(["kill", "segv", "stop", "raises", "sigterm", "hang", "sleep_deeply"])
+            place = draw.choice(["cut", "body", "gate", "step", "tail"] + (["vote", "save"] if kind in {"kill", "stop"} else []))
+            step = None if place in {"vote", "save"} else draw.randrange(14)
+            faults.append(fault(kind, place, draw.randrange(world), step))
+        faults += [fault("disk_full", "save", draw.randrange(world), None)] * draw.randint(0, 1)
+        statuses = server.run(tmp_path, world, *faults, nodes=nodes, silence_s=0.6)
+        assert {*statuses} <= {0, 1, EXIT_CODE, KILLED, SEGV}, (faults, nodes, statuses, said(tmp_path, world))
+        assert not any("defect" in line for line in said(tmp_path, world)), said(tmp_path, world)
+    goes_on(server, tmp_path, world, nodes=nodes)
 
 
 @pytest.mark.slow

@@ -1,0 +1,302 @@
+"""The parts around the protocol: slots, gate, pace, processes and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detrain.runtime.ranks import processes
+from detrain.runtime.ranks.gate import Gate
+from detrain.runtime.ranks.hang import Pace
+from detrain.runtime.ranks.program import Program
+from detrain.runtime.ranks.slots import SLOTS, HeldSlots, OwnSlots, buddy_of, kept, read_slots
+from detrain.runtime.ranks.vote import Point
+
+RUN = bytes(range(16))
+
+
+def points_of(steps: int, cuts_a_step: int = 1, steps_a_cut: int = 1) -> list[Point]:
+    """Return all points that a program of so many steps publishes, in their order."""
+    points, cut = [], 0
+    for step in range(steps):
+        if step % steps_a_cut == 0:
+            for _ in range(cuts_a_step):
+                points.append(Point(step, cut, "c"))
+                cut += 1
+        points.append(Point(step, cut - 1, "d"))
+    return points
+
+
+# Slots.
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 6))
+def test_what_a_vote_can_ask_for_is_kept(steps: int, cuts: int, steps_a_cut: int, back: int) -> None:
+    """Another rank is one step behind or before: of its newest points, those that this rank has had are still there."""
+    points = points_of(steps, cuts, steps_a_cut)
+    mine: set[Point] = set()
+    for point in points:
+        mine = kept([*mine, point])
+        assert len(mine) < SLOTS
+    last = points[-1]
+    entries = [point for point in points if point.kind == "d" and point.steps >= last.steps - 1]
+    assert {*entries} <= mine
+    assert {Point(p.steps, p.cut, "c") for p in points if p.kind == "c" and p.cut in {e.cut for e in entries}} <= mine
+    first_cuts = [next((p for p in points if p.kind == "c" and p.steps == s), None) for s in (last.steps, last.steps - 1)]
+    assert {p for p in first_cuts if p is not None} <= mine
+
+
+@given(st.lists(st.integers(0, 200_000), min_size=1, max_size=12))
+def test_states_of_any_size_are_read_as_they_were_published(sizes: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        slots, told = OwnSlots(folder, 3, RUN), {}
+        for number, size in enumerate(sizes):
+            point = Point(number, number, "c")
+            told[point] = bytes([number]) * size
+            slots.publish(point, told[point])
+            found = read_slots(folder, 3, RUN)
+            assert found == {each: told[each] for each in found}
+            assert set(found) == kept(found) >= kept(list(told)[-2:])
+        assert read_slots(folder, 3, bytes(16)) == {}, "of another run"
+        assert read_slots(folder, 4, RUN) == {}
+
+
+def test_a_slot_that_is_torn_or_flipped_is_none(tmp_path: Path) -> None:
+    slots = OwnSlots(tmp_path, 0, RUN)
+    slots.publish(Point(0, 0, "c"), b"first")
+    slots.publish(Point(0, 0, "d"), b"second")
+    path = tmp_path / "slots-0"
+    whole = path.read_bytes()
+    at = whole.index(b"second")
+
+    for place in range(at - 60, at + 6):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        found = read_slots(tmp_path, 0, RUN)
+        assert found[Point(0, 0, "c")] == b"first"
+        assert found.get(Point(0, 0, "d"), b"second") == b"second"
+    path.write_bytes(whole[: at + 3])
+    assert read_slots(tmp_path, 0, RUN) == {}
+
+
+def test_slots_outlive_a_process_that_is_killed_while_it_publishes(tmp_path: Path) -> None:
+    """A process is needed: its death is what is tried."""
+    code = f"""
+from pathlib import Path
+from detrain.runtime.ranks.slots import OwnSlots
+from detrain.runtime.ranks.vote import Point
+slots = OwnSlots(Path({str(tmp_path)!r}), 0, bytes(range(16)))
+step = 0
+while True:
+    slots.publish(Point(step, step, "c"), step.to_bytes(8, "big") * 4000)
+    if step == 50:
+        print("going", flush=True)
+    step += 1
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+
+    found = read_slots(tmp_path, 0, RUN)
+
+    assert found
+    for point, state in found.items():
+        assert state == point.steps.to_bytes(8, "big") * 4000
+
+
+def test_buddies_are_on_other_nodes() -> None:
+    nodes = [[0, 1, 2], [3, 4], [5]]
+
+    assert [buddy_of(rank, nodes) for rank in range(6)] == [3, 4, 3, 5, 5, 0]
+    assert buddy_of(1, [[0, 1]]) is None
+    held = HeldSlots([0, 1])
+    held.put(0, Point(4, 4, "d"), b"x")
+    assert held.entered() == 0
+    held.put(1, Point(5, 5, "d"), b"y")
+    held.put(7, Point(5, 5, "d"), b"of another's")
+    assert (held.entered(), set(held.states())) == (5, {0, 1})
+
+
+# The gate.
+
+
+def _gates(tmp_path: Path, nodes: list[list[int]]) -> list[Gate]:
+    gates: list[Gate] = []
+    for node, ranks in enumerate(nodes):
+        (tmp_path / str(node)).mkdir()
+        for rank in ranks:
+            gates.append(Gate(tmp_path / str(node), rank, nodes, lambda to, step, round_: gates[to].hear(step, round_)))
+    return gates
+
+
+@pytest.mark.parametrize("nodes", [[[0, 1, 2]], [[0], [1]], [[0, 1], [2, 3], [4]], [[0], [1], [2], [3], [4], [5], [6]]])
+def test_nobody_passes_the_gate_before_all_have_come(tmp_path: Path, nodes: list[list[int]]) -> None:
+    gates = _gates(tmp_path, nodes)
+    arrived, too_early, lock = [0] * len(gates), [], threading.Lock()
+
+    def train(rank: int) -> None:
+        for step in range(20):
+            time.sleep((rank * 7 + step * 3) % 5 / 2000)
+            with lock:
+                arrived[rank] = step + 1
+            gates[rank].hold(step + 1)
+            assert gates[rank].wait(step, lambda: False)
+            with lock:
+                if min(arrived) <= step:
+                    too_early.append((rank, step))
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(len(gates))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert too_early == []
+    assert arrived == [20] * len(gates)
+
+
+def test_the_gate_stays_shut_for_a_state_that_no_buddy_has_and_when_frozen(tmp_path: Path) -> None:
+    gates = _gates(tmp_path, [[0], [1]])
+    gates[0].hold(1)
+    passed: list[int] = []
+    frozen = threading.Event()
+    threads = [threading.Thread(target=lambda rank=rank: passed.append(gates[rank].wait(0, frozen.is_set))) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+
+    time.sleep(0.1)
+    assert passed == []
+    frozen.set()
+    for thread in threads:
+        thread.join()
+
+    assert passed == [False, False]
+
+
+# Rest.
+
+
+def test_a_frozen_program_enters_no_step_and_publishes_no_more_once_a_vote_is_cast() -> None:
+    program, published = Program(0, 0), []
+
+    def main() -> None:
+        program.cut(published.append)
+        program.enter(published.append, lambda _: True)
+        program.stepped()
+        frozen.wait()
+        program.cut(published.append)
+        raise AssertionError("it goes on")
+
+    frozen = threading.Event()
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    program.freeze()
+    closed = program.close()
+    frozen.set()
+    thread.join(0.05)
+
+    assert thread.is_alive()
+    assert program.is_parked
+    assert closed[0] in {0, 1}
+    assert Point(1, 1, "c") not in published
+
+
+def test_an_error_in_the_step_spoils_the_state_and_one_beside_it_does_not() -> None:
+    for is_inside in (True, False):
+        program = Program(3, 3)
+        program.enter(lambda _: None, lambda _: True)
+        if not is_inside:
+            program.stepped()
+        program.break_off()
+        assert program.close() == (3 if is_inside else 4, not is_inside)
+
+
+# Pace.
+
+
+def test_a_stretch_counts_as_a_hang_by_those_of_its_kind() -> None:
+    pace, now = Pace(floor_s=1.0), 0.0
+    for number in range(30):
+        pace.mark("batch", now)
+        now += 0.5
+        assert pace.late(now + 100) is None or number >= 8
+    pace.mark("batch", now)
+    assert pace.late(now + 3.9) is None
+    assert "no progress for 4.1 s in a stretch of kind 'batch'" in str(pace.late(now + 4.1))
+    pace.mark("validation", now + 4.1)
+    assert pace.late(now + 1000) is None, "the first validations have nothing to be compared with"
+    pace.mark("batch", now + 1000)
+    assert pace.late(now + 1003) is None
+    assert pace.late(now + 1040) is not None
+    pace.stop()
+    assert pace.late(now + 5000) is None
+
+
+@given(st.lists(st.floats(0.001, 0.4), min_size=9, max_size=200))
+def test_noise_within_the_range_of_before_is_no_hang(durations: list[float]) -> None:
+    pace, now = Pace(), 0.0
+    for duration in durations:
+        pace.mark("batch", now)
+        assert pace.late(now + min(1.0, duration)) is None
+        now += duration
+
+
+# Processes and signals.
+
+
+def test_a_process_is_seen_to_be_stopped_and_gone_and_another_with_its_number_is_left_alone() -> None:
+    """A process is needed: it is stopped and killed."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    started = processes._stat(child.pid)[1]
+    known = processes.Process(child.pid, started)
+
+    assert processes.rests(known) is None
+    processes.end(processes.Process(child.pid, started + 1))
+    assert processes.rests(processes.Process(child.pid, started + 1)) == "is gone"
+    child.send_signal(signal.SIGSTOP)
+    _until(lambda: processes.rests(known) == "is stopped")
+    processes.end(known)
+
+    assert child.wait() == -signal.SIGKILL
+    assert processes.rests(known) == "is gone"
+    assert processes.rests(processes.this_process()) is None
+
+
+def test_sigterm_becomes_readable_and_is_put_back_also_in_a_child() -> None:
+    """A forked child is needed: it must die of SIGTERM, and its parent hear nothing."""
+    pipe = processes.SigtermPipe()
+    try:
+        assert not pipe.has_come()
+        child = os.fork()
+        if child == 0:
+            pipe.undo()
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+        assert not pipe.has_come()
+        os.kill(os.getpid(), signal.SIGTERM)
+        _until(pipe.has_come)
+    finally:
+        pipe.undo()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        time.sleep(0.001)
