@@ -103,6 +103,10 @@ class Job:
     def kill(self, _: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def kill_all(self, _: Any) -> None:
+        for peer in sorted(self.ranks._mesh.table.peers, key=lambda peer: peer.rank == self.rank):
+            os.kill(peer.process.pid, signal.SIGKILL)
+
     def segv(self, _: Any) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
         time.sleep(10)

@@ -160,7 +160,7 @@ def test_when_all_ranks_die_nothing_is_saved_and_an_older_checkpoint_stands(serv
     server.run(tmp_path, 3, fault("kill", step=5))
     before = saved(tmp_path, 3)
 
-    assert server.run(tmp_path, 3, fault("kill", rank="all")) == [KILLED] * 3
+    assert server.run(tmp_path, 3, fault("kill_all")) == [KILLED] * 3
 
     assert before is not None
     assert saved(tmp_path, 3) == before
