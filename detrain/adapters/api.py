@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from detrain.base.config import Mode
+from detrain.base.config import Mode, Ranks
 from detrain.base.digest import Array
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
@@ -50,6 +50,8 @@ class Settings:
     """Returns how far the run is: another value in each turn of a loop."""
     elements: Elements | None = None
     """Hears of elements that iterators have Python make."""
+    ranks: Ranks | None = None
+    """Which process of a job this is; None: it is alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,22 @@ class Every(msgspec.Struct, frozen=True):
         return f"{self.count:g} {self.unit}"
 
 
+class Ranks(msgspec.Struct, frozen=True):
+    """Which process of a job of several this is, as launchers such as torchrun say it by variables."""
+
+    rank: int
+    world: int
+    job: str = ""
+    """A number that no other start of the job has."""
+
+    @classmethod
+    def of_environment(cls) -> Ranks | None:
+        """Return what the environment says; None for a process that is alone."""
+        rank, world = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+        is_job = rank.isdecimal() and world.isdecimal() and int(world) > 1 and "MASTER_ADDR" in os.environ
+        return cls(int(rank), int(world)) if is_job else None
+
+
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """What a traced run is to do."""
 
@@ -106,6 +122,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The guard has started this process: the one before it met an alarm."""
     command: tuple[str, ...] = ()
     """The arguments of the `detrain` command, to start it again."""
+    ranks: Ranks | None = None
+    """Which process of a job it is; its home is the rank's own folder."""
 
     def hand_over(self) -> str:
         """Write it into a nameless file that the program which replaces this process inherits;

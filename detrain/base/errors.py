@@ -114,6 +114,13 @@ class NotCapturable(DetrainError):
     exit_code = 79
 
 
+class RanksDisagree(DetrainError):
+    """The processes of one job do not go on together: one has not come, or was asked for something else."""
+
+    slug = "ranks"
+    exit_code = 94
+
+
 class FaultPersists(DetrainError):
     """An alarm of the guard that came again when the steps before it were run again."""
 

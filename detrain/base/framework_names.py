@@ -87,7 +87,7 @@ TORCH: Final = FrameworkNames(
         *("torch.multiprocessing", "torch.futures", "torch.overrides", "torch.utils._python_dispatch", "torch.library"),
         *("torch.sparse", "torch.nested", "torch.masked"),
     ),
-    open_again=("torch.fx.graph_module:",),
+    open_again=("torch.fx.graph_module:", "torch.distributed.algorithms.join:Joinable"),  # a base of DistributedDataParallel
     named=(
         *("torch:", "torch.nn.", "torch.optim.", "torch.functional:", "torch.utils.data._utils.collate:", "torchmetrics."),
         *("transformers.activations:", "transformers.optimization:", "transformers.trainer_pt_utils:"),

@@ -12,9 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+_ranks: list[int] = []
+
+
+def be_rank(rank: int) -> None:
+    """This process is one of a job: what all would say, rank 0 says; a warning says which rank it is of."""
+    _ranks[:] = [rank]
+
 
 def say(text: str) -> None:
     """Print one line of information."""
+    if not _ranks or _ranks[0] == 0:
+        _print(text)
+
+
+def _print(text: str) -> None:
     with _above_bars(sys.__stderr__):
         put(f"detrain: {text}")
 
@@ -60,7 +72,7 @@ def shown(path: Path) -> str:
 
 def warn(text: str) -> None:
     """Print one line of warning."""
-    say(f"warning: {text}")
+    _print(f"warning: {f'rank {_ranks[0]}: ' if _ranks else ''}{text}")
 
 
 _status: list[Any] = []

@@ -3,52 +3,30 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import RESTARTED, Config, Every, Mode
+from detrain.base.config import RESTARTED, Config, Every, Ranks
 from detrain.base.digest import digest_bytes
 from detrain.instrument.text_edits import Edit
+from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
+from detrain.launcher.ranks import WORLD, require_for_ranks, require_no_other_kind, where_ranks_go_on
 from detrain.launcher.resume_point import newest_checkpoint, resumed
 from detrain.launcher.structure import find_structure, info_owner
 from detrain.python.process.environment import base_environment
-from detrain.store import Catalogue, Meta
+from detrain.store import Catalogue, Choice, Meta
 from detrain.store.catalogue import INFO_NAME
+from detrain.store.job_home import rank_folder
 from detrain.store.lock import hold
 
 DEFAULT_SEED: Final = 0
 """Of a run that is given none."""
-_EACH_EPOCH: Final = Every(1, "epochs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What a run is asked for. The fields are those of `Config` of the same names."""
-
-    every: Every = _EACH_EPOCH
-    """In a program without a loop over epochs, a distance in epochs becomes 10 minutes."""
-    keep: int = 3
-    seed: int | None = None
-    """None: that of the run to resume, or else `DEFAULT_SEED`."""
-    keep_every: int | None = None
-    keep_best: str = ""
-    starts_anew: bool = False
-    """Checkpoints that are there are not resumed from; they stay."""
-    is_strict: bool = False
-    stops_on_save_error: bool = True
-    saves_on_sigterm: bool = True
-    allows_environment: bool = False
-    loader: Mode = "auto"
-    guard: str = ""
-    guards_gradients: bool = False
-    ring: str = "device"
-    goes_on_after_repeat: bool = False
-    command: tuple[str, ...] = ()
+_OF_RANKS: Final = Every(200, "batches")
+"""The clocks of ranks differ: they take checkpoints at batches."""
 
 
 def configure(program: Program, arguments: tuple[str, ...], home: Path, options: RunOptions) -> tuple[Config, Meta | None]:
@@ -58,28 +36,34 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
     AnotherProgram, EnvironmentChanged, CannotSeek, UsageError for another seed than that of the run to resume,
     StoreError.
     """
-    structure = find_structure(program, home)
+    ranks = Ranks.of_environment()
+    catalogue = Catalogue(home.absolute() if ranks is None else rank_folder(home.absolute(), program.name, ranks.rank))
+    if ranks is not None:
+        messages.be_rank(ranks.rank)
+        require_for_ranks(options)
+    require_no_other_kind(home.absolute(), program.name, ranks, starts_anew=options.starts_anew)
+    catalogue.create()
+    is_alone = hold(catalogue.folder, program.name)
+    restarted = int(os.environ.pop(RESTARTED, "0"))
+    if ranks is None:
+        run, is_fresh, chosen = _where(catalogue, program, arguments, options, restarted)
+    else:
+        ranks, run, is_fresh, chosen = where_ranks_go_on(catalogue, program, arguments, options, ranks)
+    if is_alone:
+        catalogue.remove_leftovers(program.name)
+    folder = catalogue.folder if ranks is None else catalogue.folder.parent
+    structure = find_structure(program, folder, home)
     by_hand = program.probes() & {"epoch_loop", "record_epoch"}
     has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits or by_hand)
     every = options.every
     if not has_epochs and every.unit == "epochs":
-        every = Every(10, "minutes")
-        messages.say("no loop over epochs: a checkpoint each 10 minutes; --every 50b and --every 10min say it otherwise")
+        every = Every(10, "minutes") if ranks is None else _OF_RANKS
+        distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
+        messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")
     for nest in structure.nests:
         for remark in nest.remarks:
             messages.say(f"{Path(nest.batch_loop.file).name}: {remark}")
-    catalogue = Catalogue(home.absolute())
-    catalogue.create()
-    is_alone = hold(catalogue.folder, program.name)
-    runs = [entry.run for entry in catalogue.entries() if entry.program == program.name]
-    restarted, is_fresh = int(os.environ.pop(RESTARTED, "0")), options.starts_anew
-    if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
-        is_fresh = restarted not in runs
-    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments)
-    run = chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1
-    if is_alone:
-        catalogue.remove_leftovers(program.name)
-    info = catalogue.folder / INFO_NAME
+    info = folder / INFO_NAME
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
     edits = _merged(program.edits(structure, "detrain"), program.edits_for_yields(), program.edits_for_fetches(structure))
     config = msgspec.structs.replace(
@@ -102,10 +86,25 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         structure=structure,
         info=str(info) if is_own else "",
         command=options.command,
+        ranks=ranks,
     )
     if chosen is None:
         return config, None
     return resumed(config, *chosen, options.seed), chosen[1]
+
+
+def _where(
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: RunOptions, restarted: int
+) -> tuple[int, bool, tuple[Choice, Meta] | None]:
+    """Return the number of the run, whether it starts anew, and else the checkpoint from which it goes on, if there is
+    one.
+    """
+    runs = [entry.run for entry in catalogue.entries() if entry.program == program.name]
+    is_fresh = options.starts_anew
+    if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
+        is_fresh = restarted not in runs
+    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments)
+    return chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1, is_fresh, chosen
 
 
 def configure_bare(program: Program, arguments: tuple[str, ...], home: Path, options: RunOptions) -> Config:
@@ -116,6 +115,7 @@ def configure_bare(program: Program, arguments: tuple[str, ...], home: Path, opt
 
 def new_config(program: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:
     """Return the configuration of a run, without probes."""
+    ranks = Ranks.of_environment()
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Config(
         target=program.target,
@@ -130,7 +130,8 @@ def new_config(program: Program, arguments: tuple[str, ...], home: Path, run: in
         threads=threads,
         every=every,
         keep=keep,
-        environment=base_environment(threads),
+        environment=base_environment(threads) | ({} if ranks is None else {WORLD: str(ranks.world)}),
+        ranks=ranks,
     )
 
 

@@ -22,13 +22,7 @@ def newest_checkpoint(catalogue: Catalogue, program: Program, arguments: tuple[s
 
     Raises AnotherProgram if it has only those of others, or of another source or other arguments; CheckpointDamaged.
     """
-    everything = catalogue.entries()
-    if everything and not any(entry.program == program.name for entry in everything):
-        others = sorted({entry.program for entry in everything})
-        raise AnotherProgram(
-            f"{str(catalogue.folder)!r} holds checkpoints of {', '.join(map(repr, others))}, none of {program.name!r}",
-            "give another folder with --ckpt DIR, or start beside them with --fresh",
-        )
+    _require_own(catalogue, program)
     chosen = catalogue.newest(program.name)
     if chosen is None:
         return None
@@ -36,6 +30,25 @@ def newest_checkpoint(catalogue: Catalogue, program: Program, arguments: tuple[s
     _check_program(meta, program, arguments)
     catalogue.adopt(chosen)
     return chosen, meta
+
+
+def good_checkpoints(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> list[Choice]:
+    """Return the good checkpoints of the newest run, the newest first. Raises what `newest_checkpoint` raises."""
+    _require_own(catalogue, program)
+    found = list(catalogue.good(program.name))
+    if found:
+        _check_program(read_meta(found[0].entry.path), program, arguments)
+    return found
+
+
+def _require_own(catalogue: Catalogue, program: Program) -> None:
+    everything = catalogue.entries()
+    if everything and not any(entry.program == program.name for entry in everything):
+        others = sorted({entry.program for entry in everything})
+        raise AnotherProgram(
+            f"{str(catalogue.folder)!r} holds checkpoints of {', '.join(map(repr, others))}, none of {program.name!r}",
+            "give another folder with --ckpt DIR, or start beside them with --fresh",
+        )
 
 
 def _check_program(meta: Meta, program: Program, arguments: tuple[str, ...]) -> None:

@@ -15,8 +15,9 @@ from detrain.launcher.program import Program
 from detrain.store.catalogue import INFO_NAME
 
 
-def find_structure(program: Program, home: Path) -> Structure:
-    """Return the structure of a program: from an inst.info in `home` or beside the program, else from static analysis.
+def find_structure(program: Program, *homes: Path) -> Structure:
+    """Return the structure of a program: from an inst.info in one of the `homes` or beside the program, else from static
+    analysis.
 
     Raises NoStructure if there is nothing to instrument.
     """
@@ -24,9 +25,8 @@ def find_structure(program: Program, home: Path) -> Structure:
     from detrain.adapters.unsupported import FOREIGN
     from detrain.instrument.find_loops import analyse, library_nests
 
-    structure = _written(home / INFO_NAME, program) or _written(program.path.parent / INFO_NAME, program)
-    if structure is None:
-        structure = analyse(program.path)
+    written = (_written(folder / INFO_NAME, program) for folder in (*homes, program.path.parent))
+    structure = next((each for each in written if each is not None), None) or analyse(program.path)
     if structure.nests or program.probes():
         return structure
     imported = imported_modules(program.path)

@@ -8,7 +8,7 @@ import contextlib
 import glob
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -168,15 +168,20 @@ class Catalogue:
         Raises CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError where it cannot be
         told.
         """
+        return next(self.good(program), None)
+
+    def good(self, program: str) -> Iterator[Choice]:
+        """Yield all those, the newest first. Raises what `newest` raises, before the first."""
         mine = [entry for entry in self.entries() if entry.program == program]
         mine = [entry for entry in mine if entry.run == mine[-1].run]
         self._refuse_if_gone(program, mine[-1].run if mine else 0)
         if not mine:
-            return None
+            return
         ends = Ends.of(self.journal(program, mine[-1].run))
         usable = mine
         good: dict[Path, str] = {}
         bad: list[Path] = []
+        is_any = False
         cut_off: CheckpointDamaged | None = None
         """The journal lacks records that a checkpoint rests on."""
         for entry in reversed(mine):
@@ -198,8 +203,10 @@ class Catalogue:
                 cut_off = error
                 continue
             stranded = [newer.path for newer in usable[usable.index(entry) + 1 :]]
-            return Choice(entry, tuple(way), good[entry.path], tuple(bad), tuple(stranded))
-        raise self._nothing_left(program, len(mine), bad, cut_off)
+            is_any = True
+            yield Choice(entry, tuple(way), good[entry.path], tuple(bad), tuple(stranded))
+        if not is_any:
+            raise self._nothing_left(program, len(mine), bad, cut_off)
 
     def _is_good(self, entry: Entry, good: dict[Path, str]) -> bool:
         """Check a checkpoint, and put its digest under the good ones, or say what is wrong with it."""
@@ -270,6 +277,11 @@ class Catalogue:
                     names.append(entry.path.name)
         return names
 
+    def put_aside(self, entries: Iterable[Entry]) -> None:
+        """Rename checkpoints that nobody shall go on from. Raises StoreError."""
+        for entry in entries:
+            self._put_aside(self.manifest(entry.program, entry.run), entry.path, "stranded")
+
     @staticmethod
     def _put_aside(manifest: Manifest, path: Path, kind: str) -> bool:
         """Rename a checkpoint, and return whether that could be done."""
@@ -280,8 +292,18 @@ class Catalogue:
             return False
         return True
 
-    def prune(self, program: str, run: int, keep: int, keep_every: int = 0, keep_best: str = "") -> None:
+    def prune(
+        self,
+        program: str,
+        run: int,
+        keep: int,
+        keep_every: int = 0,
+        keep_best: str = "",
+        counts: Callable[[str], bool] = lambda _name: True,
+    ) -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
+
+        Those of which `counts` (of the file's name) says no stay, too: not all ranks of the job have them yet.
 
         That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases
         the newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too:
@@ -296,7 +318,7 @@ class Catalogue:
             if usable < keep:
                 kept.insert(0, entry)
                 # Else nobody can go on from it, and it does not count.
-                usable += not _lacks_start(stations(mine, entry))
+                usable += counts(entry.path.name) and not _lacks_start(stations(mine, entry))
         if keep > 1:
             kept += _fallbacks(mine, kept)
         if keep_every:

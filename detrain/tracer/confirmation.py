@@ -83,7 +83,8 @@ class Confirmation:
         if not self._may_start_again or not first or self._has_checkpoint():
             messages.warn(f"weights are updated in the loop at {first}, which has no probes: a kill there goes back to before it")
             return
-        self._write(seen, Path(self._config.info or Path(self._config.home) / "inst.info"))
+        home = Path(self._config.home) if self._config.ranks is None else Path(self._config.home).parent
+        self._write(seen, Path(self._config.info or home / "inst.info"))
         messages.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
         self._begin(self._began_at)
         messages.flush_output()
@@ -92,6 +93,8 @@ class Confirmation:
         os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])
 
     def _write(self, structure: Structure, info: Path | None = None) -> None:
+        if self._config.ranks is not None and self._config.ranks.rank:
+            return  # rank 0 writes it
         path = info or Path(self._config.info)
         base = Path(getattr(sys.modules["__main__"], "__file__", None) or ".").resolve().parent
         try:

@@ -17,6 +17,7 @@ import torch.utils.data
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.faults.instruments import Instruments
 from detrain.adapters.torch.guard.norms import Norms
 from detrain.adapters.torch.guard.rollback import Rollback
@@ -61,6 +62,7 @@ class Torch:
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
+        self._processes = Processes(settings.ranks)
         if settings.experiment is not None:
             settings.experiment.attach(Instruments(settings.experiment.plans))
 
@@ -73,12 +75,15 @@ class Torch:
             "flags": {name: get() for name, (get, _set) in flags.FLAGS.items()},
             "loaders": self.loaders.counts(),
             "hooks": self._hooks.count(),
+            **({} if self._processes.buckets is None else {"buckets": self._processes.buckets.state()}),
         }
         return json.dumps(state, sort_keys=True).encode()
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
         """Set the settings and counts; bring loaders to their positions."""
         was = json.loads(state)
+        if self._processes.buckets is not None:
+            self._processes.buckets.restore(was.get("buckets", []))  # first: it moves streams, and leaves gradients
         for name, value in was["flags"].items():
             get, set_flag = flags.FLAGS[name]
             if get() != value:
@@ -88,19 +93,15 @@ class Torch:
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits, besides versions."""
-        return flags.environment()
+        return flags.environment() | self._processes.environment()
 
     def begin_phase(self) -> None:
-        """Fix what the program has set otherwise. Raises FrameworkUnsupported in a distributed run."""
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            error = FrameworkUnsupported(
-                f"the program trains in {distributed.get_world_size()} processes (torch.distributed), whose checkpoints do not "
-                "belong together yet",
-                "train in one process, or run it with --bare: deterministic settings, no checkpoints",
-            )
+        """Fix what the program has set otherwise. Raises FrameworkUnsupported where processes are not exact together."""
+        try:
+            self._processes.check()
+        except FrameworkUnsupported as error:
             if self._settings.probes is None:
-                raise error
+                raise
             self._settings.probes.fail(error)
         flags.refix()
         self._hooks.begin_phase()

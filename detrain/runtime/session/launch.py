@@ -48,6 +48,8 @@ def main() -> None:
     """Run the program of the configuration that `$DETRAIN_SESSION` leads to."""
     messages.fill_standard_files()
     config = Config.handed_over(os.environ.pop(VARIABLE))
+    if config.ranks is not None:
+        messages.be_rank(config.ranks.rank)
     os.environ.pop("DETRAIN_REPLACED", None)
     set_program(config.entry)
     probes.set_run()
@@ -274,7 +276,9 @@ class _Finder:
             if self._session is not None:
                 settings = self._session.parts.settings(probes, self._on_update, self._on_assign)
             else:
-                settings = Settings(self._config.seed, self._config.threads, None, self._on_update, self._on_assign)
+                settings = Settings(
+                    self._config.seed, self._config.threads, None, self._on_update, self._on_assign, ranks=self._config.ranks
+                )
             try:
                 streams = self._session.parts.streams if self._session is not None else Streams()
                 adapter = registry.make(name, settings, streams)

@@ -67,7 +67,7 @@ class Parts:
         self.adapters, self.streams, self.baselines = Adapters(), Streams(), Baselines()
         self.files = Files()
         self.termination = Termination(lambda: position.is_in_phase)
-        if config.saves_on_sigterm:
+        if config.saves_on_sigterm and config.ranks is None:  # of a job one rank alone cannot end at a cut
             self.termination.watch()
         trial = VerifyPlan.of_environment()
         plans = of_environment()
@@ -147,6 +147,7 @@ class Parts:
             unchanged=self.capture.unchanged,
             moment=self.position.moment,
             elements=self.recorder.elements,
+            ranks=self.config.ranks,
         )
 
     def attach(self, adapter: Adapter) -> None:

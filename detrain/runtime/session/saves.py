@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -17,6 +18,7 @@ from detrain.base.errors import StoreError
 from detrain.python.inspect.program_metrics import find_metric
 from detrain.store import Catalogue, Snapshot
 from detrain.store.background_writer import LARGE_BYTES, Writer
+from detrain.store.job_home import complete_names
 from detrain.store.journal import Journal
 from detrain.store.lock import Lock
 
@@ -136,7 +138,8 @@ class Saves:
         self.journal.sync()
         self._catalogue.save(config.program, config.run, cursor, snapshot)
         self.has_checkpoint = True
-        self._catalogue.prune(config.program, config.run, config.keep, config.keep_every, config.keep_best)
+        counts = complete_names(Path(config.home)) if config.ranks is not None else lambda _name: True
+        self._catalogue.prune(config.program, config.run, config.keep, config.keep_every, config.keep_best, counts)
 
     def _on_error(self, error: StoreError) -> None:
         if self._config.stops_on_save_error:

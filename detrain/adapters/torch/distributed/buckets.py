@@ -1,0 +1,194 @@
+"""The buckets in which DistributedDataParallel sums gradients: a resumed run has the ones that the first run had.
+
+In the first iteration DDP has one set of buckets, by the order in which parameters were registered; behind it, it makes
+them anew, by the order in which gradients came. With three processes and more, the place of a gradient in a bucket
+decides in which order the ring of all_reduce adds it up, and so about its bits. The order is noted where gradients
+come, and a resumed process has the same gradients come in the same order once, by a graph that computes nothing.
+
+Not needed with `find_unused_parameters`: there DDP keeps its first buckets. The source:
+torch/csrc/distributed/c10d/reducer.cpp (`rebuild_buckets`), torch/nn/parallel/distributed.py (`_pre_forward`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from detrain.adapters.torch.held_memory import unseen
+
+_FAR: Final = 1 << 60
+"""From here on hooks are numbered that are not the program's."""
+
+
+class Buckets:
+    """Watches all models that are made distributed, from when PyTorch is imported."""
+
+    def __init__(self) -> None:
+        self._orders: dict[int, _Order] = {}
+        """By the number in which the models are made."""
+        made: Any = DistributedDataParallel.__init__
+        before_forward: Any = DistributedDataParallel._pre_forward
+        of_model: weakref.WeakKeyDictionary[Any, _Order] = weakref.WeakKeyDictionary()
+
+        def init(model: Any, *arguments: Any, **named: Any) -> None:
+            made(model, *arguments, **named)
+            of_model[model] = self._orders[len(self._orders)] = _Order(model)
+
+        def pre_forward(model: Any, *inputs: Any, **named: Any) -> Any:
+            order = of_model.get(model)
+            result = before_forward(model, *inputs, **named)
+            if order is not None and not order.is_final:
+                order.begin(model)
+            return result
+
+        DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+        DistributedDataParallel._pre_forward = pre_forward  # type: ignore[method-assign]
+
+    def state(self) -> list[tuple[int, list[int]]]:
+        """Return, of each model, how many iterations DDP has seen on its way to its own buckets, and the order in which
+        gradients came in the last of them.
+        """
+        return [(order.turns, order.arrived) for order in self._orders.values()]
+
+    def restore(self, state: list[tuple[int, list[int]]]) -> None:
+        """Have gradients come in these orders. All ranks do this together: it communicates."""
+        for number, (turns, arrived) in enumerate(state):
+            order = self._orders.get(number)
+            if order is not None and arrived:
+                order.repeat(turns, arrived)
+
+
+class _Order:
+    """The order in which the gradients of one model come, until DDP has made its buckets by it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+        named = model.module.named_parameters()
+        self._parameters = [each for name, each in named if each.requires_grad and name not in model.parameters_to_ignore]
+        self._hooks: list[Any] = []
+        self._turns_before = 0
+        self._is_summing = False
+        """Whether the gradients of the last forward are summed: not inside of `no_sync`."""
+        self.arrived: list[int] = []
+        self.is_final = bool(model.find_unused_parameters and not model.static_graph)
+        if not self.is_final:
+            self._watch()
+
+    @property
+    def turns(self) -> int:
+        """How many iterations have been seen."""
+        return self._turns_before + bool(self.arrived)
+
+    def begin(self, model: Any) -> None:
+        """A forward has begun: if DDP makes its buckets by what came before, it has made them now."""
+        if model._has_rebuilt_buckets:
+            self.is_final = True
+            self._unwatch()
+        elif torch.is_grad_enabled():
+            self._is_summing = model.require_backward_grad_sync
+            if self._is_summing:
+                self._turns_before, self.arrived = self.turns, []
+
+    def repeat(self, turns: int, arrived: list[int]) -> None:
+        """Have gradients come in this order, in so many iterations that compute nothing, if they have not yet."""
+        model: Any = self._model()
+        if model is None or (self.is_final and self.arrived == arrived):
+            return
+        self._unwatch()
+        self.is_final = True
+        with _as_it_was(model, self._parameters):
+            for _turn in range(turns):
+                _come(model, [self._parameters[number] for number in arrived])
+        self._turns_before, self.arrived = turns - 1, arrived
+
+    def _watch(self) -> None:
+        """Hook what adds up gradients, where no name leads to the hook, and none of the program's gets its number."""
+        number, RemovableHandle.next_id = RemovableHandle.next_id, _FAR
+        for place, parameter in enumerate(self._parameters):
+            with torch.enable_grad(), unseen():
+                node = parameter.view_as(parameter).grad_fn.next_functions[0][0]
+            self._hooks.append((node, node.register_hook(_Note(self, place))))
+        RemovableHandle.next_id = number
+
+    def _unwatch(self) -> None:
+        for _node, hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def note(self, place: int) -> None:
+        """A gradient has come."""
+        if self._is_summing:
+            self.arrived.append(place)
+
+
+class _Note:
+    """The hook of one parameter."""
+
+    def __init__(self, order: _Order, place: int) -> None:
+        self._order, self._place = order, place
+
+    def __call__(self, *_gradients: Any) -> None:
+        self._order.note(self._place)
+
+
+@contextmanager
+def _as_it_was(model: Any, parameters: list[Any]) -> Iterator[None]:
+    """Leave gradients and buffers of a model as they are."""
+    gradients = [parameter.grad for parameter in parameters]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.module.buffers()]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        with unseen(), torch.enable_grad():
+            yield
+    finally:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def _come(model: Any, parameters: list[Any]) -> None:
+    """Have the gradients (zeros) of a model come in the order of these parameters."""
+    device = parameters[0].device
+
+    def chain() -> Any:
+        rest = torch.zeros((), requires_grad=True, device=device)
+        for parameter in reversed(parameters):
+            rest = _Link.apply(parameter, rest)  # type: ignore[no-untyped-call]
+        return rest
+
+    own = vars(model.module).get("forward")
+    model.module.forward = chain
+    try:
+        inputs, named = model._pre_forward()
+        with model._inside_ddp_forward():
+            output = model.module.forward(*inputs, **named)
+        model._post_forward(output).backward()
+    finally:
+        if own is None:
+            del model.module.forward
+        else:
+            model.module.forward = own
+
+
+class _Link(torch.autograd.Function):
+    """Backward: the gradient of this parameter first, then the rest of the chain."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Any, rest: Any) -> Any:  # type: ignore[override]
+        """Note the parameter's shape."""
+        ctx.like = torch.zeros_like(parameter)
+        return rest + 0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        """Return zeros."""
+        return ctx.like, gradient

@@ -1,0 +1,126 @@
+"""A run that is one rank of a job: what such runs refuse, and where all ranks go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.config import Ranks
+from detrain.base.digest import digest_bytes
+from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
+from detrain.launcher.agreement import Agreement, Offer
+from detrain.launcher.options import RunOptions
+from detrain.launcher.program import Program
+from detrain.launcher.resume_point import good_checkpoints
+from detrain.store import Catalogue, Choice, Meta, read_meta
+from detrain.store.job_home import has_checkpoints, ranks_of
+
+WORLD: Final = "world size"
+"""The environment's name of how many ranks a job has."""
+
+
+def require_for_ranks(options: RunOptions) -> None:
+    """Raise UsageError for what the ranks of a job cannot do together."""
+    if options.every.unit == "minutes":
+        raise UsageError(
+            f"--every {options.every.count:g}min: the clocks of the ranks differ, and all must save at the same batch",
+            "give a number of batches or epochs, as --every 50b",
+        )
+    if options.guard:
+        raise UsageError(f"--guard {options.guard}: ranks cannot go back together yet", "run the job without --guard")
+
+
+def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, starts_anew: bool) -> None:
+    """Raise EnvironmentChanged where what lies in a home is of a job and this run is alone, or the other way round."""
+    if starts_anew:
+        return
+    job = home / program
+    if ranks is None and has_checkpoints(job):
+        count = len(ranks_of(job))
+        raise EnvironmentChanged(
+            f"{str(home)!r} holds checkpoints of {program!r} as a job of {count} ranks; this run is one process",
+            f"start it by `detrain launch --nproc-per-node {count}` or torchrun, or start anew with --fresh",
+        )
+    if ranks is not None and any(entry.program == program for entry in Catalogue(home).entries()):
+        raise EnvironmentChanged(
+            f"{str(home)!r} holds checkpoints of {program!r} as one process; this is a job of {ranks.world} ranks",
+            "run it alone, give another folder with --ckpt DIR, or start anew with --fresh",
+        )
+
+
+def where_ranks_go_on(
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: RunOptions, ranks: Ranks
+) -> tuple[Ranks, int, bool, tuple[Choice, Meta] | None]:
+    """Return this rank with the number of the job's start, that of the run, whether it starts anew, and else the
+    checkpoint from which it goes on, if there is one: the newest that all ranks have.
+
+    Raises what `newest_checkpoint` raises, EnvironmentChanged for another number of ranks, RanksDisagree.
+    """
+    runs = [entry.run for entry in catalogue.entries() if entry.program == program.name]
+    good = [] if options.starts_anew else good_checkpoints(catalogue, program, arguments)
+    if good:
+        _require_world(read_meta(good[0].entry.path), ranks)
+    names = tuple("/".join(station.path.name for station in choice.stations) for choice in good)
+    asked_for = digest_bytes(msgspec.json.encode([arguments, program.name, str(options.every), options.seed, options.starts_anew]))
+
+    def offer(question: str, token: str) -> Offer:
+        return Offer(question=question, token=token, asked_for=asked_for, run=max(runs, default=0), good=names)
+
+    def choose(offers: Sequence[Offer]) -> tuple[int, str]:
+        return _chosen(offers, starts_anew=options.starts_anew)
+
+    decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
+    ranks = msgspec.structs.replace(ranks, job=decision.job)
+    at = names.index(decision.name) if decision.name else len(names)
+    mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]
+    kept = {station.path for choice in good[at : at + 1] for station in choice.stations}
+    newer = [entry for entry in mine if not kept or entry.cursor.key() > good[at].entry.cursor.key()]
+    catalogue.put_aside(newer)  # parts of a cut that other ranks have none of: this run will come there again
+    if not decision.name:
+        return ranks, decision.run, options.starts_anew, None
+    choice = good[at]
+    catalogue.adopt(Choice(choice.entry, choice.stations, choice.digest, choice.damaged))
+    return ranks, decision.run, False, (choice, read_meta(choice.entry.path))
+
+
+def _chosen(offers: Sequence[Offer], *, starts_anew: bool) -> tuple[int, str]:
+    """Return the run, and the name of the newest checkpoint that all ranks offer, or nothing.
+
+    Raises RanksDisagree, and CheckpointDamaged where a rank has lost what it had.
+    """
+    if len({offer.asked_for for offer in offers}) > 1:
+        other = next(rank for rank, offer in enumerate(offers) if offer.asked_for != offers[0].asked_for)
+        raise RanksDisagree(
+            f"rank {other} was started with other arguments or options than rank 0", "start all ranks by the same command"
+        )
+    newest = max(offer.run for offer in offers)
+    if starts_anew:
+        return newest + 1, ""
+    common = [name for name in offers[0].good if all(name in offer.good for offer in offers)]
+    if common:
+        return offers[0].run, common[0]
+    if newest == 0:
+        return 1, ""
+    most, least = max(len(offer.good) for offer in offers), min(len(offer.good) for offer in offers)
+    if most > 1:  # more than the last cut before a kill can explain
+        rank = next(rank for rank, offer in enumerate(offers) if len(offer.good) == least)
+        raise CheckpointDamaged(
+            f"no checkpoint is there of all ranks: rank {rank} has {least or 'none'} of up to {most}",
+            "bring back what is missing, or start anew with --fresh",
+        )
+    messages.say("no checkpoint is there of all ranks: the run begins anew")
+    return newest, ""
+
+
+def _require_world(meta: Meta, ranks: Ranks) -> None:
+    was = meta.environment.get(WORLD, "1")
+    if was != str(ranks.world):
+        raise EnvironmentChanged(
+            f"the checkpoints are of a job of {was} ranks; this one has {ranks.world}",
+            f"start {was} ranks (who has which data, and the order in which gradients are summed, depend on it), or start "
+            "anew with --fresh",
+        )
