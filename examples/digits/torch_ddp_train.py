@@ -84,9 +84,9 @@ def main():
     np.random.seed(rank)
     torch.manual_seed(100 + rank)  # dropout and augmentation of one's own
 
-    images = Subset(Digits(True), order[:1437])
-    shares = DistributedSampler(images, world, rank)
-    train = DataLoader(images, args.batch_size, sampler=shares, num_workers=args.workers)
+    digits = Subset(Digits(True), order[:1437])
+    shares = DistributedSampler(digits, world, rank)
+    train = DataLoader(digits, args.batch_size, sampler=shares, num_workers=args.workers)
     held_out = DataLoader(Subset(Digits(False), order[1437:]), args.batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, epochs=args.epochs, steps_per_epoch=len(train))

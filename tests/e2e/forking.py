@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
+_GRACE_S = 2.0
 _BESIDE = {"jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox")}
 """By framework, what else is imported: it makes no array, as none outlives a fork."""
 
@@ -35,12 +36,36 @@ def serve() -> None:
 
     requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     for line in requests:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _become_a_run(request)
-        answers.write(f"{_wait(child)}\n")
+        requests_of_ranks = json.loads(line)
+        children = []
+        for request in requests_of_ranks:
+            child = os.fork()
+            if child == 0:
+                _become_a_run(request)
+            children.append(child)
+        answers.write(f"{json.dumps(_wait_for_ranks(children))}\n")
         answers.flush()
+
+
+def _wait_for_ranks(children: list[int]) -> list[int]:
+    """Return the statuses of processes: where one fails, the others are ended soon, as launchers of jobs do it."""
+    left, found = dict(enumerate(children)), {}
+    deadline = time.monotonic() + float(sys.argv[2])
+    while left:
+        for rank, child in list(left.items()):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                del left[rank]
+                found[rank] = os.waitstatus_to_exitcode(status)
+                if found[rank]:
+                    deadline = min(deadline, time.monotonic() + _GRACE_S)
+        if time.monotonic() > deadline:
+            for child in left.values():
+                os.kill(child, signal.SIGKILL)
+            found |= {rank: _wait(child) for rank, child in left.items()}
+            break
+        time.sleep(0.005)
+    return [found[rank] for rank in range(len(children))]
 
 
 def _wait(child: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ _START: Final = "import sys; exec(compile(open(sys.argv[1]).read(), '<forking>',
 class Server:
     """Starts runs."""
 
-    def __init__(self, framework: str = "tensorflow") -> None:
+    def __init__(self, framework: str = "tensorflow", **changes: str) -> None:
         self._framework = framework
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(_SERVER), str(3 * TIMEOUT_S), framework],
@@ -37,7 +38,7 @@ class Server:
             stderr=subprocess.DEVNULL,
             text=True,
             cwd=ROOT,
-            env=environment(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))),
+            env=environment(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])), **changes),
         )
 
     def detrain(self, *command: object, cwd: Path = ROOT, **changes: str) -> Result:
@@ -48,17 +49,32 @@ class Server:
         """Run a program with the same determinism settings and without detrain."""
         return self._run(ORACLES[self._framework], [*map(str, command)], cwd, changes)
 
+    def job(self, *command: object, cwd: Path, ranks: Sequence[dict[str, str]], is_bare: bool = False) -> list[Result]:
+        """Run a command in several processes of one job, each with its own changes of the environment."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        job = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+        each = [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank), **changes} for rank, changes in enumerate(ranks)]
+        return self._run_all(ORACLES[self._framework] if is_bare else "", [*map(str, command)], cwd, each)
+
     def _run(self, code: str, command: Sequence[str], cwd: Path, changes: dict[str, str]) -> Result:
+        return self._run_all(code, command, cwd, [changes])[0]
+
+    def _run_all(self, code: str, command: Sequence[str], cwd: Path, each: Sequence[dict[str, str]]) -> list[Result]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
-            out, err = Path(folder) / "out", Path(folder) / "err"
-            request = {"code": code, "command": command, "cwd": str(cwd), "changes": changes, "out": str(out), "err": str(err)}
-            self._process.stdin.write(json.dumps(request) + "\n")
+            requests = [
+                {"code": code, "command": command, "cwd": str(cwd), "changes": changes, "out": f"{folder}/out{n}", "err": f"{folder}/err{n}"}
+                for n, changes in enumerate(each)
+            ]
+            self._process.stdin.write(json.dumps(requests) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
             assert answer, "the server has died"
-            return Result(int(answer), out.read_text(errors="replace"), err.read_text(errors="replace"))
+            texts = [[Path(request[kind]).read_text(errors="replace") for kind in ("out", "err")] for request in requests]
+            return [Result(status, *text) for status, text in zip(json.loads(answer), texts, strict=True)]
 
     def close(self) -> None:
         """End the server."""
