@@ -12,6 +12,7 @@ from detrain.base.errors import DetrainError, StoreError, UsageError
 
 COMMANDS: Final = {
     "run": "Train, with checkpoints; run again, it resumes to the bit.",
+    "launch": "Train in several processes, as torchrun starts them.",
     "verify": "Kill a program, resume it, and compare bit for bit.",
     "diff": "Show where two runs part.",
     "doctor": "Measure what this machine repeats to the bit.",

@@ -12,7 +12,8 @@ from detrain.base.config import Every, Mode
 from detrain.base.errors import UsageError
 from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.launcher.become import become
-from detrain.launcher.configuration import DEFAULT_SEED, RunOptions, configure, configure_bare
+from detrain.launcher.configuration import DEFAULT_SEED, configure, configure_bare
+from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
 
 

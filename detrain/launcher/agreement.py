@@ -68,7 +68,8 @@ class Agreement:
     def decide(self, offer: Callable[[str, str], Offer], choose: Callable[[Sequence[Offer]], tuple[int, str]]) -> Decision:
         """Return what rank 0 decides by `choose` (run, name), of what all offer.
 
-        `offer` is given the question's number and one's own. Raises RanksDisagree where a rank does not come, StoreError.
+        `offer` is given the question's number and one's own. Raises RanksDisagree where a rank does not come, and
+        StoreError.
         """
         if self._rank == 0:
             _write(self._question(), Question(self._token, self._world))

@@ -17,7 +17,7 @@ from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import good_checkpoints
 from detrain.store import Catalogue, Choice, Meta, read_meta
-from detrain.store.job_home import has_checkpoints, ranks_of
+from detrain.store.job_home import ranks_of
 
 WORLD: Final = "world size"
 """The environment's name of how many ranks a job has."""
@@ -39,7 +39,7 @@ def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, star
     if starts_anew:
         return
     job = home / program
-    if ranks is None and has_checkpoints(job):
+    if ranks is None and ranks_of(job):
         count = len(ranks_of(job))
         raise EnvironmentChanged(
             f"{str(home)!r} holds checkpoints of {program!r} as a job of {count} ranks; this run is one process",

@@ -16,8 +16,8 @@ from detrain.store.catalogue import INFO_NAME
 
 
 def find_structure(program: Program, *homes: Path) -> Structure:
-    """Return the structure of a program: from an inst.info in one of the `homes` or beside the program, else from static
-    analysis.
+    """Return the structure of a program: from an inst.info in one of the `homes` or beside the program, else
+    from static analysis.
 
     Raises NoStructure if there is nothing to instrument.
     """

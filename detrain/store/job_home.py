@@ -22,10 +22,10 @@ def rank_folder(home: Path, program: str, rank: int) -> Path:
 
 
 def ranks_of(job: Path) -> list[Path]:
-    """Return the folders of the ranks of a job, in their order; none if the folder is not that of a job."""
+    """Return the folders of the ranks of a job that have checkpoints, in their order; none if it is no job's folder."""
     if not job.is_dir():
         return []
-    found = [(int(match[1]), path) for path in job.iterdir() if (match := _RANK.fullmatch(path.name)) and path.is_dir()]
+    found = [(int(match[1]), path) for path in job.iterdir() if (match := _RANK.fullmatch(path.name)) and names_in(path)]
     return [path for _rank, path in sorted(found)]
 
 
@@ -36,19 +36,14 @@ def jobs_in(home: Path) -> list[Path]:
     return sorted(path for path in home.iterdir() if ranks_of(path)) if home.is_dir() else []
 
 
-def has_checkpoints(job: Path) -> bool:
-    """Return whether any rank of a job has a checkpoint."""
-    return any(parse_name(path) for folder in ranks_of(job) for path in folder.glob("*.h5"))
-
-
 def names_in(folder: Path) -> set[str]:
     """Return the names of the checkpoints in a folder."""
     return {path.name for path in folder.glob("*.h5") if parse_name(path) is not None}
 
 
-def complete_names(folder: Path) -> Callable[[str], bool]:
+def complete_names(folder: Path, world: int) -> Callable[[str], bool]:
     """Return a function that tells whether all ranks have the checkpoint of a name now; `folder` is that of one."""
-    found = [names_in(each) for each in ranks_of(folder.parent) if each != folder]
+    found = [names_in(folder.with_name(f"rank-{rank}")) for rank in range(world)]
     return lambda name: all(name in names for names in found)
 
 

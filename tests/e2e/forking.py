@@ -15,7 +15,10 @@ import time
 from typing import Any, NoReturn
 
 _GRACE_S = 2.0
-_BESIDE = {"jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox")}
+_BESIDE = {
+    "torch": ("torch._dynamo", "sklearn.datasets"),
+    "jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox"),
+}
 """By framework, what else is imported: it makes no array, as none outlives a fork."""
 
 

@@ -66,7 +66,14 @@ class Server:
         assert self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
             requests = [
-                {"code": code, "command": command, "cwd": str(cwd), "changes": changes, "out": f"{folder}/out{n}", "err": f"{folder}/err{n}"}
+                {
+                    "code": code,
+                    "command": command,
+                    "cwd": str(cwd),
+                    "changes": changes,
+                    "out": f"{folder}/out{n}",
+                    "err": f"{folder}/err{n}",
+                }
                 for n, changes in enumerate(each)
             ]
             self._process.stdin.write(json.dumps(requests) + "\n")

@@ -12,7 +12,8 @@ import pytest
 from detrain.base.config import RESTARTED, Every
 from detrain.base.cursor import Cursor
 from detrain.base.errors import AnotherProgram, EnvironmentChanged, NoStructure, ProgramNotFound, UsageError
-from detrain.launcher.configuration import RunOptions, configure, configure_bare
+from detrain.launcher.configuration import configure, configure_bare
+from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure, info_owner
 from detrain.launcher.tracing import configure_trace

@@ -96,7 +96,7 @@ class Torch:
         return flags.environment() | self._processes.environment()
 
     def begin_phase(self) -> None:
-        """Fix what the program has set otherwise. Raises FrameworkUnsupported where processes are not exact together."""
+        """Fix what the program has set otherwise. Raises FrameworkUnsupported for processes that are not exact."""
         try:
             self._processes.check()
         except FrameworkUnsupported as error:

@@ -138,7 +138,7 @@ class Saves:
         self.journal.sync()
         self._catalogue.save(config.program, config.run, cursor, snapshot)
         self.has_checkpoint = True
-        counts = complete_names(Path(config.home)) if config.ranks is not None else lambda _name: True
+        counts = complete_names(Path(config.home), config.ranks.world) if config.ranks is not None else lambda _name: True
         self._catalogue.prune(config.program, config.run, config.keep, config.keep_every, config.keep_best, counts)
 
     def _on_error(self, error: StoreError) -> None:

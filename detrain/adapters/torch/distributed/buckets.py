@@ -32,12 +32,12 @@ class Buckets:
     def __init__(self) -> None:
         self._orders: dict[int, _Order] = {}
         """By the number in which the models are made."""
-        made: Any = DistributedDataParallel.__init__
+        made: Any = DistributedDataParallel._ddp_init_helper
         before_forward: Any = DistributedDataParallel._pre_forward
         of_model: weakref.WeakKeyDictionary[Any, _Order] = weakref.WeakKeyDictionary()
 
         def init(model: Any, *arguments: Any, **named: Any) -> None:
-            made(model, *arguments, **named)
+            made(model, *arguments, **named)  # inside of `__init__`, whose caller warnings name
             of_model[model] = self._orders[len(self._orders)] = _Order(model)
 
         def pre_forward(model: Any, *inputs: Any, **named: Any) -> Any:
@@ -47,14 +47,23 @@ class Buckets:
                 order.begin(model)
             return result
 
-        DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
-        DistributedDataParallel._pre_forward = pre_forward  # type: ignore[method-assign]
+        DistributedDataParallel._ddp_init_helper = init
+        DistributedDataParallel._pre_forward = pre_forward
 
     def state(self) -> list[tuple[int, list[int]]]:
         """Return, of each model, how many iterations DDP has seen on its way to its own buckets, and the order in which
         gradients came in the last of them.
         """
         return [(order.turns, order.arrived) for order in self._orders.values()]
+
+    def unknown_hooks(self) -> list[str]:
+        """Return the communication hooks of models that keep a state of their own, in words."""
+        models = [order.model() for order in self._orders.values()]
+        hooks = [hook for model in models if model is not None for hook in model._comm_hooks]
+        groups = (type(None), torch.distributed.ProcessGroup)
+        return [
+            f"the communication hook {getattr(hook, '__name__', hook)}" for hook, state in hooks if not isinstance(state, groups)
+        ]
 
     def restore(self, state: list[tuple[int, list[int]]]) -> None:
         """Have gradients come in these orders. All ranks do this together: it communicates."""
@@ -68,7 +77,7 @@ class _Order:
     """The order in which the gradients of one model come, until DDP has made its buckets by it."""
 
     def __init__(self, model: Any) -> None:
-        self._model = weakref.ref(model)
+        self.model = weakref.ref(model)
         named = model.module.named_parameters()
         self._parameters = [each for name, each in named if each.requires_grad and name not in model.parameters_to_ignore]
         self._hooks: list[Any] = []
@@ -76,9 +85,9 @@ class _Order:
         self._is_summing = False
         """Whether the gradients of the last forward are summed: not inside of `no_sync`."""
         self.arrived: list[int] = []
-        self.is_final = bool(model.find_unused_parameters and not model.static_graph)
-        if not self.is_final:
-            self._watch()
+        self.is_final = False
+        """Whether nothing that comes now changes the buckets."""
+        self._watch()
 
     @property
     def turns(self) -> int:
@@ -87,7 +96,7 @@ class _Order:
 
     def begin(self, model: Any) -> None:
         """A forward has begun: if DDP makes its buckets by what came before, it has made them now."""
-        if model._has_rebuilt_buckets:
+        if model._has_rebuilt_buckets or (model.find_unused_parameters and not model.static_graph):
             self.is_final = True
             self._unwatch()
         elif torch.is_grad_enabled():
@@ -97,7 +106,7 @@ class _Order:
 
     def repeat(self, turns: int, arrived: list[int]) -> None:
         """Have gradients come in this order, in so many iterations that compute nothing, if they have not yet."""
-        model: Any = self._model()
+        model: Any = self.model()
         if model is None or (self.is_final and self.arrived == arrived):
             return
         self._unwatch()
@@ -162,7 +171,7 @@ def _come(model: Any, parameters: list[Any]) -> None:
     def chain() -> Any:
         rest = torch.zeros((), requires_grad=True, device=device)
         for parameter in reversed(parameters):
-            rest = _Link.apply(parameter, rest)  # type: ignore[no-untyped-call]
+            rest = _Link.apply(parameter, rest)
         return rest
 
     own = vars(model.module).get("forward")
@@ -179,16 +188,16 @@ def _come(model: Any, parameters: list[Any]) -> None:
             model.module.forward = own
 
 
-class _Link(torch.autograd.Function):
+class _Link(torch.autograd.Function):  # type: ignore[misc]  # it is Any to mypy
     """Backward: the gradient of this parameter first, then the rest of the chain."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: Any, rest: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, parameter: Any, rest: Any) -> Any:
         """Note the parameter's shape."""
         ctx.like = torch.zeros_like(parameter)
         return rest + 0
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Any) -> Any:
         """Return zeros."""
         return ctx.like, gradient

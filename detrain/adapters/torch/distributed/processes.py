@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,29 +14,30 @@ from detrain.adapters.torch.distributed.buckets import Buckets
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
 
-_BACKENDS: Final = ("gloo", "nccl")
-_SHARDED: Final = {
-    "torch.distributed.fsdp": "FSDP",
-    "torch.distributed.optim.zero_redundancy_optimizer": "ZeroRedundancyOptimizer",
-    "torch.distributed.rpc.api": "RPC",
-    "torch.distributed.pipelining.schedules": "pipelines",
+_UNKNOWN_BACKENDS: Final = ("mpi", "ucc", "xccl", "hccl")
+_SPREAD: Final = {
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"): "FSDP",
+    ("torch.distributed.tensor", "DTensor"): "DTensor (FSDP2, tensor parallelism)",
+    ("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer"): "ZeroRedundancyOptimizer",
+    ("torch.distributed.pipelining.stage", "_PipelineStageBase"): "pipeline stages",
 }
-"""Modules whose classes spread a state over processes, and what they are called."""
+"""Classes (module, name) whose objects spread a state over processes, and what they are called."""
 
 
 class Processes:
-    """The part of the adapter that knows of other processes. `ranks`: which of them this one is, as the launcher says."""
+    """The part of the adapter that knows of other processes. `ranks`: which one this is, as the launcher says."""
 
     def __init__(self, ranks: Ranks | None) -> None:
         self._ranks = ranks
-        self.buckets = Buckets() if ranks is not None and torch.distributed.is_available() else None
-        if ranks is not None and torch.distributed.is_available():
+        self.is_here = torch.distributed.is_available()
+        self.buckets = Buckets() if ranks is not None and self.is_here else None
+        if ranks is not None and self.is_here:
             _keep_starts_apart(ranks.job)
 
     def check(self) -> None:
         """Raise FrameworkUnsupported where the processes of the program do not belong together as detrain knows it."""
         distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        if not (self.is_here and distributed.is_initialized()) or distributed.get_world_size() == 1:
             return
         world, rank = distributed.get_world_size(), distributed.get_rank()
         if self._ranks is None:
@@ -49,13 +52,34 @@ class Processes:
                 "launcher",
                 "let the program take RANK and WORLD_SIZE as the launcher sets them, or run it with --bare",
             )
+        backend = str(distributed.get_backend())
+        found = [*_spread(), *(self.buckets.unknown_hooks() if self.buckets is not None else ())]
+        found += [f"the backend {backend!r}"] if any(name in backend for name in _UNKNOWN_BACKENDS) else []
+        found += ["RPC"] if "torch.distributed.rpc" in sys.modules and torch.distributed.rpc.api._is_current_rpc_agent_set() else []
+        if found:
+            raise FrameworkUnsupported(
+                f"the program trains with {', '.join(found)}: checkpoints of jobs are exact with DistributedDataParallel over gloo "
+                "or NCCL alone",
+                "train with these, or run it with --bare: deterministic settings, no checkpoints",
+            )
 
     def environment(self) -> dict[str, str]:
         """Return what decides about sums."""
         distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
+        if not (self.is_here and distributed.is_initialized()):
             return {}
         return {"torch distributed": str(distributed.get_backend())}
+
+
+def _spread() -> list[str]:
+    """Return what the program holds that spreads a state over processes, in words."""
+    classes: dict[Any, str] = {}
+    for (module, name), words in _SPREAD.items():
+        cls = getattr(sys.modules.get(module), name, None)
+        if cls is not None:
+            classes[cls] = words
+    kinds = {type(each) for each in gc.get_objects()} if classes else set()
+    return [words for cls, words in classes.items() if any(issubclass(kind, cls) for kind in kinds)]
 
 
 def _keep_starts_apart(job: str) -> None:
