@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "show": "Show the loops that an inst.info names.",
     "instrument": "Print the probes as a diff, or write them.",
     "info": "Show what detrain sees in a program.",
+    "status": "Show how a run stands, and what a failure now would cost.",
     "ckpt": "List, show, verify, compare and export checkpoints.",
 }
 """The commands, in the order in which the help lists them, and what it says of each."""

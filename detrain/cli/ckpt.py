@@ -11,8 +11,9 @@ import msgspec
 
 from detrain.cli.export import command as export_command
 from detrain.cli.shared.printing import console
-from detrain.reports import checkpoints
-from detrain.store import read
+from detrain.reports import checkpoints, jobs
+from detrain.store import Catalogue, read
+from detrain.store.job_home import jobs_in
 from detrain.verify.state_diff import compare
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
@@ -39,7 +40,8 @@ def list_checkpoints(as_json: bool, place: Path) -> int:
     Example:
       detrain ckpt ls --json ckpt
     """
-    rows = checkpoints.list_checkpoints(place)
+    cuts = jobs.list_cuts(place)
+    rows = checkpoints.list_checkpoints(place) + cuts
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return 0
@@ -54,15 +56,16 @@ def list_checkpoints(as_json: bool, place: Path) -> int:
         ("cut", "left"),
         ("size", "right"),
         ("age", "right"),
+        *((("ranks", "right"),) if cuts else ()),
     ):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+        table.add_column(name, justify=side)
     table.add_column("file", overflow="fold")
     for row in rows:
         state = row.get("cut", Text("unreadable", "red"))
         age = f"{row['age_s']:.0f} s"
-        table.add_row(
-            row.get("program", ""), str(row.get("run", "")), row.get("cursor", ""), state, _size(row["bytes"]), age, row["file"]
-        )
+        ranks = [f"{len(row['ranks'])} of {row['world']}" if "world" in row else ""] if cuts else []
+        first = (row.get("program", ""), str(row.get("run", "")), row.get("cursor", ""), state)
+        table.add_row(*first, _size(row["bytes"]), age, *ranks, row["file"])
     console().print(table if rows else f"no checkpoints in {place}")
     for row in rows:
         if "error" in row:
@@ -72,15 +75,18 @@ def list_checkpoints(as_json: bool, place: Path) -> int:
 
 @command.command("show")
 @_json
+@click.option("--rank", type=click.IntRange(0), default=0, metavar="N", help="Of a job: the part of this rank [0].")
 @_place
-def show(as_json: bool, place: Path) -> int:
+def show(as_json: bool, rank: int, place: Path) -> int:
     """Show a checkpoint (of a folder, the newest): cursor, tensors, random streams, Python state, environment.
 
     \b
     Example:
       detrain ckpt show ckpt
     """
-    content = checkpoints.describe_checkpoint(place)
+    found = jobs_in(place)
+    is_job = found and not Catalogue(place).entries()
+    content = jobs.describe_job(found[0], rank) if is_job else checkpoints.describe_checkpoint(place)
     if as_json:
         click.echo(json.dumps(content, indent=2))
     else:
@@ -101,7 +107,11 @@ def verify_checkpoints(as_json: bool, place: Path) -> int:
     Example:
       detrain ckpt verify ckpt
     """
-    rows, status = checkpoints.check_checkpoints(place)
+    found = jobs_in(place)
+    checked = [jobs.check_job(job) for job in found]
+    if not found or Catalogue(place).entries():
+        checked.append(checkpoints.check_checkpoints(place))
+    rows, status = [row for part, _status in checked for row in part], max(each for _rows, each in checked)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:

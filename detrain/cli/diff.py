@@ -10,6 +10,7 @@ import msgspec
 
 from detrain.base.errors import StoreError, UsageError
 from detrain.cli.shared.options import PROGRAM_SETTINGS
+from detrain.store.job_home import jobs_in, ranks_of
 from detrain.verify.run_comparison import Run, compare_runs, described
 
 
@@ -23,7 +24,7 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
     """Compare two runs: the first batch, and the first checkpoint and tensors, that differ. Exit status 1 if something
     does.
 
-    RUN is a checkpoint home (its newest run), a journal in one, or a checkpoint.
+    RUN is a checkpoint home (its newest run), a journal in one, or a checkpoint. Jobs are compared rank by rank.
 
     \b
     Example:
@@ -32,6 +33,8 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
     """
     if is_bisect != bool(program):
         raise UsageError("--bisect and PROGRAM go together", "for example `detrain diff --bisect ckpt_a ckpt_b train.py`")
+    if jobs_in(one) and jobs_in(other):
+        return _diff_jobs(jobs_in(one)[0], jobs_in(other)[0], as_json=as_json)
     found = compare_runs(Run.at(one), Run.at(other))
     if not found.batches and not found.checkpoints:
         raise StoreError(f"{str(one)!r} and {str(other)!r} have no batch or checkpoint in common", "give two runs of one program")
@@ -49,3 +52,21 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
         for line in bisect.described(bisect.bisect(Run.at(one), Run.at(other), found, subject)):
             click.echo(line)
     return 0 if found.is_equal else 1
+
+
+def _diff_jobs(one: Path, other: Path, *, as_json: bool) -> int:
+    """Compare two jobs rank by rank."""
+    pairs = list(zip(ranks_of(one), ranks_of(other), strict=False))
+    found = [compare_runs(Run.at(mine), Run.at(his)) for mine, his in pairs]
+    counts = [len(ranks_of(job)) for job in (one, other)]
+    is_equal = all(each.is_equal for each in found) and counts[0] == counts[1]
+    if as_json:
+        ranks = [{**msgspec.to_builtins(each), "equal": each.is_equal} for each in found]
+        click.echo(json.dumps({"equal": is_equal, "ranks": ranks}, indent=2))
+        return 0 if is_equal else 1
+    if counts[0] != counts[1]:
+        click.echo(f"{counts[0]} ranks and {counts[1]}")
+    for rank, each in enumerate(found):
+        for line in described(each):
+            click.echo(f"rank {rank}  {line}")
+    return 0 if is_equal else 1

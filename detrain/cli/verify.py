@@ -11,6 +11,7 @@ import msgspec
 from detrain.base.errors import Diverged
 from detrain.cli.shared.options import PROGRAM_SETTINGS, program_arguments
 from detrain.cli.shared.printing import console
+from detrain.verify.job_verification import verify_job
 from detrain.verify.run_comparison import described
 from detrain.verify.verification import Verification, verify_program
 
@@ -19,10 +20,20 @@ from detrain.verify.verification import Verification, verify_program
 @click.option("--kills", type=click.IntRange(0), default=2, show_default=True, metavar="N", help="Kills of the third run.")
 @click.option("--every", default="1", show_default=True, metavar="N|Nb|Nmin", help="Checkpoint each N epochs, batches or minutes.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the choice of batches to kill at.")
+@click.option("--nproc", type=click.IntRange(2), metavar="N", help="As a job of N processes: ranks are killed and compared.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @program_arguments
-def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
+def command(
+    kills: int,
+    every: str,
+    seed: int,
+    nproc: int | None,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> int:
     """Run PROGRAM three times, the third killed N times at random batches and resumed, and compare all bits.
 
     What is compared: the digest of every batch, the checkpoints (variables, random streams, Python values), all
@@ -34,6 +45,17 @@ def command(kills: int, every: str, seed: int, as_json: bool, is_module: bool, p
     Example:
       detrain verify --kills 3 train.py --epochs 5
     """
+    if nproc is not None:
+        by_rank = verify_job(program, arguments, world=nproc, is_module=is_module, kills=kills, every=every, seed=seed)
+        is_exact = all(found.is_exact for found in by_rank)
+        if as_json:
+            click.echo(json.dumps({"exact": is_exact, "ranks": [_as_json(found) for found in by_rank]}, indent=2))
+            return 0 if is_exact else Diverged.exit_code
+        for rank, found in enumerate(by_rank):
+            click.echo(f"rank {rank}")
+            _print(found)
+            click.echo(found.verdict)
+        return 0 if is_exact else Diverged.exit_code
     found = verify_program(program, arguments, is_module=is_module, kills=kills, every=every, seed=seed)
     if as_json:
         click.echo(json.dumps(_as_json(found), indent=2))

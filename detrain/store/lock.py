@@ -13,14 +13,19 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import struct
 import time
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import HomeInUse, StoreError
 from detrain.store.atomic_file import open_regular, way_out
+
+_FLOCK: Final = "hhqqi"
+"""The kernel's `struct flock` on Linux: kind, from where, start, length, process."""
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -57,6 +62,22 @@ def hold(folder: Path, program: str) -> bool:
     # The process becomes the program, and keeps the lock as long as this stays open.
     os.set_inheritable(descriptor, True)
     return True
+
+
+def holder_of(folder: Path, program: str) -> int | None:
+    """Return the number of the process that holds a program's lock in a folder; None if nobody is known to."""
+    try:
+        descriptor = open_regular(folder / f".{program}.lock", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        found = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    kind, _whence, _start, _length, pid = struct.unpack(_FLOCK, found)
+    return None if kind == fcntl.F_UNLCK else pid
 
 
 class Lock:

@@ -27,7 +27,7 @@ from detrain.verify.runs import written
 from detrain.verify.verified_run import VerifiedRun
 from detrain.verify.work_folder import WorkFolder
 
-_KEEP: Final = 3
+KEEP: Final = 3
 _EXACT: Final = "EXACT"
 
 
@@ -64,7 +64,8 @@ class Verification:
         if not killed.kills and batches > 1:
             return "NOTHING SHOWN: the program was not killed"
         compared = [f"{batches} batches", f"{killed.variables} variables"]
-        left_out = ["output (other lines in each run)"] if killed.lines is None else []
+        why = "ranks print in any order" if killed.is_of_job else "other lines in each run"
+        left_out = [f"output ({why})"] if killed.lines is None else []
         compared += [f"{killed.lines} lines of output"] if killed.lines is not None else []
         if killed.files is None:
             left_out.append("files (too many in the current folder to work in copies of it)")
@@ -91,7 +92,7 @@ def verify_program(
     Raises ProgramNotFound, and DetrainError where the whole run fails or there is no batch in it.
     """
     Program.find(program, is_module=is_module)
-    options = ["--every", every, "--keep", str(_KEEP), *(["-m"] if is_module else [])]
+    options = ["--every", every, "--keep", str(KEEP), *(["-m"] if is_module else [])]
     with tempfile.TemporaryDirectory(prefix="detrain-verify-") as folder:
         place = WorkFolder.around(Path.cwd(), Path(folder))
         everything = [*options, program if is_module else place.program(program), *arguments]
@@ -143,7 +144,6 @@ def run_through_kills(
                 process = subprocess.run(whole, env=environment, stdout=stdout, stderr=stderr, check=False, cwd=place.work)
         said = errors.read_text(errors="replace")
         done.warnings += [line for line in said.splitlines() if line.startswith("detrain: warning:")]
-        notes = dict(json.loads(line) for line in states.read_text().splitlines()) if states.is_file() else {}
         if not left or process.returncode != -signal.SIGKILL:
             break
         done.kills.append(kills[left.pop(0)])
@@ -152,6 +152,13 @@ def run_through_kills(
         messages.put(said[-4000:].rstrip("\n"))
     done.output = output.read_text(errors="replace")
     done.files = written(place.work, before) if place.is_copied else None
+    read_notes(done, states)
+    return done
+
+
+def read_notes(done: VerifiedRun, states: Path) -> None:
+    """Take what the processes of a run have left about its states and its output."""
+    notes = dict(json.loads(line) for line in states.read_text().splitlines()) if states.is_file() else {}
     for key, what in notes.items():
         kind, _, cursor = key.rpartition(" at ")
         if kind == "saved":
@@ -160,7 +167,6 @@ def run_through_kills(
             done.resumed = cursor, what
         else:
             done.states[key] = what
-    return done
 
 
 def _some(names: Sequence[str]) -> str:

@@ -32,6 +32,8 @@ class VerifiedRun:
     files: dict[str, str] | None = None
     """Digests of the files written in the current folder, by name; None where that was not looked at."""
     warnings: list[str] = field(default_factory=list)
+    is_of_job: bool = False
+    """One rank of a job, whose ranks print in any order."""
     comparison: Comparison | None = None
     variables: int = 0
     """Variables compared, at the ends of all phases and of the program; tensors of PyTorch and JAX, of all phases."""
@@ -95,6 +97,10 @@ class VerifiedRun:
             self.lines = reference.count("\n")
             difference = first_difference(reference, mine, timed)
             self.differing_output += [f"output: {difference}"] if difference is not None else []
+        self.compare_files(whole, again)
+
+    def compare_files(self, whole: VerifiedRun, again: VerifiedRun) -> None:
+        """Compare the files written, but for those that differ between two whole runs."""
         if self.files is not None and whole.files is not None and again.files is not None:
             names = sorted({*self.files, *whole.files})
             both = {*whole.files, *again.files}

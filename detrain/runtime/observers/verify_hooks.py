@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
+from detrain.base.config import Ranks
 from detrain.base.digest import Array, digest_array
 
 VARIABLE: Final = "DETRAIN_TRIAL"
@@ -29,6 +30,10 @@ class VerifyPlan(msgspec.Struct, frozen=True):
     """What an earlier run has read of clock and randomness."""
     kill_at: int | None = None
     """The process kills itself (SIGKILL) when the run has done so many batches."""
+    kill_ranks: tuple[int, ...] = ()
+    """Of a job: which of its processes do."""
+    is_of_job: bool = False
+    """All processes of a job are given this one."""
 
     @classmethod
     def of_environment(cls) -> VerifyPlan | None:
@@ -37,7 +42,11 @@ class VerifyPlan(msgspec.Struct, frozen=True):
         if text and not text.startswith(b"{"):
             with io.FileIO(text) as file:
                 text = file.readall()
-        return msgspec.json.decode(text, type=cls) if text else None
+        plan, ranks = msgspec.json.decode(text, type=cls) if text else None, Ranks.of_environment()
+        if plan is None or ranks is None or not plan.is_of_job:
+            return plan
+        kill_at = plan.kill_at if ranks.rank in plan.kill_ranks else None
+        return msgspec.structs.replace(plan, states=f"{plan.states}.rank-{ranks.rank}", kill_at=kill_at)
 
     def hand_over(self, path: Path) -> dict[str, str]:
         """Write it into a file; return the environment variable that leads a run there."""
