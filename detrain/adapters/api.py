@@ -324,6 +324,13 @@ class WeightsExport(Protocol):
         """Return what the framework's own weights file of each model alive would hold, by a key of the model."""
 
 
+class Replicas(Protocol):
+    """What all ranks of a job hold alike: weights, and what optimizers keep of them."""
+
+    def addresses(self) -> dict[int, str]:
+        """Return where such tensors lie now in the host's memory, each with a name that it has on all ranks."""
+
+
 class Adapter(Protocol):
     """What knows one framework. What it cannot do is None.
 
@@ -343,6 +350,7 @@ class Adapter(Protocol):
     building: LazyBuild | None
     rollback: Rollback | None
     norms: Norms | None
+    replicas: Replicas | None
 
     @property
     def weights(self) -> WeightsExport | None:

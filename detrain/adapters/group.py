@@ -77,6 +77,10 @@ class Adapters:
         """Those of the adapters that have one."""
         return [each.rollback for each in self._all if each.rollback is not None]
 
+    def replicas(self) -> dict[int, str]:
+        """Return where tensors lie that all ranks of a job hold alike, by their names."""
+        return {at: f"{each.name} {name}" for each in self._all if each.replicas for at, name in each.replicas.addresses().items()}
+
     # Tensors.
 
     @property

@@ -41,7 +41,8 @@ def command(arguments: tuple[str, ...]) -> int:
 
 def _split(arguments: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
     """Return torchrun's options, those of `detrain run`, and the program with its arguments."""
-    flags = {name: option.is_flag for option in run_command.params if isinstance(option, click.Option) for name in option.opts}
+    options = [option for option in run_command.params if isinstance(option, click.Option)]
+    flags = {name: option.is_flag for option in options for name in (*option.opts, *option.secondary_opts)}
     launcher: list[str] = []
     run: list[str] = []
     rest = list(arguments)

@@ -99,6 +99,12 @@ class EveryType(click.ParamType[Every]):
     show_default=True,
     help="On resume: set loaders to their positions, or load the batches before the cut again (auto: seek where it is exact).",
 )
+@click.option(
+    "--jit/--no-jit",
+    default=False,
+    show_default=True,
+    help="In a job: the ranks watch each other, and those that are left save when one is gone.",
+)
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
 @click.option("--bare", is_flag=True, help="Only the deterministic settings: no probes, no checkpoints.")
@@ -119,6 +125,7 @@ def command(
     guard_ring: str,
     on_repeat: str,
     loader: Mode,
+    jit: bool,
     strict: bool,
     allow_environment: bool,
     bare: bool,
@@ -154,6 +161,7 @@ def command(
         guards_gradients=guard_gradients,
         ring=guard_ring,
         goes_on_after_repeat=on_repeat == "continue",
+        is_just_in_time=jit,
         command=tuple(sys.argv[1:]),
     )
     if bare:

@@ -25,6 +25,7 @@ from detrain.store.lock import hold
 
 DEFAULT_SEED: Final = 0
 """Of a run that is given none."""
+_NEVER: Final = 1 << 40
 _OF_RANKS: Final = Every(200, "batches")
 """The clocks of ranks differ: they take checkpoints at batches."""
 
@@ -60,6 +61,8 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         every = Every(10, "minutes") if ranks is None else _OF_RANKS
         distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
         messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")
+    if ranks is not None and options.is_just_in_time and every.unit == "epochs":
+        every = Every(_NEVER, "batches")  # at the start of each epoch, and able to resume inside of one
     for nest in structure.nests:
         for remark in nest.remarks:
             messages.say(f"{Path(nest.batch_loop.file).name}: {remark}")
@@ -87,6 +90,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         info=str(info) if is_own else "",
         command=options.command,
         ranks=ranks,
+        is_just_in_time=options.is_just_in_time and ranks is not None,
     )
     if chosen is None:
         return config, None

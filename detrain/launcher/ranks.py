@@ -13,6 +13,7 @@ from detrain.base.config import Ranks
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
 from detrain.launcher.agreement import Agreement, Offer
+from detrain.launcher.just_in_time import clear, take_in
 from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import good_checkpoints
@@ -60,7 +61,10 @@ def where_ranks_go_on(
 
     Raises what `newest_checkpoint` raises, EnvironmentChanged for another number of ranks, RanksDisagree.
     """
-    runs = [entry.run for entry in catalogue.entries() if entry.program == program.name]
+    runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
+    if not options.starts_anew:
+        take_in(catalogue, program.name, max(*runs, 1), ranks)
+        runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
     good = [] if options.starts_anew else good_checkpoints(catalogue, program, arguments)
     if good:
         _require_world(read_meta(good[0].entry.path), ranks)
@@ -68,13 +72,15 @@ def where_ranks_go_on(
     asked_for = digest_bytes(msgspec.json.encode([arguments, program.name, str(options.every), options.seed, options.starts_anew]))
 
     def offer(question: str, token: str) -> Offer:
-        return Offer(question=question, token=token, asked_for=asked_for, run=max(runs, default=0), good=names)
+        return Offer(question=question, token=token, asked_for=asked_for, run=max(runs), good=names)
 
     def choose(offers: Sequence[Offer]) -> tuple[int, str]:
         return _chosen(offers, starts_anew=options.starts_anew)
 
     decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
     ranks = msgspec.structs.replace(ranks, job=decision.job)
+    if ranks.rank == 0:
+        clear(catalogue.folder.parent)
     at = names.index(decision.name) if decision.name else len(names)
     mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]
     kept = {station.path for choice in good[at : at + 1] for station in choice.stations}

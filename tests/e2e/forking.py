@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-_GRACE_S = 2.0
+_GRACE_S = 10.0
 _BESIDE = {
     "torch": ("torch._dynamo", "sklearn.datasets"),
     "jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox"),

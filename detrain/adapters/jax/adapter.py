@@ -42,6 +42,7 @@ class Jax:
     loaders = None
     building = None
     rollback = None
+    replicas = None
     norms = None
     names = None
     weights = None

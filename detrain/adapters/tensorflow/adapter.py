@@ -77,6 +77,7 @@ class TensorFlow:
     """See `detrain.adapters.api.Adapter`. Make it right after TensorFlow was imported, before the program uses it."""
 
     name = "tensorflow"
+    replicas = None
     shared = None
     names = None
 

@@ -63,6 +63,7 @@ class Torch:
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
         self._processes = Processes(settings.ranks)
+        self.replicas = self._processes.buckets
         if settings.experiment is not None:
             settings.experiment.attach(Instruments(settings.experiment.plans))
 

@@ -61,12 +61,17 @@ class Checkpointer:
             return True
         return self._saves.is_due_by_time(time.monotonic()) or last_took >= every.count * 60
 
-    def is_due_in_epoch(self, *, is_requested: bool) -> bool:
-        """Return whether one is due before the next batch; `is_requested`: the process is to end."""
+    def can_be_here(self) -> bool:
+        """Return whether a run could go on from before the next batch."""
         every, position = self._config.every, self._state.position
         if position.batch == 0 or self._epoch_base != position.epoch or self.entered.is_new:
             return False
-        if every.unit != "epochs" and self._is_beyond_return():
+        return every.unit == "epochs" or not self._is_beyond_return()
+
+    def is_due_in_epoch(self, *, is_requested: bool) -> bool:
+        """Return whether one is due before the next batch; `is_requested`: the process is to end."""
+        every, position = self._config.every, self._state.position
+        if not self.can_be_here():
             return False
         if is_requested:
             return every.unit != "epochs"
@@ -97,11 +102,16 @@ class Checkpointer:
     def save(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint; `baseline` is what was there before the code that a run which resumes here skips."""
         with self._saves.timed():
-            self._take(cut, frame, baseline, loop)
+            for observer in self._observers:
+                observer.is_saving(self._state.position.cursor(cut))
+            snapshot = self.take(cut, frame, baseline, loop)
+            self._saves.save(self._state.position.cursor(cut), snapshot)
+            self._state.recorder.batches.record_next_at_once()
         if cut == "epoch":
             self._epoch_base = self._state.position.epoch
 
-    def _take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> None:
+    def take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> Snapshot:
+        """Return the state at a cut: tensors of optimizers are copied when they are written, all else is copied."""
         cursor, batches = self._state.position.cursor(cut), self._state.recorder.batches
         batches.record_waiting()
         pool_jobs.wait()
@@ -116,8 +126,6 @@ class Checkpointer:
         self._state.uncaptured.look(frame, encoded.not_captured, has_updates=self.has_updates)
         forward, positions = self._positions(cut, encoded, loop, frame)
         arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
-        for observer in self._observers:
-            observer.is_saving(cursor)
         tensors, owners = self._state.adapters.owned()
         guard, world = self._state.guard(), self._state.world
         meta = Meta(
@@ -149,8 +157,7 @@ class Checkpointer:
             weights=self._state.adapters.weights_files(),
         )
         world.changes.cut(cursor)
-        self._saves.save(cursor, Snapshot(meta, tensors, self._state.streams.read(), encoded.graph, arrays))
-        batches.record_next_at_once()
+        return Snapshot(meta, tensors, self._state.streams.read(), encoded.graph, arrays)
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: RunningLoop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
         """Return why batches are loaded again by a run that resumes here, and the positions of

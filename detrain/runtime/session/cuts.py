@@ -12,6 +12,7 @@ from detrain.base import messages
 from detrain.base.cursor import Cut
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process.sigterm import GRACE_S
+from detrain.runtime.session.just_in_time import JustInTime
 from detrain.runtime.session.parts import Parts
 
 
@@ -92,6 +93,17 @@ class Cuts:
         is_requested = self._parts.termination.is_requested
         if self._parts.checkpointer.is_due_in_epoch(is_requested=is_requested):
             self.save(cut, frame, loop)
+        if self._parts.just_in_time is not None:
+            self._hold(self._parts.just_in_time, cut, frame, loop)
+
+    def _hold(self, just_in_time: JustInTime, cut: Cut, frame: FrameType, loop: RunningLoop | None) -> None:
+        """Hold the state, should another rank be gone before the next cut."""
+        parts = self._parts
+        snapshot = None
+        if parts.checkpointer.can_be_here():
+            snapshot = parts.checkpointer.take(cut, frame, parts.baselines.of(cut), loop)
+            parts.saves.journal.flush()  # to the system: it outlives the process
+        just_in_time.at_cut(snapshot)
 
     def save(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint, and end the process if that is asked for."""
@@ -127,3 +139,5 @@ class Cuts:
         for observer in parts.observers:
             observer.end()
         parts.saves.finish()
+        if parts.just_in_time is not None:
+            parts.just_in_time.finish()

@@ -183,6 +183,7 @@ def hook_tracebacks() -> None:
             seen.add(id(error))
             error.__traceback__ = _without(error.__traceback__, hidden)
             error = error.__cause__ or error.__context__
+        probes.fails_in_job(value, lambda: shown(kind, value, value.__traceback__))
         shown(kind, value, value.__traceback__)
         if issubclass(kind, Exception) and probes.is_resuming():
             messages.warn(

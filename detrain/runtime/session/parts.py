@@ -24,6 +24,7 @@ from detrain.runtime.rollback.ring import Ring
 from detrain.runtime.rollback.trial_window import Window
 from detrain.runtime.session.batch_recorder import BatchRecorder
 from detrain.runtime.session.checkpointer import Checkpointer
+from detrain.runtime.session.just_in_time import JustInTime
 from detrain.runtime.session.restorer import Restorer
 from detrain.runtime.session.saves import Saves
 from detrain.runtime.session.state_parts import StateParts
@@ -116,6 +117,12 @@ class Parts:
         )
         self.checkpointer = Checkpointer(config, self.saves, state, self.observers)
         self.restorer = Restorer(config, catalogue, state)
+        self.just_in_time: JustInTime | None = None
+
+    def meet(self) -> None:
+        """The first training loop is about to be entered: the ranks of the job come to know each other."""
+        if self.config.is_just_in_time and self.just_in_time is None:
+            self.just_in_time = JustInTime(self.config, self.adapters.replicas)
 
     def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
         """Look for hardware faults from here on.

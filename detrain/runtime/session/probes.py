@@ -72,6 +72,12 @@ def set_session(session: Session | None) -> None:
     _loops.__init__()  # type: ignore[misc]
 
 
+def fails_in_job(error: BaseException, show: Callable[[], None]) -> None:
+    """The program has raised: if it is one rank of a job that saves just in time, the process ends there."""
+    if _session is not None and _session.parts.just_in_time is not None and isinstance(error, Exception):
+        _session.parts.just_in_time.fails(error, show)
+
+
 def _finish() -> None:
     if _session is not None:
         _guarded(_session.finish)

@@ -47,6 +47,7 @@ class Session:
             # Of modules that came in by ways of their own: what they hold now, not at the first save.
             parts.identity.sources()
         self.plan.require_same_loop(frame)
+        parts.meet()
         position.begin_loop()
         self.plan.begin_epoch()
         parts.checkpointer.begin_phase()
@@ -229,6 +230,8 @@ class Session:
         parts = self.parts
         parts.world.contents.written_last, self._quiet = "", None
         parts.checkpointer.entered.end()
+        if parts.just_in_time is not None:
+            parts.just_in_time.mark("behind the batches")
         for observer in parts.observers:
             observer.end_load()
         if parts.recovery is not None:

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.torch.held_memory import unseen
+from detrain.adapters.torch.held_memory import address_of, unseen
 
 _FAR: Final = 1 << 60
 """From here on hooks are numbered that are not the program's."""
@@ -32,6 +33,9 @@ class Buckets:
     def __init__(self) -> None:
         self._orders: dict[int, _Order] = {}
         """By the number in which the models are made."""
+        self._optimizers: list[weakref.ref[Any]] = []
+        """In the order of their first steps."""
+        register_optimizer_step_post_hook(self._stepped)
         made: Any = DistributedDataParallel._ddp_init_helper
         before_forward: Any = DistributedDataParallel._pre_forward
         of_model: weakref.WeakKeyDictionary[Any, _Order] = weakref.WeakKeyDictionary()
@@ -65,6 +69,26 @@ class Buckets:
             f"the communication hook {getattr(hook, '__name__', hook)}" for hook, state in hooks if not isinstance(state, groups)
         ]
 
+    def addresses(self) -> dict[int, str]:
+        """See `detrain.adapters.api.Replicas`: parameters that are summed, and what optimizers keep of each."""
+        names = {id(each): f"{number}.{place}" for number, order in self._orders.items() for place, each in order.parameters()}
+        found: dict[int, str] = {}
+        for number, reference in enumerate(self._optimizers):
+            optimizer = reference()
+            groups = optimizer.param_groups if optimizer is not None else ()
+            for parameter in [each for group in groups for each in group["params"] if id(each) in names]:
+                name = names[id(parameter)]
+                held = {name: parameter}
+                if optimizer is not None:
+                    held |= {f"{name} {number}.{key}": each for key, each in optimizer.state.get(parameter, {}).items()}
+                tensors = {key: each for key, each in held.items() if isinstance(each, torch.Tensor) and each.device.type == "cpu"}
+                found |= {address_of(each.untyped_storage()): key for key, each in tensors.items()}
+        return found
+
+    def _stepped(self, optimizer: Any, _arguments: object, _named: object) -> None:
+        if all(reference() is not optimizer for reference in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+
     def restore(self, state: list[tuple[int, list[int]]]) -> None:
         """Have gradients come in these orders. All ranks do this together: it communicates."""
         for number, (turns, arrived) in enumerate(state):
@@ -88,6 +112,10 @@ class _Order:
         self.is_final = False
         """Whether nothing that comes now changes the buckets."""
         self._watch()
+
+    def parameters(self) -> Iterator[tuple[int, Any]]:
+        """Return the parameters whose gradients are summed, by number, as long as the model is there."""
+        return enumerate(self._parameters if self.model() is not None else ())
 
     @property
     def turns(self) -> int:

@@ -1,0 +1,49 @@
+"""A just-in-time checkpoint becomes one like any other: before the ranks agree, each writes its own part of it.
+
+Each rank reads its own state, and what all hold alike as one rank has saved it, and commits the checkpoint that it
+would have written at that cut. All that comes behind knows nothing of how it came about.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from detrain.base import messages
+from detrain.base.config import Ranks
+from detrain.base.errors import DetrainError
+from detrain.runtime.ranks.manifest import find
+from detrain.runtime.session.just_in_time import FOLDER
+from detrain.runtime.state.split_snapshot import joined, read_shared
+from detrain.store import Catalogue
+from detrain.store.catalogue import cursor_of
+
+
+def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
+    """Write this rank's part of the newest just-in-time checkpoint of a run, if that is newer than what is there."""
+    found, passed = find(catalogue.folder.parent / FOLDER, f"{program} run {run}", ranks.world)
+    for line in passed:
+        if "no manifest" not in line and "another job" not in line:
+            messages.warn(line)
+    if found is None:
+        return
+    base = found.manifest.base
+    try:
+        own = found.small(ranks.rank, base)
+        if not own:
+            return  # at a cut from which no run could go on
+        snapshot = joined(own, read_shared(found.big / f"cut-{base.cut}"))
+        cursor = cursor_of(snapshot.meta)
+        mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program, run)]
+        if mine and mine[-1].cursor.key() >= cursor.key():
+            return
+        catalogue.save(program, run, cursor, snapshot)
+    except (OSError, DetrainError) as error:
+        messages.warn(f"the just-in-time checkpoint in {str(found.folder)!r} cannot be used: {error}")
+        return
+    messages.say(f"just-in-time checkpoint at {cursor} ({found.manifest.why})")
+
+
+def clear(job: Path) -> None:
+    """Delete what was taken in: all ranks have agreed by now."""
+    shutil.rmtree(job / FOLDER, ignore_errors=True)
