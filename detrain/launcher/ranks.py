@@ -75,12 +75,11 @@ def where_ranks_go_on(
         return Offer(question=question, token=token, asked_for=asked_for, run=max(runs), good=names)
 
     def choose(offers: Sequence[Offer]) -> tuple[int, str]:
+        clear(catalogue.folder.parent)  # each rank has taken its part in, and none has begun anew
         return _chosen(offers, starts_anew=options.starts_anew)
 
     decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
     ranks = msgspec.structs.replace(ranks, job=decision.job)
-    if ranks.rank == 0:
-        clear(catalogue.folder.parent)
     at = names.index(decision.name) if decision.name else len(names)
     mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]
     kept = {station.path for choice in good[at : at + 1] for station in choice.stations}

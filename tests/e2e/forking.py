@@ -46,15 +46,30 @@ def serve() -> None:
             if child == 0:
                 _become_a_run(request)
             children.append(child)
-        answers.write(f"{json.dumps(_wait_for_ranks(children))}\n")
+        answers.write(f"{json.dumps(_wait_for_ranks(children, requests_of_ranks))}\n")
         answers.flush()
 
 
-def _wait_for_ranks(children: list[int]) -> list[int]:
+def _signalled(child: int, fault: dict[str, Any]) -> bool:
+    """Send a process a signal, if its journal has grown to a size by now; so many seconds later."""
+    try:
+        if os.stat(fault["journal"]).st_size < fault["bytes"]:
+            return False
+    except OSError:
+        return False
+    time.sleep(fault["later_s"])
+    os.kill(child, fault["signal"])
+    return True
+
+
+def _wait_for_ranks(children: list[int], requests: list[dict[str, Any]]) -> list[int]:
     """Return the statuses of processes: where one fails, the others are ended soon, as launchers of jobs do it."""
     left, found = dict(enumerate(children)), {}
+    faults = {rank: request["fault"] for rank, request in enumerate(requests) if request.get("fault")}
     deadline = time.monotonic() + float(sys.argv[2])
     while left:
+        for rank in [rank for rank, fault in faults.items() if rank not in left or _signalled(left[rank], fault)]:
+            del faults[rank]
         for rank, child in list(left.items()):
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -67,7 +82,7 @@ def _wait_for_ranks(children: list[int]) -> list[int]:
                 os.kill(child, signal.SIGKILL)
             found |= {rank: _wait(child) for rank, child in left.items()}
             break
-        time.sleep(0.005)
+        time.sleep(0.0005 if faults else 0.005)
     return [found[rank] for rank in range(len(children))]
 
 

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,31 +49,41 @@ class Server:
         """Run a program with the same determinism settings and without detrain."""
         return self._run(ORACLES[self._framework], [*map(str, command)], cwd, changes)
 
-    def job(self, *command: object, cwd: Path, ranks: Sequence[dict[str, str]], is_bare: bool = False) -> list[Result]:
-        """Run a command in several processes of one job, each with its own changes of the environment."""
+    def job(
+        self,
+        *command: object,
+        cwd: Path,
+        ranks: Sequence[dict[str, str]],
+        is_bare: bool = False,
+        faults: Mapping[int, object] = {},
+    ) -> list[Result]:
+        """Run a command in several processes of one job, each with its own changes of the environment; by rank, signals
+        that are sent (see `forking.py`).
+        """
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         job = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         each = [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank), **changes} for rank, changes in enumerate(ranks)]
-        return self._run_all(ORACLES[self._framework] if is_bare else "", [*map(str, command)], cwd, each)
+        return self._run_all(ORACLES[self._framework] if is_bare else "", [*map(str, command)], cwd, each, faults)
 
     def _run(self, code: str, command: Sequence[str], cwd: Path, changes: dict[str, str]) -> Result:
         return self._run_all(code, command, cwd, [changes])[0]
 
-    def _run_all(self, code: str, command: Sequence[str], cwd: Path, each: Sequence[dict[str, str]]) -> list[Result]:
+    def _run_all(
+        self,
+        code: str,
+        command: Sequence[str],
+        cwd: Path,
+        each: Sequence[dict[str, str]],
+        faults: Mapping[int, object] = {},
+    ) -> list[Result]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
+            same = {"code": code, "command": command, "cwd": str(cwd)}
             requests = [
-                {
-                    "code": code,
-                    "command": command,
-                    "cwd": str(cwd),
-                    "changes": changes,
-                    "out": f"{folder}/out{n}",
-                    "err": f"{folder}/err{n}",
-                }
+                {**same, "changes": changes, "out": f"{folder}/out{n}", "err": f"{folder}/err{n}", "fault": faults.get(n)}
                 for n, changes in enumerate(each)
             ]
             self._process.stdin.write(json.dumps(requests) + "\n")

@@ -9,11 +9,14 @@ thread could be changing.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from detrain.base.config import Config
+from detrain.base.digest import digest_bytes
+from detrain.base.errors import StoreError
 from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
 from detrain.runtime.ranks.room import Ranks, Setup
 from detrain.runtime.state.split_snapshot import Split, split
@@ -36,12 +39,15 @@ class JustInTime:
         self._cuts = 0
         self._held: dict[int, Split] = {}
         job = Path(config.home).parent
+        # One folder a home: what a job that was killed has left there, the next one clears away.
+        name = f"detrain-{os.getuid()}-{digest_bytes(str(job.resolve()).encode())[:16]}"
+        self._rank, self._local = config.ranks.rank, _local_folder() / name
         (job / FOLDER).mkdir(exist_ok=True)
         setup = Setup(
             config.ranks.rank,
             config.ranks.world,
             job / FOLDER,
-            _local_folder() / f"detrain-{config.ranks.job}",
+            self._local,
             f"{config.program} run {config.run}",
             host=_host(config.ranks.world),
             hang_floor_s=_HANG_FLOOR_S,
@@ -53,7 +59,14 @@ class JustInTime:
         """A cut is here; None: no run could go on from it. Returns when all ranks are, unless the job is ending."""
         state = _NOTHING if snapshot is None else split(snapshot, self._replicas())
         self._held = {number: each for number, each in self._held.items() if number == self._cuts - 1} | {self._cuts: state}
-        self._ranks.cut(state.own)
+        try:
+            self._ranks.cut(state.own)
+        except OSError as error:
+            raise StoreError(
+                f"the state of rank {self._rank} ({len(state.own)} bytes, several times) does not fit into {str(self._local)!r}: "
+                f"{error.strerror or error}",
+                "make that larger (of a container: --shm-size), or run the job with --no-jit",
+            ) from error
         self._cuts += 1
         self._ranks.gate(b"")
         self._ranks.stepped()
@@ -72,6 +85,7 @@ class JustInTime:
     def finish(self) -> None:
         """The program has ended."""
         self._ranks.finish()
+        shutil.rmtree(self._local, ignore_errors=True)
 
     # For the watcher: see `detrain.runtime.ranks.watcher.Source`.
 

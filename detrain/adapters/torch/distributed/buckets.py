@@ -47,7 +47,7 @@ class Buckets:
         def pre_forward(model: Any, *inputs: Any, **named: Any) -> Any:
             order = of_model.get(model)
             result = before_forward(model, *inputs, **named)
-            if order is not None and not order.is_final:
+            if order is not None and torch.is_grad_enabled():
                 order.begin(model)
             return result
 
@@ -70,15 +70,19 @@ class Buckets:
         ]
 
     def addresses(self) -> dict[int, str]:
-        """See `detrain.adapters.api.Replicas`: parameters that are summed, and what optimizers keep of each."""
-        names = {id(each): f"{number}.{place}" for number, order in self._orders.items() for place, each in order.parameters()}
+        """See `detrain.adapters.api.Replicas`: parameters that are summed, what optimizers keep of each, and gradients
+        where the last ones were summed.
+        """
+        models = self._orders.items()
+        names = {id(each): f"{number}.{place}" for number, order in models for place, each in order.parameters()}
+        summed = {id(each): order.is_summing for _number, order in models for _place, each in order.parameters()}
         found: dict[int, str] = {}
         for number, reference in enumerate(self._optimizers):
             optimizer = reference()
             groups = optimizer.param_groups if optimizer is not None else ()
             for parameter in [each for group in groups for each in group["params"] if id(each) in names]:
                 name = names[id(parameter)]
-                held = {name: parameter}
+                held = {name: parameter} | ({f"{name} gradient": parameter.grad} if summed[id(parameter)] else {})
                 if optimizer is not None:
                     held |= {f"{name} {number}.{key}": each for key, each in optimizer.state.get(parameter, {}).items()}
                 tensors = {key: each for key, each in held.items() if isinstance(each, torch.Tensor) and each.device.type == "cpu"}
@@ -106,7 +110,7 @@ class _Order:
         self._parameters = [each for name, each in named if each.requires_grad and name not in model.parameters_to_ignore]
         self._hooks: list[Any] = []
         self._turns_before = 0
-        self._is_summing = False
+        self.is_summing = False
         """Whether the gradients of the last forward are summed: not inside of `no_sync`."""
         self.arrived: list[int] = []
         self.is_final = False
@@ -124,13 +128,14 @@ class _Order:
 
     def begin(self, model: Any) -> None:
         """A forward has begun: if DDP makes its buckets by what came before, it has made them now."""
+        self.is_summing = model.require_backward_grad_sync
+        if self.is_final:
+            return
         if model._has_rebuilt_buckets or (model.find_unused_parameters and not model.static_graph):
             self.is_final = True
             self._unwatch()
-        elif torch.is_grad_enabled():
-            self._is_summing = model.require_backward_grad_sync
-            if self._is_summing:
-                self._turns_before, self.arrived = self.turns, []
+        elif self.is_summing:
+            self._turns_before, self.arrived = self.turns, []
 
     def repeat(self, turns: int, arrived: list[int]) -> None:
         """Have gradients come in this order, in so many iterations that compute nothing, if they have not yet."""
@@ -160,7 +165,7 @@ class _Order:
 
     def note(self, place: int) -> None:
         """A gradient has come."""
-        if self._is_summing:
+        if self.is_summing:
             self.arrived.append(place)
 
 
