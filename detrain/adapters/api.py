@@ -52,6 +52,9 @@ class Settings:
     """Hears of elements that iterators have Python make."""
     ranks: Ranks | None = None
     """Which process of a job this is; None: it is alone."""
+    on_peer_error: Callable[[BaseException], None] | None = None
+    """Called with an error of a collective, before the program sees it; does not return where a peer's death is its
+    cause."""
 
 
 @dataclass(frozen=True, slots=True)

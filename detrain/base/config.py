@@ -124,8 +124,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of the `detrain` command, to start it again."""
     ranks: Ranks | None = None
     """Which process of a job it is; its home is the rank's own folder."""
-    is_just_in_time: bool = False
-    """The ranks watch each other, and save when one is gone."""
+    jit_every: int = 0
+    """The ranks watch each other, hold the state each so many batches, and save it when one is gone; 0: they do not."""
 
     def hand_over(self) -> str:
         """Write it into a nameless file that the program which replaces this process inherits;

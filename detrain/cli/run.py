@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from detrain.base.config import Every, Mode
+from detrain.base.config import Every, Mode, Ranks
 from detrain.base.errors import UsageError
 from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.launcher.become import become
@@ -105,6 +105,14 @@ class EveryType(click.ParamType[Every]):
     show_default=True,
     help="In a job: the ranks watch each other, and those that are left save when one is gone.",
 )
+@click.option(
+    "--jit-every",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="With --jit: hold the state each N batches; that many are lost at most.",
+)
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
 @click.option("--bare", is_flag=True, help="Only the deterministic settings: no probes, no checkpoints.")
@@ -126,6 +134,7 @@ def command(
     on_repeat: str,
     loader: Mode,
     jit: bool,
+    jit_every: int,
     strict: bool,
     allow_environment: bool,
     bare: bool,
@@ -144,6 +153,8 @@ def command(
     if guard != "recover" and (guard_ring != "device" or on_repeat != "stop"):
         option = f"--guard-ring {guard_ring}" if guard_ring != "device" else f"--on-repeat {on_repeat}"
         raise UsageError(f"{option} without --guard recover", "give --guard recover, or leave it out")
+    if jit and Ranks.of_environment() is None:
+        raise UsageError("--jit in one process", "it is for jobs of several ranks: `detrain launch`, or torchrun")
     found = Program.find(program, is_module=is_module)
     options = RunOptions(
         every=every,
@@ -161,7 +172,7 @@ def command(
         guards_gradients=guard_gradients,
         ring=guard_ring,
         goes_on_after_repeat=on_repeat == "continue",
-        is_just_in_time=jit,
+        jit_every=jit_every if jit else 0,
         command=tuple(sys.argv[1:]),
     )
     if bare:

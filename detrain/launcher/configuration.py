@@ -61,7 +61,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         every = Every(10, "minutes") if ranks is None else _OF_RANKS
         distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
         messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")
-    if ranks is not None and options.is_just_in_time and every.unit == "epochs":
+    if ranks is not None and options.jit_every and every.unit == "epochs":
         every = Every(_NEVER, "batches")  # at the start of each epoch, and able to resume inside of one
     for nest in structure.nests:
         for remark in nest.remarks:
@@ -90,7 +90,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         info=str(info) if is_own else "",
         command=options.command,
         ranks=ranks,
-        is_just_in_time=options.is_just_in_time and ranks is not None,
+        jit_every=options.jit_every if ranks is not None else 0,
     )
     if chosen is None:
         return config, None

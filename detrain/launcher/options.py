@@ -32,5 +32,5 @@ class RunOptions:
     guards_gradients: bool = False
     ring: str = "device"
     goes_on_after_repeat: bool = False
-    is_just_in_time: bool = False
+    jit_every: int = 0
     command: tuple[str, ...] = ()

@@ -93,8 +93,9 @@ class Cuts:
         is_requested = self._parts.termination.is_requested
         if self._parts.checkpointer.is_due_in_epoch(is_requested=is_requested):
             self.save(cut, frame, loop)
-        if self._parts.just_in_time is not None:
-            self._hold(self._parts.just_in_time, cut, frame, loop)
+        just_in_time, every = self._parts.just_in_time, self._parts.config.jit_every
+        if just_in_time is not None and self._position.batches_done % every == 0:
+            self._hold(just_in_time, cut, frame, loop)
 
     def _hold(self, just_in_time: JustInTime, cut: Cut, frame: FrameType, loop: RunningLoop | None) -> None:
         """Hold the state, should another rank be gone before the next cut."""

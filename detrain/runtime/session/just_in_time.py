@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,8 @@ from detrain.store import Snapshot
 
 FOLDER: Final = "jit"
 """Of a job's just-in-time checkpoints, in the job's folder."""
+_ECHO_S: Final = 3.0
+"""So long after the death of a rank the others know of it, at the latest."""
 _HANG_FLOOR_S: Final = 30.0
 _NOTHING: Final = Split(b"", {})
 """Published at a cut from which no run could go on."""
@@ -77,10 +80,19 @@ class JustInTime:
 
     def fails(self, error: BaseException, show: Callable[[], None]) -> None:
         """The program has raised: the ranks save, and the process ends. `show` prints the error, if it is its own."""
-        is_echo = isinstance(error, RuntimeError) and any(word in str(error) for word in _OF_PEERS)
-        if not is_echo:
-            show()
-        self._ranks.failed(f"{type(error).__name__}: {error}"[:200], may_be_echo=is_echo)
+        self.rest_if_echo(error)
+        show()
+        self._ranks.failed(f"{type(error).__name__}: {error}"[:200], may_be_echo=False)
+
+    def rest_if_echo(self, error: BaseException) -> None:
+        """An error has come: does not return where another rank's death has caused it."""
+        if not (isinstance(error, RuntimeError) and any(word in str(error) for word in _OF_PEERS)):
+            return
+        until = time.monotonic() + _ECHO_S
+        while time.monotonic() < until:
+            if self._ranks.is_frozen:
+                self._ranks.failed(str(error)[:200], may_be_echo=True)
+            time.sleep(0.005)
 
     def finish(self) -> None:
         """The program has ended."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import importlib.machinery
 import importlib.util
+import io
 import os
 import random
 import runpy
@@ -183,7 +184,7 @@ def hook_tracebacks() -> None:
             seen.add(id(error))
             error.__traceback__ = _without(error.__traceback__, hidden)
             error = error.__cause__ or error.__context__
-        probes.fails_in_job(value, lambda: shown(kind, value, value.__traceback__))
+        probes.fails_in_job(value, lambda: _show_at_once(lambda: shown(kind, value, value.__traceback__)))
         shown(kind, value, value.__traceback__)
         if issubclass(kind, Exception) and probes.is_resuming():
             messages.warn(
@@ -192,6 +193,13 @@ def hook_tracebacks() -> None:
             )
 
     sys.excepthook = hook
+
+
+def _show_at_once(show: Callable[[], None]) -> None:
+    """Have an error shown by a hook that does not return: PyTorch's collects what this one prints, to print it then."""
+    show()
+    if isinstance(sys.stderr, io.StringIO):
+        messages.put(sys.stderr.getvalue().rstrip("\n"))
 
 
 def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> types.TracebackType | None:

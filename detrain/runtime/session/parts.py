@@ -121,7 +121,7 @@ class Parts:
 
     def meet(self) -> None:
         """The first training loop is about to be entered: the ranks of the job come to know each other."""
-        if self.config.is_just_in_time and self.just_in_time is None:
+        if self.config.jit_every and self.just_in_time is None:
             self.just_in_time = JustInTime(self.config, self.adapters.replicas)
 
     def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
@@ -155,6 +155,7 @@ class Parts:
             moment=self.position.moment,
             elements=self.recorder.elements,
             ranks=self.config.ranks,
+            on_peer_error=self._on_peer_error if self.config.jit_every else None,
         )
 
     def attach(self, adapter: Adapter) -> None:
@@ -171,6 +172,10 @@ class Parts:
             self.recorder.batches.register_immutable(adapter.leaves.constant_type)
         for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
             self.streams.add(name, stream)
+
+    def _on_peer_error(self, error: BaseException) -> None:
+        if self.just_in_time is not None:
+            self.just_in_time.rest_if_echo(error)
 
     def _write_waiting(self) -> None:
         """Have everything written that waits."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch.distributed
+from torch.autograd import graph
+from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
+from torch.nn.parallel import DistributedDataParallel
 
 from detrain.adapters.torch.distributed.buckets import Buckets
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
 
 _UNKNOWN_BACKENDS: Final = ("mpi", "ucc", "xccl", "hccl")
+_COLLECTIVES: Final = (
+    *("all_reduce", "broadcast", "barrier", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
+    *("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "monitored_barrier", "send", "recv"),
+)
 _SPREAD: Final = {
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"): "FSDP",
     ("torch.distributed.tensor", "DTensor"): "DTensor (FSDP2, tensor parallelism)",
@@ -27,12 +35,14 @@ _SPREAD: Final = {
 class Processes:
     """The part of the adapter that knows of other processes. `ranks`: which one this is, as the launcher says."""
 
-    def __init__(self, ranks: Ranks | None) -> None:
+    def __init__(self, ranks: Ranks | None, on_peer_error: Callable[[BaseException], None] | None) -> None:
         self._ranks = ranks
         self.is_here = torch.distributed.is_available()
         self.buckets = Buckets() if ranks is not None and self.is_here else None
         if ranks is not None and self.is_here:
             _keep_starts_apart(ranks.job)
+            if on_peer_error is not None:
+                _tell_of_errors(on_peer_error)
 
     def check(self) -> None:
         """Raise FrameworkUnsupported where the processes of the program do not belong together as detrain knows it."""
@@ -69,6 +79,28 @@ class Processes:
         if not (self.is_here and distributed.is_initialized()):
             return {}
         return {"torch distributed": str(distributed.get_backend())}
+
+
+def _tell_of_errors(on_error: Callable[[BaseException], None]) -> None:
+    """Have it told when a collective raises, before the program sees that."""
+
+    def telling(function: Any) -> Any:
+        @functools.wraps(function)
+        def told(*arguments: Any, **named: Any) -> Any:
+            try:
+                return function(*arguments, **named)
+            except RuntimeError as error:
+                on_error(error)
+                raise
+
+        return told
+
+    for name in _COLLECTIVES:
+        told = telling(getattr(distributed_c10d, name))
+        setattr(distributed_c10d, name, told)
+        setattr(torch.distributed, name, told)
+    DistributedDataParallel.forward = telling(DistributedDataParallel.forward)
+    graph._engine_run_backward = torch.autograd._engine_run_backward = telling(graph._engine_run_backward)
 
 
 def _spread() -> list[str]:

@@ -1,0 +1,166 @@
+"""Ranks that are gone: those that are left save, and the job goes on with the same bits as if nothing had happened.
+
+Signals come at random moments, by the size of a rank's journal and some milliseconds later. Each case is a job of three
+processes, started again as often as it takes; a server forks them.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from detrain.runtime.ranks.watcher import EXIT_CODE
+from tests.e2e.forkserver import Server
+from tests.e2e.runs import Result
+from tests.e2e.test_ranks import PROGRAM, assert_equal_states, ranks_server
+
+__all__ = ["ranks_server"]
+WORLD = 3
+KINDS = ("KILL", "SEGV", "STOP", "TERM", "ABRT", "TERM to all", "KILL to all")
+
+
+def job(server: Server, folder: Path, mode: str, faults: dict[int, object], *options: object) -> list[Result]:
+    folder.mkdir(exist_ok=True)
+    command = ("run", "--jit", *options, "--ckpt", f"{folder}.home", PROGRAM, mode)
+    return server.job(*command, cwd=folder, ranks=[{}] * WORLD, faults=faults)
+
+
+def journal(folder: Path, rank: int) -> Path:
+    return Path(f"{folder}.home") / "modes" / f"rank-{rank}" / "modes-r1.journal"
+
+
+@pytest.fixture(scope="module")
+def wholes(ranks_server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[str], int]]:
+    """By mode: a job that nothing disturbs, without just-in-time checkpoints, and how long its journal is with them."""
+    return {}
+
+
+def whole_of(
+    server: Server, wholes: dict[str, tuple[Path, list[str], int]], mode: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str], int]:
+    if mode not in wholes:
+        folder = tmp_path_factory.mktemp(mode) / "whole"
+        folder.mkdir()
+        command = ("run", "--ckpt", f"{folder}.home", PROGRAM, mode)
+        results = server.job(*command, cwd=folder, ranks=[{}] * WORLD)
+        with_jit = job(server, folder.with_name("with-jit"), mode, {})
+        lasts = [result.out.splitlines()[-1] for result in results]
+        assert [result.status for result in (*results, *with_jit)] == [0] * 2 * WORLD
+        assert [result.out.splitlines()[-1] for result in with_jit] == lasts
+        wholes[mode] = Path(f"{folder}.home"), lasts, journal(folder.with_name("with-jit"), 0).stat().st_size
+    return wholes[mode]
+
+
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        pytest.param("default", 0, marks=pytest.mark.fast),
+        *(pytest.param("default", seed, marks=pytest.mark.slow) for seed in range(1, 13)),
+        *(pytest.param(mode, seed, marks=pytest.mark.slow) for mode in ("views", "static", "accumulated") for seed in range(4)),
+    ],
+)
+def test_a_job_whose_ranks_are_gone_at_random_moments_ends_as_if_nothing_had_happened(
+    mode: str,
+    seed: int,
+    ranks_server: Server,
+    wholes: dict[str, tuple[Path, list[str], int]],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    home, lasts, size = whole_of(ranks_server, wholes, mode, tmp_path_factory)
+    draw, folder = random.Random(f"{mode} {seed}"), tmp_path / "job"
+    kinds = [draw.choice(KINDS) for _ in range(2)] if seed else ["KILL", "TERM"]
+    results: list[Result] = []
+    for turn, kind in enumerate([*kinds, ""]):
+        faults: dict[int, object] = {}
+        ranks = range(WORLD) if kind.endswith("all") else [draw.randrange(WORLD)]
+        place = draw.randrange(size // 4, size // 2) + turn * size // 2 - turn * size // 8
+        later = draw.random() * 0.03
+        for rank in ranks if kind else ():
+            number = getattr(signal, f"SIG{kind.split()[0]}")
+            faults[rank] = {"journal": str(journal(folder, rank)), "bytes": place, "later_s": later, "signal": number}
+        results = job(ranks_server, folder, mode, faults)
+        statuses = [result.status for result in results]
+        if kind in ("KILL", "SEGV", "STOP", "ABRT") and statuses != [0] * WORLD:
+            others = [status for rank, status in enumerate(statuses) if rank not in faults]
+            assert set(others) <= {EXIT_CODE}, (kinds, [each.err for each in results])
+        if kind.startswith("TERM") and EXIT_CODE in statuses:
+            assert statuses == [EXIT_CODE] * WORLD, [each.err for each in results]
+
+    if not kinds[1].startswith("KILL to"):  # else none was left to save
+        assert re.search("just-in-time checkpoint at|resuming", results[0].err) or results[0].err == ""
+    assert [result.out.splitlines()[-1] for result in results] == lasts, kinds
+    assert_equal_states(home, Path(f"{folder}.home"), WORLD)
+
+
+@pytest.mark.slow
+def test_no_more_is_lost_than_the_batch_that_was_under_way(ranks_server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    fault = {"journal": str(journal(folder, 1)), "bytes": 60_000, "later_s": 0.01, "signal": signal.SIGKILL}
+
+    died = job(ranks_server, folder, "default", {1: fault})
+    batches = journal(folder, 1).read_bytes().count(b"\xa1b")
+    again = job(ranks_server, folder, "default", {})
+
+    assert [result.status for result in died] == [EXIT_CODE, -9, EXIT_CODE]
+    at = re.search(r"resuming modes at (\d+):(\d+)", again[0].err)
+    assert at is not None, again[0].err
+    assert batches - (6 * int(at[1]) + int(at[2])) <= 1
+
+
+@pytest.mark.slow
+def test_a_program_that_catches_errors_never_sees_the_death_of_a_peer(ranks_server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "modes.py"
+    text = PROGRAM.read_text()
+    text = text.replace(
+        "            is_last = ",
+        "            if rank == 1:  # the others are in their collective\n                time.sleep(0.3)\n            is_last = ",
+    ).replace("import sys\n", "import sys\nimport time\n")
+    text = text.replace(
+        "    main(sys.argv[1])",
+        "    try:\n        main(sys.argv[1])\n    except RuntimeError:\n        print('caught')\n"
+        "    finally:\n        print('finally')",
+    )
+    program.write_text(text)
+    fault = {"journal": str(journal(tmp_path / "job", 1)), "bytes": 60_000, "later_s": 0.15, "signal": signal.SIGKILL}
+    command = ("run", "--jit", "--ckpt", tmp_path / "job.home", program, "default")
+
+    died = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD, faults={1: fault})
+    again = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+
+    assert [result.status for result in died] == [EXIT_CODE, -9, EXIT_CODE]
+    assert not any(word in result.out for result in died for word in ("caught", "finally"))
+    assert [result.out.splitlines()[-1] for result in again] == ["finally"] * WORLD
+
+
+@pytest.mark.slow
+def test_an_error_of_one_rank_is_shown_once_and_the_others_save(ranks_server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "modes.py"
+    program.write_text(
+        PROGRAM.read_text()
+        .replace(
+            "            total += ",
+            "            if rank == 1 and epoch == 1 and step == 3 and FAULT.exists():\n"
+            "                raise ZeroDivisionError('a defect')\n            total += ",
+        )
+        .replace("MODES = {", f"from pathlib import Path\n\nFAULT = Path({str(tmp_path / 'fault')!r})\nMODES = {{")
+    )
+    (tmp_path / "fault").touch()
+    command = ("run", "--jit", "--ckpt", tmp_path / "home", program, "default")
+
+    failed = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+    (tmp_path / "fault").unlink()
+    again = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+    shutil.rmtree(tmp_path / "home")
+    whole = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+
+    assert [result.status for result in failed] == [EXIT_CODE] * WORLD
+    assert ["Traceback" in result.err for result in failed] == [False, True, False]
+    assert "ZeroDivisionError: a defect" in failed[1].err
+    assert "resuming modes at 1:3" in again[0].err
+    assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
