@@ -221,8 +221,9 @@ class Watcher(threading.Thread):
 
     def _look_around(self) -> None:
         for rank in self._machine.quiet(_LOOK_S):
-            if rank in self._here and (why := processes.rests(self._mesh.table.peers[rank].process)):
-                self._step(Lost(rank, f"the process {why}", is_stopped=True))
+            # One that is gone is told by the end of its connection, behind its last words: it may have finished.
+            if rank in self._here and processes.rests(self._mesh.table.peers[rank].process) == "is stopped":
+                self._step(Lost(rank, "the process is stopped", is_stopped=True))
         if self._machine.state is State.RUN and (late := self._pace.late(time.monotonic())):
             self._step(Trouble(late))
 
