@@ -1,0 +1,113 @@
+"""Ranks agree on where they go on through files, whatever earlier starts have left: threads stand for processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from detrain.base.config import Ranks
+from detrain.base.errors import CheckpointDamaged, RanksDisagree, UsageError
+from detrain.cli.launch import _split
+from detrain.launcher.agreement import Agreement, Decision, Offer
+from detrain.launcher.ranks import _chosen
+
+
+def offer_of(rank: int, good: Sequence[str] = (), run: int = 1, asked_for: str = "same") -> Offer:
+    return Offer(question="", token=str(rank), asked_for=asked_for, run=run, good=tuple(good))
+
+
+def start(folder: Path, goods: Sequence[Sequence[str]], only: Sequence[int] | None = None, limit_s: float = 20.0) -> list[object]:
+    """Have these ranks agree, in an order of their own; return what each decided, or its error."""
+    found: list[object] = [None] * len(goods)
+
+    def run(rank: int) -> None:
+        def offer(question: str, token: str) -> Offer:
+            return Offer(question=question, token=token, asked_for="same", run=1, good=tuple(goods[rank]))
+
+        try:
+            found[rank] = Agreement(folder, rank, len(goods), limit_s).decide(offer, lambda all_: _chosen(all_, starts_anew=False))
+        except RanksDisagree as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in reversed(only or range(len(goods)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_take_the_newest_that_all_have(tmp_path: Path) -> None:
+    found = start(tmp_path, [["c", "b", "a"], ["b", "a"], ["c", "b"]])
+
+    assert all(isinstance(each, Decision) and each.name == "b" for each in found)
+    assert len({each.job for each in found if isinstance(each, Decision)}) == 1
+
+
+def test_what_an_earlier_start_has_left_is_nobodys_answer(tmp_path: Path) -> None:
+    first = start(tmp_path, [["a"], ["a"]])
+    start(tmp_path, [["x"], ["x"]], only=[1], limit_s=0.2)  # its rank 0 never came
+
+    second = start(tmp_path, [["b", "a"], ["b", "a"]])
+
+    assert [each.name for each in second if isinstance(each, Decision)] == ["b", "b"]
+    assert isinstance(first[0], Decision)
+    assert isinstance(second[0], Decision)
+    assert first[0].job != second[0].job
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    found = start(tmp_path, [[], [], []], only=[0, 2], limit_s=0.3)
+
+    assert "has waited 0 s for rank 1" in str(found[0])
+    assert "for rank 0" in str(found[2]), "it has not decided"
+
+
+def test_without_a_common_checkpoint_the_run_begins_anew_or_something_is_lost() -> None:
+    assert _chosen([offer_of(0, run=0), offer_of(1, run=0)], starts_anew=False) == (1, "")
+    assert _chosen([offer_of(0, ["a"]), offer_of(1, [])], starts_anew=False) == (1, "")
+    assert _chosen([offer_of(0, ["a"]), offer_of(1, ["a"])], starts_anew=True) == (2, "")
+    with pytest.raises(CheckpointDamaged, match="rank 1 has none of up to 2"):
+        _chosen([offer_of(0, ["b", "a"]), offer_of(1, [])], starts_anew=False)
+    with pytest.raises(RanksDisagree, match="rank 1 was started with other arguments"):
+        _chosen([offer_of(0), offer_of(1, asked_for="other")], starts_anew=False)
+
+
+def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    assert Ranks.of_environment() is None
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert Ranks.of_environment() is None, "no job without an address"
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    assert Ranks.of_environment() == Ranks(2, 3)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert Ranks.of_environment() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "launcher", "run", "program"),
+    [
+        ("--nproc-per-node 4 train.py -x", "--standalone --nproc-per-node 4", "", "train.py -x"),
+        ("--every 5b --nproc-per-node=2 --jit train.py", "--standalone --nproc-per-node=2", "--every 5b --jit", "train.py"),
+        ("--nnodes 2 --no-jit --rdzv-backend c10d train.py", "--nnodes 2 --rdzv-backend c10d", "--no-jit", "train.py"),
+        ("--standalone --nproc_per_node 2 -m pack.train", "--standalone --nproc_per_node 2", "-m", "pack.train"),
+    ],
+)
+def test_options_of_torchrun_and_of_run_are_told_apart(words: str, launcher: str, run: str, program: str) -> None:
+    assert [" ".join(part) for part in _split(tuple(words.split()))] == [launcher, run, program]
+
+
+def test_what_ranks_cannot_do_together_is_refused() -> None:
+    from detrain.base.config import Every
+    from detrain.launcher.options import RunOptions
+    from detrain.launcher.ranks import require_for_ranks
+
+    with pytest.raises(UsageError, match="--every 5min: the clocks of the ranks differ"):
+        require_for_ranks(RunOptions(every=Every(5, "minutes")))
+    with pytest.raises(UsageError, match="--guard detect"):
+        require_for_ranks(RunOptions(guard="detect"))
