@@ -72,7 +72,10 @@ def shown(path: Path) -> str:
 
 def warn(text: str) -> None:
     """Print one line of warning."""
-    _print(f"warning: {f'rank {_ranks[0]}: ' if _ranks else ''}{text}")
+    if _ranks:
+        _print(f"warning: rank {_ranks[0]}: {text}")
+    else:
+        say(f"warning: {text}")
 
 
 _status: list[Any] = []
