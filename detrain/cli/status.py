@@ -32,7 +32,11 @@ def command(as_json: bool, place: Path) -> int:
         kind = f"job of {len(row['ranks'])} ranks" if row["job"] else "one process"
         click.echo(f"{row['program']}, run {row['run']}: {kind}, {'running' if row['running'] else 'not running'}")
         last = f"{row['last_checkpoint']}, {row['age_s']:.0f} s old" if row["last_checkpoint"] else "none yet"
-        click.echo(f"  last checkpoint {last}; a failure now would cost {row['a_failure_costs_batches']} batches")
+        if row["just_in_time"]:
+            cost = f"the death of a rank would cost the batch under way, of all {row['a_failure_costs_batches']} batches"
+        else:
+            cost = f"a failure now would cost {row['a_failure_costs_batches']} batches"
+        click.echo(f"  last checkpoint {last}; {cost}")
         table = Table("rank", "process", "at", "batches", "since the checkpoint", box=None, pad_edge=False)
         for rank in row["ranks"]:
             pid = "-" if rank["pid"] is None else str(rank["pid"])

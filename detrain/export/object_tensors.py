@@ -18,6 +18,10 @@ _OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers", "_raw_val
 """Where a module keeps its parts, a variable of flax its value, and its State what is in it: left out of names, as
 `state_dict()` does.
 """
+_LISTED_AGAIN: Final = frozenset(
+    {"_module_parameters", "modules_buffers", "named_module_buffers", "_delay_all_reduce_params", "param_groups"}
+)
+"""Where DistributedDataParallel and optimizers list what modules have: names that lead through these come last."""
 _KEYS: Final = "jax.key"
 _FORM: Final = 5
 """Where the node of an immutable tensor says what it is besides its value, if it is anything."""
@@ -39,12 +43,15 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
     waiting = deque((item, key.rpartition("|")[2]) for key, item in graph["roots"].items())
     keyed: deque[tuple[Any, str, Any]] = deque()
     """What is held under a tensor: named when that has a name."""
-    while waiting or keyed:
+    late: deque[tuple[Any, str]] = deque()
+    while waiting or keyed or late:
         if waiting:
             item, name = waiting.popleft()
-        else:
+        elif keyed:
             item, name, key = keyed.popleft()
             name = f"{name}.{names.get(key, key)}"
+        else:
+            item, name = late.popleft()
         if not _is_reference(item) or item[0] in names:
             continue
         names[item[0]] = name
@@ -55,7 +62,8 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
                 found[name if name not in found else f"{name} {item[0]}"] = values
         if node[0] in CONTAINERS and issubclass(CONTAINERS[node[0]], dict):
             keyed.extend((value, name, key[0]) for key, value in node[1] if _is_reference(key))
-        waiting.extend(_parts(node, name))
+        for part, its_name in _parts(node, name):
+            (late if its_name.rpartition(".")[2] in _LISTED_AGAIN else waiting).append((part, its_name))
     return found
 
 

@@ -13,15 +13,15 @@ from detrain.base import messages
 from detrain.base.config import Ranks
 from detrain.base.errors import DetrainError
 from detrain.runtime.ranks.manifest import find
-from detrain.runtime.session.just_in_time import FOLDER
 from detrain.runtime.state.split_snapshot import joined, read_shared
 from detrain.store import Catalogue
 from detrain.store.catalogue import cursor_of
+from detrain.store.job_home import JUST_IN_TIME
 
 
 def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
     """Write this rank's part of the newest just-in-time checkpoint of a run, if that is newer than what is there."""
-    found, passed = find(catalogue.folder.parent / FOLDER, f"{program} run {run}", ranks.world)
+    found, passed = find(catalogue.folder.parent / JUST_IN_TIME, f"{program} run {run}", ranks.world)
     for line in passed:
         if "no manifest" not in line and "another job" not in line:
             messages.warn(line)
@@ -46,4 +46,4 @@ def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
 
 def clear(job: Path) -> None:
     """Delete what was taken in: all ranks have agreed by now."""
-    shutil.rmtree(job / FOLDER, ignore_errors=True)
+    shutil.rmtree(job / JUST_IN_TIME, ignore_errors=True)

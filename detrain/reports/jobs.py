@@ -14,7 +14,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError, StoreError
 from detrain.reports import checkpoints
 from detrain.store import Catalogue, Entry, read_meta
-from detrain.store.job_home import jobs_in, parts, ranks_of
+from detrain.store.job_home import JUST_IN_TIME, jobs_in, parts, ranks_of
 from detrain.store.journal import read_batches
 from detrain.store.lock import holder_of
 
@@ -101,12 +101,13 @@ def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str,
         pid = holder_of(folder, program)
         at = str(Cursor(*batches[-1])) if batches else ""
         ranks.append({"rank": number, "pid": pid, "at": at, "batches": len(batches), "since_checkpoint": len(batches) - done_then})
-    now = time.time()
+    now, is_running = time.time(), all(rank["pid"] is not None for rank in ranks)
     return {
         "program": program,
         "run": run,
         "job": is_job,
-        "running": all(rank["pid"] is not None for rank in ranks),
+        "running": is_running,
+        "just_in_time": is_job and is_running and (folders[0].parent / JUST_IN_TIME).is_dir(),
         "last_checkpoint": str(last[0].cursor) if last else None,
         "age_s": round(now - max(entry.path.stat().st_mtime for entry in last), 1) if last else None,
         "a_failure_costs_batches": max(int(rank["since_checkpoint"]) for rank in ranks),

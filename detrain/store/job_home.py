@@ -13,6 +13,8 @@ from typing import Final
 
 from detrain.store.catalogue import Catalogue, Entry, parse_name
 
+JUST_IN_TIME: Final = "jit"
+"""Of a job's just-in-time checkpoints, in the job's folder: there while ranks watch each other."""
 _RANK: Final = re.compile(r"rank-(0|[1-9]\d*)", re.ASCII)
 
 

@@ -22,9 +22,8 @@ from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
 from detrain.runtime.ranks.room import Ranks, Setup
 from detrain.runtime.state.split_snapshot import Split, split
 from detrain.store import Snapshot
+from detrain.store.job_home import JUST_IN_TIME
 
-FOLDER: Final = "jit"
-"""Of a job's just-in-time checkpoints, in the job's folder."""
 _ECHO_S: Final = 3.0
 """So long after the death of a rank the others know of it, at the latest."""
 _HANG_FLOOR_S: Final = 30.0
@@ -45,18 +44,18 @@ class JustInTime:
         # One folder a home: what a job that was killed has left there, the next one clears away.
         name = f"detrain-{os.getuid()}-{digest_bytes(str(job.resolve()).encode())[:16]}"
         self._rank, self._local = config.ranks.rank, _local_folder() / name
-        (job / FOLDER).mkdir(exist_ok=True)
+        (job / JUST_IN_TIME).mkdir(exist_ok=True)
         setup = Setup(
             config.ranks.rank,
             config.ranks.world,
-            job / FOLDER,
+            job / JUST_IN_TIME,
             self._local,
             f"{config.program} run {config.run}",
             host=_host(config.ranks.world),
             hang_floor_s=_HANG_FLOOR_S,
             key=f"ranks-{config.ranks.job}",
         )
-        self._ranks = Ranks(setup, FolderStore(job / FOLDER), self)
+        self._ranks = Ranks(setup, FolderStore(job / JUST_IN_TIME), self)
 
     def at_cut(self, snapshot: Snapshot | None) -> None:
         """A cut is here; None: no run could go on from it. Returns when all ranks are, unless the job is ending."""
