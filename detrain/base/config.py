@@ -21,6 +21,10 @@ Mode = Literal["auto", "seek", "forward"]
 """How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
 
 
+SELDOM: Final = 1 << 40
+"""So many batches no run has: checkpoints are taken at the starts of epochs alone."""
+
+
 class Every(msgspec.Struct, frozen=True):
     """How often a checkpoint is taken: each `count` of `unit`."""
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import RESTARTED, Config, Every, Ranks
+from detrain.base.config import RESTARTED, SELDOM, Config, Every, Ranks
 from detrain.base.digest import digest_bytes
 from detrain.instrument.text_edits import Edit
 from detrain.launcher.options import RunOptions
@@ -25,7 +25,6 @@ from detrain.store.lock import hold
 
 DEFAULT_SEED: Final = 0
 """Of a run that is given none."""
-_NEVER: Final = 1 << 40
 _OF_RANKS: Final = Every(200, "batches")
 """The clocks of ranks differ: they take checkpoints at batches."""
 
@@ -62,7 +61,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
         messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")
     if ranks is not None and options.jit_every and every.unit == "epochs":
-        every = Every(_NEVER, "batches")  # at the start of each epoch, and able to resume inside of one
+        every = Every(SELDOM, "batches")  # at the start of each epoch, and able to resume inside of one
     for nest in structure.nests:
         for remark in nest.remarks:
             messages.say(f"{Path(nest.batch_loop.file).name}: {remark}")

@@ -91,6 +91,10 @@ def status_of(place: Path) -> list[dict[str, Any]]:
 
 def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str, Any]:
     found = parts(folders)
+    newest = next((entry for each in reversed(found.values()) for entry in each if entry is not None), None)
+    if is_job and newest is not None:  # an earlier job may have had more
+        folders = folders[: int(read_meta(newest.path).environment.get(_WORLD, "1"))]
+        found = parts(folders)
     run = max((entry.run for each in found.values() for entry in each if entry is not None), default=0)
     complete = [each for each in found.values() if all(entry is not None and entry.run == run for entry in each)]
     last = [entry for entry in complete[-1] if entry is not None] if complete else []

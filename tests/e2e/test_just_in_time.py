@@ -6,17 +6,22 @@ processes, started again as often as it takes; a server forks them.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from detrain.runtime.ranks.watcher import EXIT_CODE
+from detrain.store.lock import holder_of
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import Result
+from tests.e2e.runs import TIMEOUT_S, Result, environment
 from tests.e2e.test_ranks import PROGRAM, assert_equal_states, ranks_server
 
 __all__ = ["ranks_server"]
@@ -164,3 +169,29 @@ def test_an_error_of_one_rank_is_shown_once_and_the_others_save(ranks_server: Se
     assert "ZeroDivisionError: a defect" in failed[1].err
     assert "resuming modes at 1:3" in again[0].err
     assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_job_again_that_has_saved(ranks_server: Server, tmp_path: Path) -> None:
+    whole = ranks_server.job("run", "--ckpt", tmp_path / "whole", PROGRAM, "default", cwd=tmp_path, ranks=[{}] * WORLD)
+    folder = tmp_path / "home" / "modes" / "rank-1"
+    options = ("--nproc-per-node", str(WORLD), "--max-restarts", "2", "--jit", "--ckpt", str(tmp_path / "home"))
+    command = [sys.executable, "-m", "detrain", "launch", *options, str(PROGRAM), "default"]
+
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=err, env=environment())
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline and process.poll() is None:
+            if (folder / "modes-r1.journal").is_file() and (folder / "modes-r1.journal").stat().st_size > 60_000:
+                pid = holder_of(folder, "modes")
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                break
+            time.sleep(0.001)
+        status = process.wait(TIMEOUT_S)
+
+    said = (tmp_path / "err").read_text()
+    assert status == 0, said
+    assert "just-in-time checkpoint at" in said
+    last = sorted(line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("rank"))
+    assert last == sorted(result.out.splitlines()[-1] for result in whole)

@@ -17,7 +17,7 @@ import pytest
 from detrain.store import opened
 from detrain.verify.state_diff import compare
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import EXAMPLES, ROOT, Result
+from tests.e2e.runs import EXAMPLES, ROOT, Result, detrain
 
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "modes.py"
 BATCHES = 18
@@ -142,3 +142,60 @@ def test_states_that_are_spread_over_processes_are_refused(what: str, ranks_serv
 
     assert [each.status for each in results] == [80, 80], [each.err for each in results]
     assert re.search(re.escape(f"the program trains with {what}"), results[0].err)
+
+
+@pytest.mark.slow
+def test_verify_kills_ranks_and_compares_each(tmp_path: Path) -> None:
+    result = detrain("verify", "--nproc", 2, "--kills", 1, "--every", "3b", "--json", PROGRAM, "static", cwd=tmp_path)
+
+    found = json.loads(result.out)
+    assert result.status == 0, result.err
+    assert found["exact"]
+    assert [rank["runs"][2]["comparison"]["batches"] for rank in found["ranks"]] == [BATCHES] * 2
+    assert sum("with rank" not in rank["runs"][2]["kills"][0] for rank in found["ranks"]) == 1
+
+
+@pytest.mark.slow
+def test_loops_that_a_run_has_to_find_are_found_by_all_ranks(ranks_server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "hidden.py"
+    program.write_text(HIDDEN)
+    whole = ranks_server.job("run", "--every", "2b", "--ckpt", tmp_path / "a", program, cwd=tmp_path, ranks=[{}] * 2)
+    assert [result.status for result in whole] == [0, 0], whole[0].err + whole[1].err
+    assert "starting again with probes there" in whole[0].err
+    again = ranks_server.job("run", "--every", "2b", "--ckpt", tmp_path / "a", program, cwd=tmp_path, ranks=[{}] * 2)
+    assert "resuming hidden" in again[0].err
+    bare = ranks_server.job(program, cwd=tmp_path, ranks=[{}] * 2, is_bare=True)
+    assert [result.out for result in bare] == [result.out for result in whole]
+
+
+HIDDEN = """
+import hashlib
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+class Job:
+    def __init__(self):
+        dist.init_process_group("gloo")
+        torch.manual_seed(1)
+        self.net = DistributedDataParallel(torch.nn.Linear(8, 4))
+        torch.manual_seed(dist.get_rank() + 5)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
+        self.todo = {"a": self.learn}
+
+    def learn(self, x):
+        self.net(x).pow(2).sum().backward()
+        getattr(self.optimizer, "st" + "ep")()
+        self.optimizer.zero_grad()
+
+    def go(self):
+        for epoch in range(3):
+            for batch in range(6):
+                self.todo["a"](torch.randn(4, 8))
+
+job = Job()
+job.go()
+print(dist.get_rank(), hashlib.sha256(job.net.module.weight.detach().numpy().tobytes()).hexdigest()[:16], flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 from detrain.base import messages
-from detrain.base.config import Config, Every
+from detrain.base.config import SELDOM, Config, Every
 from detrain.base.cursor import Cursor
 from detrain.base.digest import ToArray
 from detrain.base.errors import StoreError
@@ -43,7 +43,14 @@ class Cost:
         self._began = began if self._began is None else self._began
         self._spent_s, self._count = self._spent_s + ended - began, self._count + 1
         share = self._spent_s / max(ended - self._began, 1e-9)
-        if self._is_said or self._count < 4 or self._spent_s < _FROM_S or share < _MUCH or every.unit == "minutes":
+        if (
+            self._is_said
+            or self._count < 4
+            or self._spent_s < _FROM_S
+            or share < _MUCH
+            or every.unit == "minutes"
+            or every.count >= SELDOM
+        ):
             return None
         self._is_said = True
         fewer = f"{math.ceil(share / _LITTLE) * every.count:g}{'b' if every.unit == 'batches' else ''}"
