@@ -27,6 +27,14 @@ def torch_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def ranks_server() -> Iterator[Server]:
+    """The same, with PyTorch in one thread, as torchrun has it: it forks all processes of a job."""
+    made = Server("torch", OMP_NUM_THREADS="1")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
 def jax_server() -> Iterator[Server]:
     """The same, with JAX, flax, optax and equinox."""
     made = Server("jax")

@@ -22,9 +22,8 @@ from detrain.runtime.ranks.watcher import EXIT_CODE
 from detrain.store.lock import holder_of
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import TIMEOUT_S, Result, environment
-from tests.e2e.test_ranks import PROGRAM, assert_equal_states, ranks_server
+from tests.e2e.test_ranks import PROGRAM, assert_equal_states
 
-__all__ = ["ranks_server"]
 WORLD = 3
 KINDS = ("KILL", "SEGV", "STOP", "TERM", "ABRT", "TERM to all", "KILL to all")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ from tests.e2e.runs import EXAMPLES, ROOT, Result, detrain
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "modes.py"
 BATCHES = 18
 MODES = ("default", "views", "static", "one_bucket", "unused", "accumulated", "no_buffers")
-
-
-@pytest.fixture(scope="module")
-def ranks_server() -> Iterator[Server]:
-    """One thread a rank, as torchrun has it."""
-    made = Server("torch", OMP_NUM_THREADS="1")
-    yield made
-    made.close()
 
 
 def run(server: Server, folder: Path, world: int, kills: list[dict[int, int]], *command: object) -> list[Result]:
