@@ -15,7 +15,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_log import TrialResult, read_log
+from detrain.campaign.trial_log import TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 
 _MOST_TRIALS: Final = 256
@@ -139,7 +139,7 @@ class _Process:
         if done.start and (before is None or done.start != before.state):
             return False
         steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
-        return all(known.get(_cursor(step)) == step for step in steps)
+        return all(_cursor(step) in known and is_as(known[_cursor(step)], step) for step in steps)
 
 
 def _cursor(step: object) -> tuple[int, int, int]:

@@ -95,10 +95,12 @@ def same_from(golden: TrialResult, other: TrialResult, at: Address) -> bool:
     """
     known = golden.by_cursor()
     steps = {cursor: step for cursor, step in other.by_cursor().items() if cursor >= at}
-    return bool(steps) and all(
-        cursor in known and _agree(known[cursor], step) and step.state in ("", known[cursor].state)
-        for cursor, step in steps.items()
-    )
+    return bool(steps) and all(cursor in known and is_as(known[cursor], step) for cursor, step in steps.items())
+
+
+def is_as(golden: StepLine, other: StepLine) -> bool:
+    """Return whether a step is the golden run's, its digest of variables, if it has one, included."""
+    return _agree(golden, other) and other.state in ("", golden.state)
 
 
 def _agree(golden: StepLine, other: StepLine) -> bool:
