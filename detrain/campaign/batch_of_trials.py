@@ -5,6 +5,7 @@ What of it can be trusted: only that behind which the run was the golden run aga
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,68 +15,96 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
+from detrain.base.cursor import Address
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial_log import TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
+from detrain.runtime.observers.experiment_run import StepLine
 
-_MOST_TRIALS: Final = 256
+MOST_TRIALS: Final = 256
 _MOST_PLACES: Final = 32
-"""Points of the step at which faults are put in one process: each costs a little where none is armed."""
+"""Points of a compiled step at which faults are put in one process: each costs a little where none is armed."""
 _POLL_S: Final = 0.05
 _ENDED: Final = "program"
 """How a trial ends that makes its program end: where a loss that is no number does, say. Its process does not go on."""
 
 
-def run_together(subject: Subject, plans: Mapping[int, Experiment], golden: TrialResult) -> Iterator[tuple[int, TrialResult]]:
+@dataclass
+class Together:
+    """What is known of a program's trials that share a process."""
+
+    obstacle: str = ""
+    """Why no trials of the program can."""
+    is_first_alone: bool = False
+    """Whether one that begins with the first step of all cannot: what that step makes (slots, traces) stays."""
+
+    def takes(self, plan: Experiment) -> bool:
+        """Return whether a trial can share a process."""
+        is_first_fine = any(plan.at[1:]) or not self.is_first_alone
+        return not self.obstacle and plan.steps == 1 and is_first_fine and (plan.until or plan.count) is not None
+
+
+def run_together(
+    subject: Subject, plans: Mapping[int, Experiment], golden: TrialResult, known: Together | None = None
+) -> Iterator[tuple[int, TrialResult]]:
     """Run trials, several in a process; yields (number, what came of it) as they are known to be sound.
 
-    What is not yielded is to be run in a process of its own: trials that go beyond their epoch (it cannot be entered
-    again) or start with its first batch (the step is traced then), and all of a program that cannot be set back
-    exactly.
+    What is not yielded is to be run in a process of its own: trials to the program's end, one of the first step of all
+    where that step makes what stays, and all of a program that cannot be set back exactly.
     """
-    waiting = {number: plan for number, plan in plans.items() if _fits(plan, golden)}
-    while len(waiting) > 1:
+    known = known or Together()
+    waiting = dict(plans)
+    while waiting := {number: plan for number, plan in waiting.items() if known.takes(plan)}:
+        if len(plans) == 1:
+            return
         chunk = _chunk(waiting)
         with subject.scratch() as home:
             process = _Process(subject, chunk, golden, home)
             yield from process.run()
         for number in (*process.sound, *process.alone):
             waiting.pop(number, None)
-        if process.obstacle:
+        known.is_first_alone |= process.is_first_alone
+        known.obstacle = process.obstacle
+        if known.obstacle:
             messages.say(f"each further trial runs in a process of its own: {process.obstacle}")
-            return
 
 
-def _fits(plan: Experiment, golden: TrialResult) -> bool:
-    """Return whether a trial begins behind the first batch of an epoch, and ends in it."""
-    phase, epoch, batch = plan.at
-    batches = sum(key[:2] == (phase, epoch) and key[2] >= 0 for key in golden.by_cursor())
-    last = plan.until[2] if plan.until is not None and plan.until[:2] == (phase, epoch) else None
-    if plan.until is None and plan.count is not None:
-        last = batch + plan.count - 1
-    return plan.steps == 1 and batch > 0 and last is not None and last < batches
+def in_order(plans: Mapping[int, Experiment]) -> list[int]:
+    """Return the numbers of trials in the order in which processes take them: by places, then by cursor.
+
+    Of a compiled step `_MOST_PLACES` go together; ops that are watched as they run cost nothing elsewhere.
+    """
+    places = sorted({_place(plan) for plan in plans.values()} - {()}, key=repr)
+    group = {place: index // _MOST_PLACES for index, place in enumerate(places)}
+    return sorted(plans, key=lambda number: (group.get(_place(plans[number]), 0), plans[number].at, number))
+
+
+def _place(plan: Experiment) -> tuple[object, ...]:
+    """Return the point of a compiled step at which a trial's fault is put; nothing of an op that is watched."""
+    assert plan.injection is not None
+    return plan.injection.place if plan.injection.signature else ()
 
 
 def _chunk(waiting: Mapping[int, Experiment]) -> dict[int, Experiment]:
-    """Return the first trials, in the order of their cursors, that one process takes."""
+    """Return the first trials that one process takes, in the order of their cursors."""
     places: set[object] = set()
     chunk: dict[int, Experiment] = {}
-    for number, plan in sorted(waiting.items(), key=lambda pair: (pair[1].at, pair[0])):
-        assert plan.injection is not None
-        places.add(plan.injection.place)
-        if len(places) > _MOST_PLACES or len(chunk) == _MOST_TRIALS:
+    for number in in_order(waiting):
+        places.add(_place(waiting[number]))
+        if len(places - {()}) > _MOST_PLACES or len(chunk) == MOST_TRIALS:
             break
-        chunk[number] = plan
-    return chunk
+        chunk[number] = waiting[number]
+    return dict(sorted(chunk.items(), key=lambda pair: (pair[1].at, pair[0])))
 
 
 @dataclass
 class _Process:
-    """One process with several trials, and behind the last of them one step without a fault.
+    """One process with several trials, and behind the last of them steps without a fault.
 
     A trial is sound if all variables were the golden run's where it began, and the steps before it and behind it are
-    the golden run's. Behind one with which the program ended there are none: the process was one, and what it began
-    with is known.
+    the golden run's, in the epoch, too, that it has run into: only there is seen what order its data has. Behind one
+    with which the program ended, or from which there was no way back, there are none: the process was one, and what it
+    began with is known.
     """
 
     subject: Subject
@@ -87,18 +116,20 @@ class _Process:
     """Trials with which the process has ended: a crash, a hang, or a fault that was not done."""
     obstacle: str = ""
     """Why no trials of this program can be done in one process."""
+    is_first_alone: bool = False
+    _pending: dict[int, TrialResult] = field(default_factory=dict)
+    _known: Mapping[Address, StepLine] = field(default_factory=dict)
+    _has_ended: bool = False
 
     def run(self) -> Iterator[tuple[int, TrialResult]]:
         """Run it; yields what is sound."""
-        self.subject.link_golden((next(iter(self.plans.values())).at[0], next(iter(self.plans.values())).at[1], 0), self.home)
-        last = list(self.plans.values())[-1]
-        closing = Experiment(log="", at=last.at, count=1)
-        logs = [self.home / f"log-{index}" for index in range(len(self.plans) + 1)]
+        plans = list(self.plans.values())
+        self._known = self.golden.by_cursor()
+        self.subject.link_golden((*plans[0].at[:2], 0), self.home)
+        logs = [self.home / f"log-{index}" for index in range(len(plans) + 1)]
         experiments = [
-            msgspec.structs.replace(plan, log=str(log)) for plan, log in zip((*self.plans.values(), closing), logs, strict=True)
+            msgspec.structs.replace(plan, log=str(log)) for plan, log in zip((*plans, self._closing()), logs, strict=True)
         ]
-        numbers = [*self.plans, None]
-        pending: dict[int, TrialResult] = {}
         index, changed = 0, time.monotonic()
         with self.subject.process(experiments, self.home) as process:
             while index < len(logs):
@@ -108,39 +139,103 @@ class _Process:
                         process.kill()
                     time.sleep(_POLL_S)
                     continue
-                done, number = read_log(logs[index]), numbers[index]
-                if not self._is_golden(done, experiments[index]):
-                    self.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
-                    break
-                has_ended = done.end == _ENDED
-                is_whole = done.end != "" and not done.obstacle and not done.end.startswith("crash")
-                if number is not None and is_whole and has_ended:
-                    pending[number] = done
-                if has_ended or (done.steps and (number is None or min(map(_cursor, done.steps)) < experiments[index].at)):
-                    self.sound.update(pending)
-                    yield from pending.items()
-                    pending = {}
-                if number is not None and is_whole and not has_ended:
-                    pending[number] = done
-                if not is_whole or has_ended:
-                    if number is None or done.obstacle:
-                        self.obstacle = done.obstacle or "a process ended before its last step without a fault"
-                    elif not has_ended:
-                        self.alone.add(number)
+                yield from self._take(index, read_log(logs[index]), experiments[index])
+                if self.obstacle or self._has_ended:
                     break
                 index, changed = index + 1, time.monotonic()
             process.kill()
             process.wait()
 
+    def _closing(self) -> Experiment:
+        """Return the steps without a fault behind the last trial: into the last epoch that one of them runs into."""
+        last = list(self.plans.values())[-1]
+        steps = sorted(cursor for cursor in self._known if cursor[2] >= 0)
+        ends = [self._end_of(plan, steps) for plan in self.plans.values()]
+        reach = max((end for end in ends if end is not None), default=last.at)
+        if reach[:2] == last.at[:2]:
+            return Experiment(log="", at=last.at, count=1)
+        return Experiment(log="", at=last.at, until=(*reach[:2], 0))
+
+    @staticmethod
+    def _end_of(plan: Experiment, steps: list[Address]) -> Address | None:
+        """Return the last step of a trial; None where the program ends before."""
+        behind = steps[bisect.bisect_left(steps, plan.at) :]
+        if plan.count is not None:
+            behind = behind[: plan.count]
+            return behind[-1] if len(behind) == plan.count else None
+        return plan.until if plan.until in behind else None
+
+    def _take(self, index: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
+        """Look at what a log says; yields what is sound by it."""
+        number = [*self.plans, None][index]
+        if not self._is_golden(done, plan):
+            self.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
+            return
+        yield from self._confirm(done, plan)
+        if done.obstacle or done.left:
+            self._has_ended = True
+            self.obstacle = done.obstacle
+            before = list(self.plans.values())[index - 1]
+            self.is_first_alone = not any(before.at[1:]) and not done.obstacle
+            yield from self._confirm_ended()
+            return
+        is_whole = done.end != "" and not done.end.startswith("crash")
+        if not is_whole or (number is None and done.end != "until"):
+            self._has_ended = True
+            yield from self._confirm_ended()
+            if number is not None:
+                self.alone.add(number)
+            elif not self._pending:
+                self.obstacle = "a process ended before its last step without a fault"
+            return
+        if number is not None:
+            self._pending[number] = done
+        if done.end == _ENDED:
+            self._has_ended = True
+            yield from self._confirm_ended()
+
+    def _confirm(self, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
+        """Yield the trials behind which the steps of this log are the golden run's."""
+        clean = [_cursor(step) for step in done.steps if step.batch >= 0]
+        clean = [cursor for cursor in clean if plan.injection is None or cursor < plan.at]
+        if clean:
+            yield from self._sound([number for number, each in self._pending.items() if max(clean) >= _reached(each)])
+
+    def _confirm_ended(self) -> Iterator[tuple[int, TrialResult]]:
+        """The process has ended: yield what began from a state that is known, up to the first trial of which it is not
+        known whether it has left something behind for the next epoch.
+        """
+        first = next((n for n, each in self._pending.items() if _reached(each)[:2] != self.plans[n].at[:2]), None)
+        chosen = []
+        for number in self._pending:
+            if self.plans[number].at[2] > 0:
+                chosen.append(number)
+            if number == first:
+                break
+        yield from self._sound(chosen)
+
+    def _sound(self, numbers: list[int]) -> Iterator[tuple[int, TrialResult]]:
+        self.sound.update(numbers)
+        for number in numbers:
+            yield number, self._pending.pop(number)
+
     def _is_golden(self, done: TrialResult, plan: Experiment) -> bool:
-        """Return whether the steps without a fault are the golden run's, and the state where it begins is, too."""
-        known = self.golden.by_cursor()
-        before = known.get((*plan.at[:2], plan.at[2] - 1))
-        if done.start and (before is None or done.start != before.state):
+        """Return whether the steps without a fault are the golden run's, and the state where it begins is, too.
+
+        Before an epoch's first batch other things than steps may have changed variables.
+        """
+        before = self._known.get((*plan.at[:2], plan.at[2] - 1)) if plan.at[2] else None
+        if done.start and plan.at[2] and (before is None or done.start != before.state):
             return False
         steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
-        return all(_cursor(step) in known and is_as(known[_cursor(step)], step) for step in steps)
+        return all((known := self._known.get(_cursor(step))) is not None and is_as(known, step) for step in steps)
 
 
-def _cursor(step: object) -> tuple[int, int, int]:
-    return step.phase, step.epoch, step.batch  # type: ignore[attr-defined]
+def _reached(done: TrialResult) -> Address:
+    """Return the first step of the last epoch that a trial has run into."""
+    last = max((_cursor(step) for step in done.steps if step.batch >= 0), default=(0, 0, 0))
+    return (*last[:2], 0)
+
+
+def _cursor(step: StepLine) -> Address:
+    return step.phase, step.epoch, step.batch

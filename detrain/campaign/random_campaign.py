@@ -10,7 +10,7 @@ from pathlib import Path
 
 from detrain.base import messages
 from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
-from detrain.campaign.batch_of_trials import run_together
+from detrain.campaign.batch_of_trials import Together, run_together
 from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import USUAL
 from detrain.campaign.subject import Subject
@@ -75,16 +75,26 @@ class RandomCampaign:
         subject, seed = self.subject, self.drawing.seed
         drawn = {number: self.drawing.trial(number, self.after) for number in numbers}
         done: set[int] = set()
-        if in_one:
-            for number, found in run_together(subject, {number: plan for number, (_, plan) in drawn.items()}, self.golden):
-                model, plan = drawn[number]
+        unfired: dict[int, str] = {}
+        again: dict[int, tuple[FaultModel, Experiment]] = {}
+        known = Together()
+        for round_of in (drawn, again) if in_one else ():
+            for number, found in run_together(subject, {n: plan for n, (_, plan) in round_of.items()}, self.golden, known):
+                model, plan = round_of[number]
+                if found.is_unfired:
+                    unfired[number] = found.end
+                    for each in self._drawn_there(number, plan) if round_of is drawn else ():
+                        again[number] = each
+                    continue
                 done.add(number)
                 trial = Trial(model.name, seed, plan, self.golden, found, is_unarmed_equal=True)
                 yield number, record_of(subject, trial, self.thresholds)
         for number, first in drawn.items():
             if number in done:
                 continue
-            for model, plan in itertools.chain([first], self._drawn_there(number, first[1])):
+            why = unfired.get(number, "")
+            ways = [] if number in unfired else [first]
+            for model, plan in itertools.chain(ways, self._drawn_there(number, first[1])):
                 try:
                     yield number, record_of(subject, run_trial(subject, model.name, seed, plan), self.thresholds)
                     break

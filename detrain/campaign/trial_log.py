@@ -13,6 +13,7 @@ from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import Alarm, Firing
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import Log, StepLine
+from detrain.runtime.observers.trials_in_process import UNFIRED
 
 HANG: Final = 124
 """The status of a process that took longer than its time limit."""
@@ -39,7 +40,9 @@ class TrialResult:
     start: str = ""
     """Digest of all variables where it began; empty in a process of its own."""
     obstacle: str = ""
-    """Why no other trial of its process was begun."""
+    """Why no other trial of its process was begun, and none of another would be."""
+    left: str = ""
+    """Why it was not begun, where another process can begin it."""
     error: str = ""
     """The end of what it wrote to stderr."""
 
@@ -47,6 +50,11 @@ class TrialResult:
     def is_whole(self) -> bool:
         """Whether the run came to its end."""
         return self.status == 0 and self.end != "" and not self.end.startswith("crash")
+
+    @property
+    def is_unfired(self) -> bool:
+        """Whether its fault was not done, which was seen in a process that does others."""
+        return self.end.startswith(UNFIRED)
 
     def by_cursor(self) -> dict[Address, StepLine]:
         """Return the steps by (phase, epoch, batch)."""
@@ -56,7 +64,7 @@ class TrialResult:
 def read_log(path: Path) -> TrialResult:
     """Return what a log says; of a step that was run again, the last."""
     steps: dict[Address, StepLine] = {}
-    end, start, obstacle, fired, alarm, is_armed = "", "", "", None, None, False
+    end, start, obstacle, left, fired, alarm, is_armed = "", "", "", "", None, None, False
     missed: list[Address] = []
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
@@ -73,12 +81,12 @@ def read_log(path: Path) -> TrialResult:
                 fired = msgspec.structs.replace(fired, count=entry.hits)
             if entry.missed is not None:
                 missed.append(entry.missed)
-            start, obstacle = entry.start or start, entry.obstacle or obstacle
+            start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
             is_armed = is_armed or entry.is_armed
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
-    return TrialResult(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle)
+    return TrialResult(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle, left)
 
 
 def same_before(golden: TrialResult, trial: TrialResult, at: Address) -> bool | None:

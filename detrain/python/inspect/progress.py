@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import dis
 import functools
+import gc
 import io
 import itertools
 import logging
@@ -29,6 +30,9 @@ from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_user_module, module_of
 from detrain.python.inspect.pandas_tables import content, is_table
 
+HANDS_ON: Final = (enumerate, zip, itertools.islice)
+"""Iterators of Python's that hand on what they draw from others."""
+OVER_DATA: Final = (type(iter([0])), type(iter((0,))), type(iter(range(0))))
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _STDERR: Final = 2
@@ -40,6 +44,35 @@ _STAND_INS: Final = "detrain.python.outside."
 """Where detrain has what stands in for functions of Python: a program has that of `open` by `from io import open`."""
 _READERS: Final = tuple(module for each in KNOWN for module in each.readers)
 """Where a framework has its own files, which have a position."""
+
+
+def is_plain_iterator(value: object) -> bool:
+    """Return whether drawing from an iterator runs no code of the program: over a range, a list or a tuple, perhaps
+    numbered, or under a progress bar.
+    """
+    if is_progress_bar(value) or isinstance(value, HANDS_ON):
+        inner = list(iterators_in(gc.get_referents(value)))
+        return bool(inner) and all(map(is_plain_iterator, inner))
+    return isinstance(value, OVER_DATA)
+
+
+def is_progress_bar(value: object) -> bool:
+    """Return whether an iterator is the one of a progress bar of tqdm, which hands on what it draws."""
+    return (
+        isinstance(value, GeneratorType)
+        and value.gi_code.co_name == "__iter__"
+        and value.gi_frame is not None
+        and (value.gi_frame.f_globals.get("__name__", "") in ("tqdm.std", "tqdm.notebook", "tqdm.asyncio"))
+    )
+
+
+def iterators_in(values: collections.abc.Iterable[object]) -> collections.abc.Iterator[object]:
+    """Yield the iterators among some values, and in tuples of them."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from iterators_in(value)
+        elif isinstance(value, collections.abc.Iterator):
+            yield value
 
 
 def position(value: Any) -> object:

@@ -56,7 +56,9 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     start: str = ""
     """Digest of all variables, hex, where a trial begins that shares its process with others."""
     obstacle: str = ""
-    """Why the process cannot go back to begin this trial."""
+    """Why no process can go back to begin this trial."""
+    left: str = ""
+    """Why this process could not go back to begin this trial; another one can."""
     end: str = ""
     """Why the run ended where it did: the last line."""
 

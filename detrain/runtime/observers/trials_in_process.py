@@ -4,6 +4,10 @@ over.
 Trials come in the order of their cursors. Between them the run goes on without a fault, and what it says of those steps
 is written down, too: were anything left behind by a trial, it would not be what the golden run says. A process that
 cannot go back exactly says why and ends; the trials that it has not come to are for another.
+
+A trial may run over the end of its epoch. To go back from there, the batch loop that is running is ended at once, what
+follows it in the epoch runs as in any, and the loop over epochs hands the trial's epoch out again. Where its batch loop
+is entered, the moment is put back: until then the run is the trial's, whose state is thrown away.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Final, NoReturn, cast
 
 from detrain.base.cursor import NOTHING, Address, Cursor
 from detrain.base.digest import Array
+from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.faults.experiment import Experiment
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
@@ -22,6 +27,9 @@ from detrain.python.codec.api import Baseline
 from detrain.runtime.observers.experiment_run import ExperimentRun, Log
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment
 from detrain.runtime.rollback.trial_window import Window
+
+UNFIRED: Final = "not fired"
+"""How a trial ends whose fault was not done: its site did not run, or has another shape in this step."""
 
 
 class Campaign(ExperimentRun):
@@ -63,10 +71,28 @@ class Campaign(ExperimentRun):
         if not self._is_over:
             super().note_alarm(variable, norm, bound, kind)
 
+    def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
+        """An epoch is over, what comes after its batches (validation) included."""
+        if not self._is_over:
+            super().end_epoch(phase, epoch, kept)
+
+    def end_load(self) -> None:
+        """The loader has run out."""
+        if not self._is_over:
+            super().end_load()
+
     def finish(self) -> None:
         """The program ends."""
-        if not self._is_over:
-            super().finish()
+        if self._is_over:
+            self.leave("the training loop has been left behind a trial")
+        super().finish()
+
+    def _disarm(self, body: Address) -> None:
+        """A fault that was not done ends its trial, and not the process."""
+        try:
+            super()._disarm(body)
+        except (FaultInvalid, FaultNotFired) as error:
+            self.stop(f"{UNFIRED}: {error.what}")
 
     def _has_digest(self, body: Address, *, is_last: bool) -> bool:
         """Steps before the fault are compared with the golden run's, each of them."""
@@ -84,6 +110,14 @@ class Campaign(ExperimentRun):
         self._is_over = False
         self._log.close()
         self._take_up(self._waiting[0])
+
+    def leave(self, why: str) -> NoReturn:
+        """End the process: another one can begin the next trial."""
+        self._waiting.pop(0)
+        if self._waiting:
+            self._take_up(self._waiting[0])
+            self._write(Log(left=why))
+        self._exit()
 
     def give_up(self, why: str) -> NoReturn:
         """End the process: there is no exact way back."""
@@ -110,14 +144,53 @@ class Rewind:
     """The way back of a campaign: what detrain.runtime.rollback.recovery.Recovery is to a run with a guard."""
 
     def __init__(
-        self, campaign: Campaign, window: Window, guard: Guard | None, baseline: Callable[[], Baseline], kept_in: Path
+        self,
+        campaign: Campaign,
+        window: Window,
+        guard: Guard | None,
+        baseline: Callable[[], Baseline],
+        set_baseline: Callable[[Baseline], None],
+        kept_in: Path,
     ) -> None:
         self.guard: Final = guard
-        self._campaign, self._window, self._baseline, self._kept_in = campaign, window, baseline, kept_in
+        self._campaign, self._window, self._kept_in = campaign, window, kept_in
+        self._baseline, self._set_baseline = baseline, set_baseline
+        self.is_returning = False
+        """Whether the run is on its way back into the trial's epoch: its batch loops end at once."""
+        self._is_entered = False
+        """Whether that epoch has been begun again."""
+        self.has_epochs = False
+        """Whether the loop over epochs that is running can hand one out again."""
 
     def leave(self) -> None:
         """The batch loop has been left."""
-        self._window.clear()
+        if self._campaign.is_over or self._campaign.is_begun:
+            self._window.is_away = True
+        elif not self.is_returning:
+            self._window.clear()
+
+    def returns(self) -> bool:
+        """Return whether the run is on its way back into the trial's epoch, now that an epoch is over.
+
+        Ends the process where there is no way.
+        """
+        if not self._campaign.is_over:
+            return False
+        if self._is_entered:
+            self._campaign.leave("the trial's loop was not entered again")
+        if not self.has_epochs or not self._window.is_held:
+            self._campaign.leave("a trial has run over the end of its epoch, which nothing hands out again")
+        self._window.is_away = self.is_returning = True
+        return True
+
+    def epoch_again(self) -> int:
+        """Return the epoch that is to be handed out again; -1 if it is not."""
+        if not self.is_returning:
+            return -1
+        if self._is_entered:
+            self._campaign.leave("the trial's loop was not entered again")
+        self._is_entered = True
+        return self._campaign.plan.at[1]
 
     @property
     def is_again(self) -> bool:
@@ -128,11 +201,25 @@ class Rewind:
         """If the trial is over, go back and return the moment to go on from."""
         if not self._campaign.is_over:
             return None
+        crosses = not self._window.is_of(source, frame)
+        if crosses:
+            if not self._is_entered or frame is None or source is None:
+                self.is_returning or self.returns()
+                return None
+            try:
+                baseline = self._window.come_back(source, frame)
+            except CannotGoBackError as error:
+                self._campaign.leave(str(error))
+            if baseline is None:
+                return None
+            self._set_baseline(baseline)
+            self.is_returning = self._is_entered = False
+        assert frame is not None
         try:
-            if frame is None or source is None:
-                raise CannotGoBackError("the loop has been left, or has no wrapper")
             moment = self._window.go_back(source, frame, self._baseline(), self._kept_in)
         except CannotGoBackError as error:
+            if crosses or not any(self._campaign.plan.at[1:]):
+                self._campaign.leave(str(error))
             self._campaign.give_up(str(error))
         bounds, series = cast(tuple[Mark, object], moment.extra)
         if self.guard is not None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import gc
 import inspect
-import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, GeneratorType
+from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -29,15 +28,13 @@ from detrain.python.codec.in_process import Live
 from detrain.python.codec.stdlib_objects import make, parts
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.object_graph import shown
-from detrain.python.inspect.progress import position
+from detrain.python.inspect.progress import HANDS_ON, OVER_DATA, is_progress_bar, iterators_in, position
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.outside.open_files import Files
 from detrain.python.process import children, pool_jobs
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.state.capture import Capture
 
-_HANDS_ON: Final = (enumerate, zip, itertools.islice)
-_OVER_DATA: Final = (type(iter([0])), type(iter((0,))), type(iter(range(0))))
 _SUSPENDS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -328,7 +325,7 @@ class Ring:
         bar = value.gi_frame.f_locals.get("self")
         if inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
             return (lambda: iter(bar)) if self._goes_back(bar.iterable) and not isinstance(bar.iterable, Iterator) else None
-        inner = list(_iterators(gc.get_referents(value)))
+        inner = list(iterators_in(gc.get_referents(value)))
         return (lambda: value) if inner and all(map(self._goes_back, inner)) else None
 
     def _ends_in_loader(self, value: Any) -> bool:
@@ -349,27 +346,9 @@ class Ring:
             return True
         if id(loader) in opaque:
             return False
-        if isinstance(loader, _HANDS_ON):
-            return all(self._is_pure(inner, opaque) for inner in _iterators(gc.get_referents(loader)))
-        return isinstance(loader, _OVER_DATA)
-
-
-def is_progress_bar(value: object) -> bool:
-    """Return whether an iterator is the one of a progress bar of tqdm, which hands on what it draws."""
-    return (
-        isinstance(value, GeneratorType)
-        and value.gi_code.co_name == "__iter__"
-        and value.gi_frame is not None
-        and (value.gi_frame.f_globals.get("__name__", "") in ("tqdm.std", "tqdm.notebook", "tqdm.asyncio"))
-    )
-
-
-def _iterators(values: Iterable[object]) -> Iterator[object]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _iterators(value)
-        elif isinstance(value, Iterator):
-            yield value
+        if isinstance(loader, HANDS_ON):
+            return all(self._is_pure(inner, opaque) for inner in iterators_in(gc.get_referents(loader)))
+        return isinstance(loader, OVER_DATA)
 
 
 def _place(value: Any) -> object:

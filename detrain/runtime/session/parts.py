@@ -47,6 +47,10 @@ class Baselines:
         self.left = Baseline()
         """What the epochs before had left at the epoch's start, and nobody reads any more."""
 
+    def set_at_first_batch(self, found: Baseline) -> None:
+        """The run has gone back into an epoch: set what was there when its first batch was about to be loaded."""
+        self.at_first_batch = found
+
     def of(self, cut: str) -> Baseline:
         """Return the one for a cut of this kind."""
         return self.at_phase if cut in ("epoch", "end") else self.at_first_batch
@@ -89,8 +93,8 @@ class Parts:
             )
         if isinstance(self.experiment, Campaign):
             window = Window(1, self.capture, self.adapters, self.streams, self.files)
-            baseline = lambda: self.baselines.at_first_batch  # noqa: E731
-            self.recovery = Rewind(self.experiment, window, self.guard, baseline, catalogue.folder)
+            told = (lambda: self.baselines.at_first_batch, self.baselines.set_at_first_batch, catalogue.folder)
+            self.recovery = Rewind(self.experiment, window, self.guard, *told)
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
@@ -100,8 +104,8 @@ class Parts:
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
         self.observers: list[Observer] = []
         if self.experiment is not None:
-            told = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)
-            self.observers.append(ExperimentObserver(self.experiment, *told))
+            seen = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)
+            self.observers.append(ExperimentObserver(self.experiment, *seen))
         if trial is not None:
             self.observers.append(VerifyObserver(trial, position, self.plan, self.adapters))
         state = StateParts(

@@ -160,11 +160,15 @@ class epoch_loop(Generic[T]):
                     _guarded(_ended_early, self._count, target[0])
                 break
             self._count += 1
+        self._count, again = _guarded(session.epochs_again.next, self._count)
         try:
-            item = next(self._iterator)
+            item: T = next(self._iterator) if again is NOTHING else again
         except StopIteration:
             _guarded(session.at_end, self._count, frame)
-            raise
+            if not session.is_returning:
+                raise
+            self._count, item = _guarded(session.epochs_again.next, self._count)
+        session.epochs_again.keep(self._iterator, self._count, item)
         _loops.wrapped_epoch, _loops.item = self._count, item
         self._count += 1
         return item
@@ -265,6 +269,8 @@ class batch_loop(Generic[T]):
         if is_alone:
             self._phase = session.position.phase
         recovery = session.parts.recovery
+        if recovery is not None and session.is_returning:
+            raise StopIteration
         kept: Any = NOTHING if recovery is None else _guarded(recovery.load, frame)
         item: T = kept
         if kept is NOTHING:

@@ -8,13 +8,16 @@ has run out. To resume, the session passes *stations* (`resume_plan`): checkpoin
 from __future__ import annotations
 
 from types import FrameType
+from typing import Final
 
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.digest import Array
 from detrain.python.codec.api import Baseline
 from detrain.python.loaders.strategy import RunningLoop
+from detrain.runtime.observers.trials_in_process import Rewind
 from detrain.runtime.session.cuts import Cuts
+from detrain.runtime.session.epochs_again import EpochsAgain
 from detrain.runtime.session.parts import Parts
 
 
@@ -24,6 +27,8 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.parts = parts = Parts(config)
         self._cuts = Cuts(parts)
+        self._rewind = parts.recovery if isinstance(parts.recovery, Rewind) else None
+        self.epochs_again: Final = EpochsAgain(self._rewind)
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
         """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
@@ -50,6 +55,7 @@ class Session:
         parts.meet()
         position.begin_loop()
         self.plan.begin_epoch()
+        self.epochs_again.begin_phase()
         parts.checkpointer.begin_phase()
         self._quiet = None
         parts.adapters.begin_phase()
@@ -68,6 +74,9 @@ class Session:
         """Cut: an epoch starts. `item` is what its loop goes over: the program's own number of it, mostly."""
         parts, position, cuts = self.parts, self.position, self._cuts
         position.check_thread()
+        if self.is_returning:  # what is done here for an epoch was done when it was begun
+            position.begin_epoch(epoch)
+            return
         cuts.require_whole(is_over=position.is_in_phase)
         position.item = repr(item) if type(item) in (int, float, str) else ""
         last_took = parts.checkpointer.begin_epoch()
@@ -95,6 +104,8 @@ class Session:
         cuts.look("end")
         if epochs > 0:
             cuts.end_epoch(frame)
+        if self._rewind is not None and self._rewind.returns():
+            return
         self.position.epoch, self.position.batch = epochs, 0
         if not cuts.arrive("end", frame) and not self.plan.is_resuming and epochs > 0:
             cuts.save("end", frame)
@@ -111,6 +122,11 @@ class Session:
         self.position.end_phase()
         self.recorder.notes_all = False
         self.parts.adapters.end_phase()
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether a trial has run over the end of its epoch, and the run is on its way back into that."""
+        return self._rewind is not None and self._rewind.is_returning
 
     # Loops over batches.
 
@@ -133,7 +149,7 @@ class Session:
         if plan.passes_next:
             recorder.set_streams(position.moment())
             return position.next_batch()
-        if cuts.look("load", source, frame):
+        if cuts.look("load", source, frame) or self.is_returning:
             return position.next_batch()
         address = position.moment()
         if position.batch == 0 and (plan.is_forwarding or not self._is_by_epoch or recovery is not None):

@@ -318,8 +318,10 @@ class Moments:
         if held.built != len(self._building.units()):
             reasons.append("functions have been traced or layers built since")
         made, in_loads = self._sets.made(), [moment.loaded.made for moment in _chain(held) if moment.loaded is not None]
-        if any(made[key] != held.made.get(key, 0) + sum(load.get(key, 0) for load in in_loads) for key in made):
-            reasons.append("iterators over shuffled sets have been made since")
+        given = self._sets.given()
+        new = [key for key in made if made[key] != held.made.get(key, 0) + sum(load.get(key, 0) for load in in_loads)]
+        if any(key in held.made and (key not in given or key not in held.given) for key in new):
+            reasons.append("iterators that repeat shuffled sets have been made since")
         alive = self._alive()
         if any(has_value(alive[key]) for key in held.uninitialized if key in alive):
             reasons.append("variables have been initialized since")
@@ -337,6 +339,7 @@ class Moments:
                 vars(owner)[name] = before
         held.sets = []
         self._births.set_top_counts(held.births)
+        made.update({key: held.made.get(key, 0) for key in new})
         self._draws.go_back(held.draws)
         self._sets.set_given(held.given)
         self.pulls.take_back(held)
