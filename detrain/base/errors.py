@@ -165,6 +165,20 @@ class FaultNotFired(DetrainError):
     exit_code = 92
 
 
+class LedgerInvalid(DetrainError):
+    """The ledger of a campaign is of another plan, or says two things of one trial."""
+
+    slug = "ledger"
+    exit_code = 95
+
+
+class CampaignStopped(DetrainError):
+    """A campaign cannot go on: its plan is of another program, another driver has it, or its workers are gone."""
+
+    slug = "campaign"
+    exit_code = 96
+
+
 class ReplayDiffers(DetrainError):
     """A replayed fault did not do what its record says."""
 

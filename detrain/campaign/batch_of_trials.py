@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import bisect
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +45,11 @@ class Together:
 
 
 def run_together(
-    subject: Subject, plans: Mapping[int, Experiment], golden: TrialResult, known: Together | None = None
+    subject: Subject,
+    plans: Mapping[int, Experiment],
+    golden: TrialResult,
+    known: Together | None = None,
+    begun: Callable[[int], None] = lambda _number: None,
 ) -> Iterator[tuple[int, TrialResult]]:
     """Run trials, several in a process; yields (number, what came of it) as they are known to be sound.
 
@@ -59,7 +63,7 @@ def run_together(
             return
         chunk = _chunk(waiting)
         with subject.scratch() as home:
-            process = _Process(subject, chunk, golden, home)
+            process = _Process(subject, chunk, golden, home, begun)
             yield from process.run()
         for number in (*process.sound, *process.alone):
             waiting.pop(number, None)
@@ -111,6 +115,8 @@ class _Process:
     plans: Mapping[int, Experiment]
     golden: TrialResult
     home: Path
+    begun: Callable[[int], None]
+    """Is told of each trial that is begun."""
     sound: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
     """Trials with which the process has ended: a crash, a hang, or a fault that was not done."""
@@ -130,7 +136,9 @@ class _Process:
         experiments = [
             msgspec.structs.replace(plan, log=str(log)) for plan, log in zip((*plans, self._closing()), logs, strict=True)
         ]
-        index, changed = 0, time.monotonic()
+        numbers = list(self.plans)
+        index, changed, ended_at = 0, time.monotonic(), time.time()
+        self.begun(numbers[0])
         with self.subject.process(experiments, self.home) as process:
             while index < len(logs):
                 is_over = process.poll() is not None
@@ -139,7 +147,11 @@ class _Process:
                         process.kill()
                     time.sleep(_POLL_S)
                     continue
-                yield from self._take(index, read_log(logs[index]), experiments[index])
+                if index + 1 < len(numbers):
+                    self.begun(numbers[index + 1])
+                before, ended_at = ended_at, _written_at(logs[index], ended_at)
+                done = replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
+                yield from self._take(index, done, experiments[index])
                 if self.obstacle or self._has_ended:
                     break
                 index, changed = index + 1, time.monotonic()
@@ -229,6 +241,13 @@ class _Process:
             return False
         steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
         return all((known := self._known.get(_cursor(step))) is not None and is_as(known, step) for step in steps)
+
+
+def _written_at(log: Path, otherwise: float) -> float:
+    try:
+        return log.stat().st_mtime
+    except OSError:
+        return otherwise
 
 
 def _reached(done: TrialResult) -> Address:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from detrain.base import messages
-from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown, UsageError
-from detrain.campaign.batch_of_trials import Together, run_together
+from detrain.base.errors import FaultInvalid, SiteUnknown, UsageError
 from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import USUAL
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, run_trial
+from detrain.campaign.trial import LEAST_WITH_GUARD, Trial
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import check_same, record_of
+from detrain.campaign.trials_done import do_trials
 from detrain.faults.experiment import Experiment
 from detrain.faults.models import FaultModel
 from detrain.faults.outcome_classes import Thresholds
@@ -56,7 +55,7 @@ class RandomCampaign:
         check_same(record, self.subject, allows_environment=False)
         is_first = record.experiment == plan
         is_of_step = not is_first and record.experiment.at == plan.at
-        if not is_first and not (is_of_step and any(record.experiment == again for _, again in self._drawn_there(number, plan))):
+        if not is_first and not (is_of_step and any(record.experiment == again for _, again in self.drawn_there(number, plan))):
             raise FaultInvalid(f"{str(path)!r} is of another campaign: its fault is another", "give another folder with --out")
         if record.thresholds != self.thresholds:
             raise FaultInvalid(f"{str(path)!r} was classified by other thresholds", "give the same --threshold, or another --out")
@@ -72,38 +71,16 @@ class RandomCampaign:
             yield number, record
 
     def _run(self, numbers: Iterable[int], *, in_one: bool) -> Iterator[tuple[int, FaultRecord]]:
-        subject, seed = self.subject, self.drawing.seed
         drawn = {number: self.drawing.trial(number, self.after) for number in numbers}
-        done: set[int] = set()
-        unfired: dict[int, str] = {}
-        again: dict[int, tuple[FaultModel, Experiment]] = {}
-        known = Together()
-        for round_of in (drawn, again) if in_one else ():
-            for number, found in run_together(subject, {n: plan for n, (_, plan) in round_of.items()}, self.golden, known):
-                model, plan = round_of[number]
-                if found.is_unfired:
-                    unfired[number] = found.end
-                    for each in self._drawn_there(number, plan) if round_of is drawn else ():
-                        again[number] = each
-                    continue
-                done.add(number)
-                trial = Trial(model.name, seed, plan, self.golden, found, is_unarmed_equal=True)
-                yield number, record_of(subject, trial, self.thresholds)
-        for number, first in drawn.items():
-            if number in done:
+        again = lambda number, plan: next(self.drawn_there(number, plan), None)  # noqa: E731
+        for each in do_trials(self.subject, drawn, self.golden, again, in_one=in_one):
+            if each.found is None:
+                messages.warn(f"trial {each.number}: {each.unfired}")
                 continue
-            why = unfired.get(number, "")
-            ways = [] if number in unfired else [first]
-            for model, plan in itertools.chain(ways, self._drawn_there(number, first[1])):
-                try:
-                    yield number, record_of(subject, run_trial(subject, model.name, seed, plan), self.thresholds)
-                    break
-                except FaultNotFired as error:
-                    why = error.what
-            else:
-                messages.warn(f"trial {number}: {why}")
+            told = (each.what.name, self.drawing.seed, each.experiment, each.golden, each.found)
+            yield each.number, record_of(self.subject, Trial(*told, is_unarmed_equal=each.is_unarmed_equal), self.thresholds)
 
-    def _drawn_there(self, number: int, plan: Experiment) -> Iterator[tuple[FaultModel, Experiment]]:
+    def drawn_there(self, number: int, plan: Experiment) -> Iterator[tuple[FaultModel, Experiment]]:
         """Yield a trial once more, drawn among the sites of its own step: its batch may be smaller, its ops others."""
         pattern, stage = self.among
         try:

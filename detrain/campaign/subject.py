@@ -29,7 +29,7 @@ from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
 from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner
-from detrain.python.process.environment import base_environment
+from detrain.python.process.environment import base_environment, threads_here
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.store import Catalogue, Entry, read_meta
 from detrain.store.catalogue import INFO_NAME, stations
@@ -95,7 +95,7 @@ class Subject:
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits outside of the program."""
-        return base_environment(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        return base_environment(threads_here())
 
     def sites(self, plan: Experiment | None = None) -> list[Site]:
         """Return the sites of the program's first step, or of a trial's: it is run until then, unless it has been."""

@@ -43,6 +43,8 @@ class TrialResult:
     """Why no other trial of its process was begun, and none of another would be."""
     left: str = ""
     """Why it was not begun, where another process can begin it."""
+    seconds: float = 0.0
+    """How long it took, in a process that does others."""
     error: str = ""
     """The end of what it wrote to stderr."""
 

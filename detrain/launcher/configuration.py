@@ -17,7 +17,7 @@ from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD, require_for_ranks, require_no_other_kind, where_ranks_go_on
 from detrain.launcher.resume_point import newest_checkpoint, resumed
 from detrain.launcher.structure import find_structure, info_owner
-from detrain.python.process.environment import base_environment
+from detrain.python.process.environment import base_environment, threads_here
 from detrain.store import Catalogue, Choice, Meta
 from detrain.store.catalogue import INFO_NAME
 from detrain.store.job_home import rank_folder
@@ -119,7 +119,7 @@ def configure_bare(program: Program, arguments: tuple[str, ...], home: Path, opt
 def new_config(program: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:
     """Return the configuration of a run, without probes."""
     ranks = Ranks.of_environment()
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = threads_here()
     return Config(
         target=program.target,
         is_module=program.is_module,

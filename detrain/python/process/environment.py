@@ -18,7 +18,23 @@ from detrain.base.framework_names import KNOWN
 _PACKAGES: Final = ("numpy", *(package for each in KNOWN for package in each.packages))
 _SETTINGS: Final = ("PYTHONHASHSEED", *(name for each in KNOWN for name in each.settings))
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ASKED: Final = "DETRAIN_THREADS"
 _HASH_SEED: Final = "0"
+
+
+def threads_here() -> int:
+    """Return how many threads a program gets: those of the processors that it may run on, or as many as were asked for
+    (`set_threads`).
+    """
+    asked = os.environ.get(_ASKED, "")
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def set_threads(count: int) -> None:
+    """Have this process and those that it starts give a program so many threads: bits depend on it."""
+    os.environ.update({name: str(count) for name in (_ASKED, *_THREADS)})
 
 
 def base_environment(threads: int) -> dict[str, str]:
@@ -48,7 +64,7 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
         chosen[name] = given if option.partition("=")[0] in given else f"{given} {option}".strip()
     if recorded is not None:
         chosen.update({name: recorded[name] for name in _SETTINGS if recorded.get(name)})
-        here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        here = threads_here()
         if threads != here:  # libraries that size their pools by the machine are told what the first run had
             chosen.update({name: os.environ.get(name, str(threads)) for name in _THREADS})
         # What is asked for now, and was not by the first run, would change bits before the loop.

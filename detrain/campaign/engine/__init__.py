@@ -1,0 +1,1 @@
+"""A campaign: its plan, its ledger, and the workers that fill it."""

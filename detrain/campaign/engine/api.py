@@ -1,0 +1,79 @@
+"""What an engine is, and what a campaign's plan is: the two things of which there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from detrain.faults.experiment import Experiment
+from detrain.faults.population.facts import Facts
+
+
+class CampaignPlan(Protocol):
+    """The trials of a campaign: a pure function of the number."""
+
+    @property
+    def digest(self) -> str:
+        """Return what decides about each trial, hex."""
+
+    @property
+    def count(self) -> int:
+        """Return how many trials there are; their numbers are from 0."""
+
+    def trial(self, number: int) -> tuple[Facts, Experiment]:
+        """Return what is known of a trial before it is run, and its experiment."""
+
+    def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
+        """Return a trial whose fault did not fire drawn again, where its step has other sites; None: it is not."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Trials that one worker does, one process after another."""
+
+    identity: str
+    numbers: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A worker has ended, with its lease done or not: what is in its ledger says how far it has come."""
+
+    lease: Lease
+    shard: str
+    """The name of its ledger."""
+    status: int
+    """Its exit status; negative for a signal, or where nobody knows."""
+    said: str = ""
+    """The end of what it wrote to stderr."""
+
+
+class Work(Protocol):
+    """What a worker is started with."""
+
+    def command(self, lease: Lease, shard: str) -> list[str]:
+        """Write the lease, and return the command of a worker that does it."""
+
+    def log(self, lease: Lease) -> Path:
+        """Return the file that takes what the worker writes to stderr."""
+
+
+class Engine(Protocol):
+    """Where workers run. A worker is a detrain process on each; the engine only holds it, and starts none again."""
+
+    slots: int
+    """How many workers run at a time."""
+
+    def start(self, work: Work) -> None:
+        """Be ready for leases."""
+
+    def submit(self, lease: Lease) -> None:
+        """Start a worker on a lease: there is a free slot."""
+
+    def events(self) -> Iterator[Ended]:
+        """Wait a little, and yield the workers that have ended."""
+
+    def stop(self) -> None:
+        """End all workers."""

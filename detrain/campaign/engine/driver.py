@@ -1,0 +1,173 @@
+"""The driver of a campaign: gives what is missing to workers until nothing is. It has no state: what is in the ledgers
+is all that is known, and it may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from detrain.base import messages
+from detrain.base.errors import CampaignStopped, HomeInUse, StoreError
+from detrain.campaign.engine.api import Ended, Engine, Lease
+from detrain.campaign.engine.header import Campaign
+from detrain.campaign.engine.ledger import Ledger, Ledgers
+from detrain.campaign.engine.rows import crash_row
+from detrain.campaign.engine.work import DetrainWork, ordered
+from detrain.store.lock import hold
+
+_LARGEST: Final = 2048
+"""Trials of a lease, at most."""
+_LEAST: Final = 64
+"""And at least: a process starts for each."""
+_SHARES: Final = 3
+"""Leases of each slot, so that none is long idle in the end."""
+_MOST_LOST: Final = 2
+"""So often a worker dies in a trial before that is the trial's doing."""
+_MOST_IN_VAIN: Final = 6
+"""Workers in a row that end without a trial done, before the campaign stops."""
+_OWN_ERRORS: Final = range(64, 100)
+"""Exit statuses of detrain's errors."""
+_DRIVER: Final = "driver"
+_LOOKS_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a campaign is."""
+
+    count: int
+    done: int
+    """Trials of which a row is there."""
+    unfired: int
+    shares: dict[str, int]
+    """Trials by outcome."""
+    seconds: float = 0.0
+    """Since the driver has started."""
+    new: int = 0
+    """Trials done since then."""
+
+    @property
+    def rate(self) -> float:
+        """Trials an hour, of this driver."""
+        return self.new / self.seconds * 3600 if self.seconds else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at this rate."""
+        missing = self.count - self.done - self.unfired
+        return missing / self.rate * 3600 if self.rate else None
+
+
+def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0) -> Progress:
+    """Return how far a campaign is; `before`: what was known when its driver started, so many seconds ago."""
+    ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
+    known = sum(number < campaign.plan.count for number in ledgers.known())
+    unfired = sum(number < campaign.plan.count for number in ledgers.unfired())
+    return Progress(campaign.plan.count, known - unfired, unfired, ledgers.shares(), seconds, max(known - before, 0))
+
+
+class Driver:
+    """Runs what is missing of a campaign on an engine."""
+
+    def __init__(self, campaign: Campaign, engine: Engine, tell: Callable[[Progress], None], *, in_one: bool = True) -> None:
+        self._campaign, self._engine, self._tell = campaign, engine, tell
+        self._ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
+        self._work = DetrainWork(campaign.folder, in_one)
+        self._leases = 0
+        self._in_vain = 0
+        self._began, self._before, self._told = time.monotonic(), 0, 0.0
+
+    def run(self) -> Progress:
+        """Run it. Raises HomeInUse if another driver has it, CampaignStopped, StoreError."""
+        folder = self._campaign.folder
+        try:
+            hold(folder, _DRIVER)
+        except HomeInUse as error:
+            raise HomeInUse(f"this campaign has a driver: {error.what}", "wait for it, or end it") from error
+        self._ledgers.set_damaged_aside()
+        self._engine.start(self._work)
+        known = self._ledgers.known()
+        self._began, self._before = time.monotonic(), len(known)
+        try:
+            while missing := [number for number in range(self._campaign.plan.count) if number not in known]:
+                self._round(self._without_crashes(missing))
+                known = self._ledgers.known()
+        finally:
+            self._engine.stop()
+        return self._look(is_due=True)
+
+    def _round(self, missing: list[int]) -> None:
+        """Do what is missing; of what workers have not come to, another round is made."""
+        parts = self._engine.slots * (_SHARES if self._engine.slots > 1 else 1)
+        size = max(_LEAST, min(_LARGEST, -(-len(missing) // parts)))
+        inside = ordered(self._campaign, missing)
+        waiting = [inside[start : start + size] for start in range(0, len(inside), size)]
+        running: dict[str, Lease] = {}
+        while waiting or running:
+            while waiting and len(running) < self._engine.slots:
+                lease = self._lease(waiting.pop(0))
+                running[lease.identity] = lease
+                self._engine.submit(lease)
+            for ended in self._engine.events():
+                del running[ended.lease.identity]
+                rest = self._take(ended)
+                if rest:
+                    waiting.insert(0, rest)
+            self._look()
+
+    def _lease(self, numbers: Sequence[int]) -> Lease:
+        self._leases += 1
+        return Lease(f"{os.getpid()}-{self._leases}", numbers)
+
+    def _take(self, ended: Ended) -> list[int]:
+        """A worker has ended: return what is left of its lease."""
+        known = self._ledgers.known()
+        rest = [number for number in ended.lease.numbers if number not in known]
+        self._in_vain = self._in_vain + 1 if len(rest) == len(ended.lease.numbers) else 0
+        if ended.status in _OWN_ERRORS:
+            what, _, todo = ended.said.rpartition("detrain: error: ")[2].partition("\n  ")
+            kind = StoreError if ended.status == StoreError.exit_code else CampaignStopped
+            raise kind(what, todo.partition("\n")[0] or "run the campaign again: it goes on where it was")
+        if ended.status:
+            self._note_loss(ended)
+        self._work.forget(ended.lease)
+        if self._in_vain > _MOST_IN_VAIN:
+            raise CampaignStopped(
+                f"{self._in_vain} workers in a row have ended with no trial done, the last by {ended.status}: {ended.said}",
+                "see what they say, then run the campaign again",
+            )
+        return self._without_crashes(rest)
+
+    def _note_loss(self, ended: Ended) -> None:
+        number = self._ledgers.last_begun(ended.shard)
+        how = f"signal {signal.Signals(-ended.status).name}" if -ended.status in list(signal.Signals) else f"status {ended.status}"
+        messages.say(f"a worker was lost ({how}){f' in trial {number}' if number is not None else ''}: its trials go on elsewhere")
+        if number is not None and number in ended.lease.numbers:
+            self._own().add_lost(number, ended.shard)
+
+    def _without_crashes(self, numbers: list[int]) -> list[int]:
+        """Return numbers without those whose workers have died twice: these are crashes."""
+        lost = self._ledgers.lost()
+        for number in [number for number in numbers if lost.get(number, 0) >= _MOST_LOST]:
+            facts, plan = self._campaign.plan.trial(number)
+            ledger = self._own()
+            ledger.add(crash_row(facts, plan, has_guard=self._campaign.header.has_guard))
+            ledger.commit()
+        return [number for number in numbers if lost.get(number, 0) < _MOST_LOST]
+
+    def _own(self) -> Ledger:
+        return Ledger(self._campaign.ledgers / f"{_DRIVER}.sqlite", self._campaign.plan.digest)
+
+    def _look(self, *, is_due: bool = False) -> Progress:
+        now = time.monotonic()
+        if is_due or now - self._told > _LOOKS_S:
+            self._told = now
+            progress = progress_of(self._campaign, now - self._began, self._before)
+            self._tell(progress)
+            return progress
+        return Progress(self._campaign.plan.count, 0, 0, {})

@@ -1,0 +1,64 @@
+"""Workers on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import IO, Final
+
+from detrain.base.child_processes import dying_with_this
+from detrain.campaign.engine.api import Ended, Lease, Work
+
+_POLL_S: Final = 0.05
+_SAID: Final = 12
+"""Lines of a worker's stderr that are shown."""
+
+
+class Local:
+    """One process a slot. All end with this one."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._running: dict[int, tuple[Lease, subprocess.Popen[bytes], IO[bytes]]] = {}
+
+    def start(self, work: Work) -> None:
+        """Be ready for leases."""
+        self._work = work
+
+    def submit(self, lease: Lease) -> None:
+        """Start a worker on a lease."""
+        slot = next(slot for slot in range(self.slots) if slot not in self._running)
+        command = self._work.command(lease, _shard(slot))
+        stderr = self._work.log(lease).open("wb")
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            preexec_fn=dying_with_this(),  # noqa: PLW1509  there are no other threads of Python here
+        )
+        self._running[slot] = lease, process, stderr
+
+    def events(self) -> Iterator[Ended]:
+        """Wait a little, and yield the workers that have ended."""
+        time.sleep(_POLL_S)
+        for slot, (lease, process, stderr) in list(self._running.items()):
+            status = process.poll()
+            if status is not None:
+                stderr.close()
+                del self._running[slot]
+                said = self._work.log(lease).read_text(errors="replace").splitlines()[-_SAID:]
+                yield Ended(lease, _shard(slot), status, "\n".join(said))
+
+    def stop(self) -> None:
+        """End all workers; what they start ends with them."""
+        for _lease, process, stderr in self._running.values():
+            process.kill()
+            process.wait()
+            stderr.close()
+        self._running = {}
+
+
+def _shard(slot: int) -> str:
+    return f"local-{slot}"

@@ -1,0 +1,156 @@
+"""The row of a trial: what its plan knew, and what came of it. It is the same whichever process did it, and beside
+which others.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import msgspec
+import numpy as np
+import xxhash
+
+from detrain.base.cursor import Address
+from detrain.campaign.outcomes import outcome_of
+from detrain.campaign.trial_log import HANG, TrialResult
+from detrain.faults.bits import dtype_named
+from detrain.faults.experiment import Experiment, Firing
+from detrain.faults.outcome_classes import Thresholds
+from detrain.faults.population.facts import Facts
+from detrain.faults.population.trial_row import TrialRow
+from detrain.python.inspect.program_metrics import is_accuracy
+from detrain.runtime.observers.experiment_run import StepLine
+
+_TIMEOUT: Final = 4
+_OTHER_STATUS: Final = 5
+"""Of SASSIFI's categories, those that a process's end tells by itself."""
+CRASH: Final = "crash"
+_GUARD_LOOKED: Final = -1
+_NO_GUARD: Final = -2
+
+
+@dataclass
+class Rows:
+    """Makes the rows of a campaign."""
+
+    golden: TrialResult
+    thresholds: Thresholds
+    has_guard: bool
+
+    @cached_property
+    def known(self) -> Mapping[Address, StepLine]:
+        """The golden run's steps by their cursors."""
+        return self.golden.by_cursor()
+
+    def row(self, facts: Facts, plan: Experiment, done: TrialResult, golden: TrialResult) -> TrialRow:
+        """Return the row of a trial that has been done, beside the run that it is compared with.
+
+        Raises FaultInvalid where the two cannot be compared.
+        """
+        known = self.known if golden is self.golden else golden.by_cursor()
+        row = _row(facts, plan, known, done, has_guard=self.has_guard)
+        return msgspec.structs.replace(row, outcome=outcome_of(golden, done, plan.at, self.thresholds))
+
+
+def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done: TrialResult, *, has_guard: bool) -> TrialRow:
+    steps = [_filled(step, known, plan.at) for cursor, step in sorted(done.by_cursor().items()) if cursor >= plan.at]
+    trained = [step for step in steps if step.batch >= 0]
+    last = trained[-1] if trained else None
+    at_last = known.get(_cursor(last)) if last is not None else None
+    is_equal = last is not None and at_last is not None and last.state != "" and last.state == at_last.state
+    injection = plan.injection
+    assert injection is not None
+    unsigned = dtype_named(injection.dtype).unsigned.newbyteorder("<")
+    fired = done.fired or Firing(0, b"", b"")
+    before, after = np.frombuffer(fired.golden, unsigned), np.frombuffer(fired.injected, unsigned)
+    digits = unsigned.itemsize * 2
+    differing = int(before[0] ^ after[0]) if before.size else 0
+    end = done.end or f"status {done.status}"
+    return TrialRow(
+        **msgspec.structs.asdict(facts),
+        bits=tuple(bit for bit in range(unsigned.itemsize * 8) if differing >> bit & 1),
+        golden=f"{int(before[0]):0{digits}x}" if before.size else "",
+        injected=f"{int(after[0]):0{digits}x}" if after.size else "",
+        outcome="",
+        category=_category(done),
+        status=done.status,
+        error=end.partition(": ")[2] if end.startswith(CRASH) else "",
+        steps=len(trained),
+        is_equal=is_equal,
+        equal_after=_equal_after(trained, known),
+        loss=_finite(last, "loss"),
+        golden_loss=_finite(at_last, "loss"),
+        accuracy=_accuracy(last),
+        golden_accuracy=_accuracy(at_last),
+        nonfinite_after=next((place + 1 for place, step in enumerate(trained) if _is_broken(step)), -1),
+        alarm_after=done.alarm.steps + 1 if done.alarm is not None else _GUARD_LOOKED if has_guard else _NO_GUARD,
+        end=end,
+        digest=xxhash.xxh3_128_hexdigest(msgspec.json.encode((steps, end, done.fired), order="sorted")),
+        seconds=done.seconds,
+        host=socket.gethostname(),
+    )
+
+
+def crash_row(facts: Facts, plan: Experiment, *, has_guard: bool) -> TrialRow:
+    """Return the row of a trial whose worker has died in it, twice: nobody knows more of it."""
+    row = _row(facts, plan, {}, TrialResult(-9, (), ""), has_guard=has_guard)
+    return msgspec.structs.replace(
+        row, outcome=CRASH, category=_OTHER_STATUS, end="crash: its worker died twice", error="its worker died twice"
+    )
+
+
+def _filled(step: StepLine, known: Mapping[Address, StepLine], at: Address) -> StepLine:
+    """Return a step with what the program keeps from before the trial's beginning.
+
+    A process that started at a checkpoint has it only once the program has set it; until then it is the golden run's.
+    """
+    start = known.get(at)
+    if start is None or step.batch < 0:
+        return step
+    kept = {name: value for name, value in start.series.items() if name not in step.series and is_accuracy(name)}
+    return msgspec.structs.replace(step, series={**step.series, **kept}) if kept else step
+
+
+def _cursor(step: StepLine) -> Address:
+    return step.phase, step.epoch, step.batch
+
+
+def _category(done: TrialResult) -> int:
+    if done.status == HANG:
+        return _TIMEOUT
+    return _OTHER_STATUS if done.status or done.end.startswith(CRASH) else 0
+
+
+def _equal_after(steps: list[StepLine], known: Mapping[Address, StepLine]) -> int:
+    """Return the number of steps behind which all variables are the golden run's, at the first digest and all that
+    follow.
+    """
+    found = -1
+    for place, step in enumerate(steps):
+        if not step.state:
+            continue
+        golden = known.get(_cursor(step))
+        if golden is None or golden.state != step.state:
+            found = -1
+        elif found < 0:
+            found = place + 1
+    return found
+
+
+def _is_broken(step: StepLine) -> bool:
+    return not all(math.isfinite(float(value)) for value in step.series.values())
+
+
+def _finite(step: StepLine | None, name: str) -> float | None:
+    value = float(step.series.get(name, math.nan)) if step is not None else math.nan
+    return value if math.isfinite(value) else None
+
+
+def _accuracy(step: StepLine | None) -> float | None:
+    name = next(filter(is_accuracy, sorted(step.series)), "") if step is not None else ""
+    return _finite(step, name)

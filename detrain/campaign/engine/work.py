@@ -1,0 +1,77 @@
+"""A worker: does the trials of a lease, and writes what comes of them into its ledger. A process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from detrain.campaign.batch_of_trials import in_order
+from detrain.campaign.engine.api import Lease
+from detrain.campaign.engine.header import Campaign, load
+from detrain.campaign.engine.ledger import Ledger
+from detrain.campaign.engine.rows import Rows
+from detrain.campaign.trials_done import do_trials
+
+
+def do_lease(folder: Path, lease: Path, shard: str, *, in_one: bool) -> None:
+    """Do the trials of a lease that are not in this worker's ledger. Raises what stops the campaign."""
+    campaign = load(folder)
+    numbers = msgspec.json.decode(lease.read_bytes(), type=list[int])
+    ledger = Ledger(campaign.ledgers / f"{shard}.sqlite", campaign.plan.digest)
+    try:
+        _do(campaign, numbers, ledger, in_one=in_one)
+    finally:
+        ledger.close()
+
+
+def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool) -> None:
+    drawn = {number: campaign.plan.trial(number) for number in numbers}
+    rows = Rows(campaign.golden, campaign.header.thresholds, campaign.header.has_guard)
+    began = time.monotonic()
+    for done in do_trials(campaign.subject, drawn, campaign.golden, campaign.plan.again, in_one=in_one, begun=ledger.begin):
+        if done.found is None:
+            ledger.add_unfired(done.number, done.unfired)
+            continue
+        row = rows.row(done.what, done.experiment, done.found, done.golden)
+        alone = round(time.monotonic() - began, 4) if not row.seconds else row.seconds
+        ledger.add(msgspec.structs.replace(row, seconds=alone))
+        began = time.monotonic()
+
+
+@dataclass(frozen=True)
+class DetrainWork:
+    """How workers of a campaign are started: files that all machines see, and the command of each."""
+
+    folder: Path
+    in_one: bool = True
+
+    def command(self, lease: Lease, shard: str) -> list[str]:
+        """Write the lease, and return the command of a worker that does it."""
+        path = self._path(lease, "json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(lease.numbers))
+        options = [] if self.in_one else ["--engine", "process"]
+        return [sys.executable, "-m", "detrain", "campaign", "work", *options, str(self.folder), str(path), shard]
+
+    def log(self, lease: Lease) -> Path:
+        """Return the file that takes what a worker writes to stderr."""
+        return self._path(lease, "stderr")
+
+    def forget(self, lease: Lease) -> None:
+        """The lease is over."""
+        for suffix in ("json", "stderr"):
+            with contextlib.suppress(FileNotFoundError):
+                self._path(lease, suffix).unlink()
+
+    def _path(self, lease: Lease, suffix: str) -> Path:
+        return self.folder / "leases" / f"{lease.identity}.{suffix}"
+
+
+def ordered(campaign: Campaign, numbers: list[int]) -> list[int]:
+    """Return numbers in the order in which they are best done."""
+    return in_order({number: campaign.plan.trial(number)[1] for number in numbers})
