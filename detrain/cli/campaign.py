@@ -185,6 +185,14 @@ def _found(home: str, name: str, program: str, arguments: tuple[str, ...], *, is
 def _engine(name: str, workers: int | None, address: str | None, folder: Path) -> Engine:
     if address is not None and name != "ray":
         raise UsageError(f"--address {address!r} is of a Ray cluster, and the engine is {name}", "add --engine ray")
+    if name == "ray":
+        from detrain.campaign.engine.ray_cluster import RayCluster
+
+        return RayCluster(workers, address)
+    if name in ("slurm", "submitit-local"):
+        from detrain.campaign.engine.slurm_jobs import SlurmJobs
+
+        return SlurmJobs(workers or 4, folder / "jobs", is_local=name != "slurm")
     from detrain.campaign.engine.local import Local
 
     return Local(workers or len(os.sched_getaffinity(0)))

@@ -1,0 +1,120 @@
+"""Workers on a Ray cluster. An actor only holds a detrain process: Ray starts none again, and knows nothing of trials."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from detrain.base.child_processes import dying_with_this
+from detrain.base.errors import CampaignStopped, UsageError
+from detrain.campaign.engine.api import Ended, Lease, Work
+
+_WAIT_S = 0.2
+_SAID = 12
+_KEPT = ("DETRAIN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH", "CUBLAS_WORKSPACE_CONFIG")
+
+
+class Holder:
+    """Holds one worker at a time."""
+
+    def run(self, command: list[str], folder: str, settings: dict[str, str]) -> tuple[int, str]:
+        """Run a worker to its end; return its status and the end of what it wrote to stderr."""
+        with subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            preexec_fn=dying_with_this(),  # noqa: PLW1509  the thread that starts it lives as long as the actor's call
+        ) as process:
+            _out, said = process.communicate()
+        return process.returncode, "\n".join(said.decode(errors="replace").splitlines()[-_SAID:])
+
+
+class RayCluster:
+    """One actor a slot. All machines see the folder of the campaign by the same path."""
+
+    def __init__(self, slots: int | None, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise UsageError("--engine ray: Ray is not installed", "pip install 'detrain[ray]'") from error
+        self._ray: Any = ray
+        try:
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            self.slots = slots or max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
+            raise CampaignStopped(
+                f"no Ray cluster at {address or 'this machine'}: {error}", "see that it runs, then run again"
+            ) from error
+        self._idle: list[tuple[str, Any]] = []
+        self._running: dict[Any, tuple[Lease, str, Any]] = {}
+        self._made = 0
+
+    def start(self, work: Work) -> None:
+        """Be ready for leases."""
+        self._work = work
+
+    def submit(self, lease: Lease) -> None:
+        """Start a worker on a lease."""
+        shard, actor = self._idle.pop() if self._idle else self._actor()
+        settings = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        with self._told():
+            future = actor.run.remote(self._work.command(lease, shard), os.getcwd(), settings)
+        self._running[future] = lease, shard, actor
+
+    def events(self) -> Iterator[Ended]:
+        """Wait a little, and yield the workers that have ended."""
+        with self._told():
+            done, _others = self._ray.wait(list(self._running), num_returns=1, timeout=_WAIT_S)
+        for future in done:
+            lease, shard, actor = self._running.pop(future)
+            try:
+                status, said = self._ray.get(future)
+            except self._ray.exceptions.RayActorError as error:  # its machine, or the actor, was killed
+                yield Ended(lease, shard, -9, str(error))
+                continue
+            except self._ray.exceptions.RayError as error:
+                raise self._gone(error) from error
+            self._idle.append((shard, actor))
+            yield Ended(lease, shard, status, said)
+
+    def stop(self) -> None:
+        """End all workers, and leave the cluster."""
+        for _lease, _shard, actor in self._running.values():
+            self._ray.kill(actor)
+        self._running = {}
+        self._ray.shutdown()
+
+    def _actor(self) -> tuple[str, Any]:
+        """Return a new actor, and the name of its ledger: another driver's are others."""
+        self._made += 1
+        kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Holder)
+        return f"ray-{socket.gethostname()}-{os.getpid()}-{self._made}", kind.remote()
+
+    def _told(self) -> _Told:
+        return _Told(self)
+
+    def _gone(self, error: BaseException) -> CampaignStopped:
+        return CampaignStopped(
+            f"the Ray cluster is gone: {error}", "run the campaign again, on any engine: it goes on where it was"
+        )
+
+
+class _Told:
+    """Says that the cluster is gone where a call of Ray's fails."""
+
+    def __init__(self, cluster: RayCluster) -> None:
+        self._cluster = cluster
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        ray = self._cluster._ray
+        if isinstance(error, (ConnectionError, ray.exceptions.RayError)) or type(error) is RuntimeError:
+            raise self._cluster._gone(error) from error

@@ -1,0 +1,203 @@
+"""A campaign comes to the same table whoever ran it, and whatever was killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from detrain.base.errors import LedgerInvalid
+from detrain.campaign.engine.ledger import Ledger, Ledgers
+from detrain.faults.population.trial_row import TrialRow
+from tests.e2e.runs import detrain, environment
+
+PROGRAM = """
+import os, signal, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+generator = torch.Generator().manual_seed(1)
+count = 44 if "short" in sys.argv else 40
+data = TensorDataset(torch.randn(count, 12, generator=generator), torch.randint(0, 3, (count,), generator=generator))
+loader, held_out = DataLoader(data, 8, shuffle=True), DataLoader(data, 22)
+net = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+for epoch in range(3):
+    net.train()
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(net(x), y)
+        if not torch.isfinite(loss) and "die" in sys.argv:
+            os.kill(os.getppid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        accuracy = sum(float((net(x).argmax(1) == y).float().sum()) for x, y in held_out) / count
+    print(epoch, accuracy)
+"""
+
+
+def row(number: int, **changes: object) -> TrialRow:
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(TrialRow):
+        kind = str(TrialRow.__annotations__[field.name])
+        values[field.name] = {"str": "s", "int": 1, "float": 0.5, "bool": True, "tuple[int, ...]": (3, 30)}.get(kind)
+    values |= {"number": number, "mode": "IOV", "loss": None, **changes}
+    return TrialRow(**values)
+
+
+def ledgers(folder: Path, **rows: list[TrialRow]) -> Ledgers:
+    for name, each in rows.items():
+        ledger = Ledger(folder / f"{name}.sqlite", "plan")
+        for one in each:
+            ledger.begin(one.number)
+            ledger.add(one)
+        ledger.close()
+    return Ledgers(folder, "plan")
+
+
+def test_rows_come_back_as_they_were_written_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    odd, even = [row(1, loss=float(2**-1074)), row(3)], [row(0, bits=()), row(2, weight=1 / 3)]
+
+    assert list(ledgers(tmp_path, a=odd, b=even).rows()) == [even[0], odd[0], even[1], odd[1]]
+
+
+def test_the_digest_is_of_what_trials_came_to_and_not_of_who_did_them(tmp_path: Path) -> None:
+    one = ledgers(tmp_path / "one", a=[row(0), row(1)])
+    two = ledgers(tmp_path / "two", a=[row(1, seconds=9.0, host="other")], b=[row(0), row(1)])
+    other = ledgers(tmp_path / "other", a=[row(0), row(1, outcome="masked")])
+
+    assert one.digest() == two.digest() != other.digest()
+
+
+def test_two_rows_of_a_number_that_differ_stop_the_campaign(tmp_path: Path) -> None:
+    found = ledgers(tmp_path, a=[row(4)], b=[row(4, outcome="masked", host="other")])
+
+    with pytest.raises(LedgerInvalid, match="trial 4 came out in two ways: outcome"):
+        list(found.rows())
+
+
+def test_a_damaged_ledger_is_set_aside_and_the_others_stay(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = ledgers(tmp_path, a=[row(0)], b=[row(1)])
+    (tmp_path / "a.sqlite").write_bytes(b"no database at all" * 1000)
+
+    assert found.set_damaged_aside() == ["a.sqlite"]
+    assert found.known() == {1}
+    assert "a.sqlite is damaged" in capfd.readouterr().err
+
+
+def test_a_ledger_of_another_plan_is_refused(tmp_path: Path) -> None:
+    ledgers(tmp_path, a=[row(0)])
+
+    with pytest.raises(LedgerInvalid, match="is of the plan plan, this one is other"):
+        Ledger(tmp_path / "a.sqlite", "other")
+    with pytest.raises(LedgerInvalid, match="is of the plan plan"):
+        Ledgers(tmp_path, "other").set_damaged_aside()
+
+
+def test_what_a_worker_was_in_when_it_was_killed_is_known(tmp_path: Path) -> None:
+    writes = (
+        "import os, signal, sys; from pathlib import Path; from detrain.campaign.engine.ledger import Ledger\n"
+        "from tests.campaign.test_engine import row\n"
+        "ledger = Ledger(Path(sys.argv[1]), 'plan')\n"
+        "for number in (5, 3): ledger.begin(number); ledger.add(row(number))\n"
+        "ledger.begin(7); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", writes, str(tmp_path / "w.sqlite")], cwd=root, env=environment(), check=False)
+
+    found = Ledgers(tmp_path, "plan")
+    assert (found.known(), found.last_begun("w")) == ({3, 5}, 7)
+
+
+def planned(folder: Path, *options: object, arguments: tuple[str, ...] = ()) -> Path:
+    pytest.importorskip("torch")
+    (folder / "program.py").write_text(PROGRAM)
+    done = detrain("campaign", "plan", "--after", 3, *options, "--json", "program.py", *arguments, cwd=folder)
+    assert done.status == 0, done.err
+    return next(folder.glob("ckpt/program.faults/*/campaign-campaign"))
+
+
+def run(folder: Path, *options: object, arguments: tuple[str, ...] = ()) -> dict[str, Any]:
+    done = detrain("campaign", "run", *options, "--json", "program.py", *arguments, cwd=folder)
+    assert done.status == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def test_a_campaign_runs_to_its_end_and_a_second_driver_is_refused(tmp_path: Path) -> None:
+    """Whole commands: that workers are processes which outlive nothing is what is shown."""
+    folder = planned(tmp_path, "-n", 20)
+    command = [sys.executable, "-m", "detrain", "campaign", "run", "--json", "--workers", "1", "program.py"]
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE)
+    while not list(folder.glob("ledger/*")) and first.poll() is None:
+        time.sleep(0.05)
+
+    second = detrain("campaign", "run", "program.py", cwd=tmp_path)
+    out = json.loads(first.communicate()[0])
+    found = Ledgers(folder / "ledger", out["plan"])
+
+    assert (second.status, "this campaign has a driver" in second.err) == (81, True), second.err
+    assert (out["done"] + out["unfired"], out["digest"]) == (20, found.digest())
+    assert not any(one.seconds == 0 for one in found.rows())
+    (tmp_path / "program.py").write_text(PROGRAM + "\n")
+    other = detrain("campaign", "run", "program.py", cwd=tmp_path)
+    assert (other.status, "source program.py" in other.err) == (96, True), other.err
+
+
+@pytest.mark.slow
+def test_the_table_is_the_same_for_all_workers_engines_and_kills(tmp_path: Path) -> None:
+    short = ("short",)  # a short last batch: some faults are drawn again
+    folder = planned(tmp_path, "-n", 300, arguments=short)
+    whole = run(tmp_path, "--workers", 1, arguments=short)
+    (folder / "ledger").rename(folder / "of-one")
+    rng = random.Random(5)
+    killed = 0
+    for workers in (2, 3):
+        driver = [sys.executable, "-m", "detrain", "campaign", "run", "--json", "--workers", str(workers), "program.py", *short]
+        process = subprocess.Popen(driver, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+        for _ in range(4):
+            time.sleep(rng.uniform(2, 5))
+            of_driver = workers_of(process.pid)
+            if of_driver:
+                os.kill(rng.choice(of_driver), signal.SIGKILL)
+                killed += 1
+        process.kill()
+        process.wait()
+    finished = run(tmp_path, "--workers", 2, arguments=short)
+    assert killed >= 4
+    assert (finished["done"], finished["digest"]) == (whole["done"], whole["digest"])
+
+
+@pytest.mark.slow
+def test_trials_in_processes_of_their_own_give_the_same_rows(tmp_path: Path) -> None:
+    folder = planned(tmp_path, "-n", 8, arguments=("short",))
+    whole = run(tmp_path, "--workers", 1, arguments=("short",))
+    (folder / "ledger").rename(folder / "of-one")
+    assert run(tmp_path, "--workers", 2, "--engine", "process", arguments=("short",))["digest"] == whole["digest"]
+
+
+@pytest.mark.slow
+def test_a_trial_in_which_workers_die_twice_is_a_crash(tmp_path: Path) -> None:
+    options = ("-n", 3, "--models", "SET:nan", "--site", "0", "--stage", "forward")
+    folder = planned(tmp_path, *options, arguments=("die",))
+    found = run(tmp_path, "--workers", 1, arguments=("die",))
+    rows = list(Ledgers(folder / "ledger", found["plan"]).rows())
+    assert [(one.outcome, one.category, one.end) for one in rows] == [("crash", 5, "crash: its worker died twice")] * 3
+
+
+def workers_of(driver: int) -> list[int]:
+    """The processes that a driver has started."""
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(driver)], capture_output=True, text=True, check=False)
+    return [int(line) for line in listed.stdout.split()]
