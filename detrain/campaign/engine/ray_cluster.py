@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster. An actor only holds a detrain process: Ray starts none again, and knows nothing of trials."""
+"""Workers on a Ray cluster. An actor only holds a detrain process: Ray starts none again, and knows of no trials."""
 
 from __future__ import annotations
 
@@ -44,13 +44,12 @@ class RayCluster:
         except ImportError as error:
             raise UsageError("--engine ray: Ray is not installed", "pip install 'detrain[ray]'") from error
         self._ray: Any = ray
+        where = address or "this machine"
         try:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
-            self.slots = slots or max(int(ray.cluster_resources().get("CPU", 1)), 1)
+            self._ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            self.slots = slots or max(int(self._ray.cluster_resources().get("CPU", 1)), 1)
         except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
-            raise CampaignStopped(
-                f"no Ray cluster at {address or 'this machine'}: {error}", "see that it runs, then run again"
-            ) from error
+            raise CampaignStopped(f"no Ray cluster at {where}: {error}", "see that it runs, then run again") from error
         self._idle: list[tuple[str, Any]] = []
         self._running: dict[Any, tuple[Lease, str, Any]] = {}
         self._made = 0
