@@ -65,6 +65,9 @@ def run_together(
         with subject.scratch() as home:
             process = _Process(subject, chunk, golden, home, begun)
             yield from process.run()
+        has_learned = process.is_first_alone > known.is_first_alone
+        if not (process.sound or process.alone or has_learned):
+            process.alone.add(next(iter(chunk)))  # or the same would come to nothing again
         for number in (*process.sound, *process.alone):
             waiting.pop(number, None)
         known.is_first_alone |= process.is_first_alone
@@ -173,8 +176,8 @@ class _Process:
         """Return the last step of a trial; None where the program ends before."""
         behind = steps[bisect.bisect_left(steps, plan.at) :]
         if plan.count is not None:
-            behind = behind[: plan.count]
-            return behind[-1] if len(behind) == plan.count else None
+            behind = [cursor for cursor in behind[: plan.count] if cursor[0] == plan.at[0] or not plan.ends_with_loop]
+            return behind[-1] if len(behind) == plan.count or (behind and plan.ends_with_loop) else None
         return plan.until if plan.until in behind else None
 
     def _take(self, index: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:

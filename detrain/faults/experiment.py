@@ -157,6 +157,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """The last step; None: as `count` says."""
     count: int | None = None
     """How many steps are run from `at` on; None: to the program's end."""
+    ends_with_loop: bool = False
+    """End where its training loop ends, if that is before: what the program does then is not looked at."""
     has_checkpoints: bool = False
     """Whether the run takes checkpoints: the golden run does."""
     is_armed: bool = True

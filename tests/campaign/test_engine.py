@@ -159,7 +159,7 @@ def test_a_campaign_runs_to_its_end_and_a_second_driver_is_refused(tmp_path: Pat
 @pytest.mark.slow
 def test_the_table_is_the_same_for_all_workers_engines_and_kills(tmp_path: Path) -> None:
     short = ("short",)  # a short last batch: some faults are drawn again
-    folder = planned(tmp_path, "-n", 300, arguments=short)
+    folder = planned(tmp_path, "-n", 120, arguments=short)
     whole = run(tmp_path, "--workers", 1, arguments=short)
     (folder / "ledger").rename(folder / "of-one")
     rng = random.Random(5)
@@ -176,7 +176,7 @@ def test_the_table_is_the_same_for_all_workers_engines_and_kills(tmp_path: Path)
         process.kill()
         process.wait()
     finished = run(tmp_path, "--workers", 2, arguments=short)
-    assert killed >= 4
+    assert killed >= 3
     assert (finished["done"], finished["digest"]) == (whole["done"], whole["digest"])
 
 

@@ -16,6 +16,8 @@ from detrain.campaign.engine.header import Campaign, load
 from detrain.campaign.engine.ledger import Ledger
 from detrain.campaign.engine.rows import Rows
 from detrain.campaign.trials_done import do_trials
+from detrain.faults.experiment import Experiment
+from detrain.faults.population.facts import Facts
 
 
 def do_lease(folder: Path, lease: Path, shard: str, *, in_one: bool) -> None:
@@ -30,10 +32,11 @@ def do_lease(folder: Path, lease: Path, shard: str, *, in_one: bool) -> None:
 
 
 def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool) -> None:
-    drawn = {number: campaign.plan.trial(number) for number in numbers}
+    drawn = {number: _to_loop(campaign.plan.trial(number)) for number in numbers}
+    again = lambda number, plan: _to_loop(found) if (found := campaign.plan.again(number, plan)) is not None else None  # noqa: E731
     rows = Rows(campaign.golden, campaign.header.thresholds, campaign.header.has_guard)
     began = time.monotonic()
-    for done in do_trials(campaign.subject, drawn, campaign.golden, campaign.plan.again, in_one=in_one, begun=ledger.begin):
+    for done in do_trials(campaign.subject, drawn, campaign.golden, again, in_one=in_one, begun=ledger.begin):
         if done.found is None:
             ledger.add_unfired(done.number, done.unfired)
             continue
@@ -41,6 +44,12 @@ def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool)
         alone = round(time.monotonic() - began, 4) if not row.seconds else row.seconds
         ledger.add(msgspec.structs.replace(row, seconds=alone))
         began = time.monotonic()
+
+
+def _to_loop(drawn: tuple[Facts, Experiment]) -> tuple[Facts, Experiment]:
+    """Return a trial that ends with its training loop, if it has a horizon and the loop ends before."""
+    facts, plan = drawn
+    return facts, msgspec.structs.replace(plan, ends_with_loop=plan.count is not None)
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,12 @@ class ExperimentRun:
         if self.plan.stops_on_nonfinite and self._done >= self.plan.least and not all(map(math.isfinite, series.values())):
             self.stop("non-finite loss")
 
+    def end_loop(self) -> None:
+        """The training loop is over."""
+        if self.plan.ends_with_loop and self._done > 0:
+            self.end_body()
+            self.stop("loop")
+
     def finish(self) -> None:
         """The program ends."""
         error = getattr(sys, "last_value", None)

@@ -38,6 +38,9 @@ class Observer:
     def begin_body(self, address: Address) -> None:
         """The body of a batch is about to run."""
 
+    def end_loop(self) -> None:
+        """A training loop has run out, or is being left."""
+
     def end_phase(self) -> None:
         """A training loop has been left, which was trained in."""
 
@@ -93,6 +96,11 @@ class ExperimentObserver(Observer):
     def end_load(self) -> None:
         """The step that has ended was the last of its epoch."""
         self._experiment.end_load()
+
+    def end_loop(self) -> None:
+        """What comes behind is not looked at, perhaps."""
+        if not self._plan.is_resuming:
+            self._experiment.end_loop()
 
     def begin_body(self, address: Address) -> None:
         """Arm the fault, if it is due. What it changes of what is loaded from then on is an outcome."""

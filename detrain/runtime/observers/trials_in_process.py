@@ -71,6 +71,11 @@ class Campaign(ExperimentRun):
         if not self._is_over:
             super().note_alarm(variable, norm, bound, kind)
 
+    def end_loop(self) -> None:
+        """The training loop is over."""
+        if not self._is_over:
+            super().end_loop()
+
     def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
         """An epoch is over, what comes after its batches (validation) included."""
         if not self._is_over:
@@ -168,6 +173,11 @@ class Rewind:
             self._window.is_away = True
         elif not self.is_returning:
             self._window.clear()
+
+    def leave_loop(self) -> None:
+        """The loop over epochs has been left: nothing hands an epoch out again."""
+        if self._campaign.is_over:
+            self._campaign.leave("the training loop was left in a trial")
 
     def returns(self) -> bool:
         """Return whether the run is on its way back into the trial's epoch, now that an epoch is over.

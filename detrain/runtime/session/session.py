@@ -104,6 +104,7 @@ class Session:
         cuts.look("end")
         if epochs > 0:
             cuts.end_epoch(frame)
+        self._end_loop()
         if self._rewind is not None and self._rewind.returns():
             return
         self.position.epoch, self.position.batch = epochs, 0
@@ -111,14 +112,22 @@ class Session:
             cuts.save("end", frame)
         self.end_phase()
 
+    def _end_loop(self) -> None:
+        for observer in self.parts.observers:
+            observer.end_loop()
+
     def end_phase(self) -> None:
         """The program has left the epoch loop."""
         self._cuts.require_whole()
         self.recorder.batches.end_fetch()
         self._cuts.tell("end")
         self._cuts.look("end")
-        for observer in self.parts.observers if self.position.is_in_phase else ():
-            observer.end_phase()
+        if self.position.is_in_phase:
+            self._end_loop()
+            if self._rewind is not None:
+                self._rewind.leave_loop()
+            for observer in self.parts.observers:
+                observer.end_phase()
         self.position.end_phase()
         self.recorder.notes_all = False
         self.parts.adapters.end_phase()
