@@ -49,7 +49,7 @@ def run_together(
     plans: Mapping[int, Experiment],
     golden: TrialResult,
     known: Together | None = None,
-    begun: Callable[[int], None] = lambda _number: None,
+    running: Callable[[int | None], None] = lambda _number: None,
 ) -> Iterator[tuple[int, TrialResult]]:
     """Run trials, several in a process; yields (number, what came of it) as they are known to be sound.
 
@@ -63,7 +63,7 @@ def run_together(
             return
         chunk = _chunk(waiting)
         with subject.scratch() as home:
-            process = _Process(subject, chunk, golden, home, begun)
+            process = _Process(subject, chunk, golden, home, running)
             yield from process.run()
         has_learned = process.is_first_alone > known.is_first_alone
         if not (process.sound or process.alone or has_learned):
@@ -118,8 +118,8 @@ class _Process:
     plans: Mapping[int, Experiment]
     golden: TrialResult
     home: Path
-    begun: Callable[[int], None]
-    """Is told of each trial that is begun."""
+    running: Callable[[int | None], None]
+    """Is told whose fault has been armed, and that it is over (None); not of each that is over at once."""
     sound: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
     """Trials with which the process has ended: a crash, a hang, or a fault that was not done."""
@@ -141,17 +141,21 @@ class _Process:
         ]
         numbers = list(self.plans)
         index, changed, ended_at = 0, time.monotonic(), time.time()
-        self.begun(numbers[0])
+        is_told = False
         with self.subject.process(experiments, self.home) as process:
             while index < len(logs):
                 is_over = process.poll() is not None
+                if index < len(numbers) and not is_told and _is_armed(logs[index]):
+                    self.running(numbers[index])
+                    is_told = True
                 if not is_over and not (index + 1 < len(logs) and logs[index + 1].exists()):
                     if time.monotonic() - changed > self.subject.limit_s:
                         process.kill()
                     time.sleep(_POLL_S)
                     continue
-                if index + 1 < len(numbers):
-                    self.begun(numbers[index + 1])
+                if is_told:
+                    self.running(None)
+                    is_told = False
                 before, ended_at = ended_at, _written_at(logs[index], ended_at)
                 done = replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
                 yield from self._take(index, done, experiments[index])
@@ -244,6 +248,10 @@ class _Process:
             return False
         steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
         return all((known := self._known.get(_cursor(step))) is not None and is_as(known, step) for step in steps)
+
+
+def _is_armed(log: Path) -> bool:
+    return log.is_file() and b'"is_armed":true' in log.read_bytes()
 
 
 def _written_at(log: Path, otherwise: float) -> float:

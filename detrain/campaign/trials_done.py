@@ -41,18 +41,19 @@ def do_trials(
     *,
     in_one: bool = True,
     known: Together | None = None,
-    begun: Callable[[int], None] = lambda _number: None,
+    running: Callable[[int | None], None] = lambda _number: None,
 ) -> Iterator[Done[T]]:
     """Do trials, many in one process or each in one of its own; yields each once.
 
-    `again` draws one whose fault did not fire once more, if that can be. Raises FaultInvalid.
+    `again` draws one whose fault did not fire once more, if that can be; `running` is told which trial runs, as far as
+    that is known. Raises FaultInvalid.
     """
     left = dict(drawn)
     unfired: dict[int, str] = {}
     redrawn: dict[int, tuple[T, Experiment]] = {}
     known = Together() if known is None else known
     for of_round in (drawn, redrawn) if in_one else ():
-        for number, found in run_together(subject, {n: plan for n, (_, plan) in of_round.items()}, golden, known, begun):
+        for number, found in run_together(subject, {n: plan for n, (_, plan) in of_round.items()}, golden, known, running):
             what, plan = of_round[number]
             if not found.is_unfired:
                 del left[number]
@@ -66,8 +67,10 @@ def do_trials(
                 del left[number]
                 yield Done(number, what, plan, golden, None, unfired=found.end)
     for number, first in left.items():
-        begun(number)
-        yield _alone(subject, number, first, golden, again, unfired.get(number, ""))
+        running(number)
+        done = _alone(subject, number, first, golden, again, unfired.get(number, ""))
+        running(None)
+        yield done
 
 
 def _alone(

@@ -61,7 +61,7 @@ def ledgers(folder: Path, **rows: list[TrialRow]) -> Ledgers:
     for name, each in rows.items():
         ledger = Ledger(folder / f"{name}.sqlite", "plan")
         for one in each:
-            ledger.begin(one.number)
+            ledger.note_running(one.number)
             ledger.add(one)
         ledger.close()
     return Ledgers(folder, "plan")
@@ -111,14 +111,14 @@ def test_what_a_worker_was_in_when_it_was_killed_is_known(tmp_path: Path) -> Non
         "import os, signal, sys; from pathlib import Path; from detrain.campaign.engine.ledger import Ledger\n"
         "from tests.campaign.test_engine import row\n"
         "ledger = Ledger(Path(sys.argv[1]), 'plan')\n"
-        "for number in (5, 3): ledger.begin(number); ledger.add(row(number))\n"
-        "ledger.begin(7); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "for number in (5, 3): ledger.note_running(number); ledger.add(row(number))\n"
+        "ledger.note_running(7); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", writes, str(tmp_path / "w.sqlite")], cwd=root, env=environment(), check=False)
 
     found = Ledgers(tmp_path, "plan")
-    assert (found.known(), found.last_begun("w")) == ({3, 5}, 7)
+    assert (found.known(), found.running("w")) == ({3, 5}, 7)
 
 
 def planned(folder: Path, *options: object, arguments: tuple[str, ...] = ()) -> Path:

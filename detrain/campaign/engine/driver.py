@@ -144,24 +144,28 @@ class Driver:
         return self._without_crashes(rest)
 
     def _note_loss(self, ended: Ended) -> None:
-        number = self._ledgers.last_begun(ended.shard)
+        number = self._ledgers.running(ended.shard)
         how = f"signal {signal.Signals(-ended.status).name}" if -ended.status in list(signal.Signals) else f"status {ended.status}"
         messages.say(f"a worker was lost ({how}){f' in trial {number}' if number is not None else ''}: its trials go on elsewhere")
         if number is not None and number in ended.lease.numbers:
-            self._own().add_lost(number, ended.shard)
+            own, of_worker = self._ledger(_DRIVER), self._ledger(ended.shard)
+            own.add_lost(number, ended.shard)
+            of_worker.note_running(None)
+            own.close()
+            of_worker.close()
 
     def _without_crashes(self, numbers: list[int]) -> list[int]:
         """Return numbers without those whose workers have died twice: these are crashes."""
         lost = self._ledgers.lost()
         for number in [number for number in numbers if lost.get(number, 0) >= _MOST_LOST]:
             facts, plan = self._campaign.plan.trial(number)
-            ledger = self._own()
+            ledger = self._ledger(_DRIVER)
             ledger.add(crash_row(facts, plan, has_guard=self._campaign.header.has_guard))
-            ledger.commit()
+            ledger.close()
         return [number for number in numbers if lost.get(number, 0) < _MOST_LOST]
 
-    def _own(self) -> Ledger:
-        return Ledger(self._campaign.ledgers / f"{_DRIVER}.sqlite", self._campaign.plan.digest)
+    def _ledger(self, name: str) -> Ledger:
+        return Ledger(self._campaign.ledgers / f"{name}.sqlite", self._campaign.plan.digest)
 
     def _look(self, *, is_due: bool = False) -> Progress:
         now = time.monotonic()

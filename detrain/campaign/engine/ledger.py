@@ -46,7 +46,7 @@ class Ledger:
             self._file.execute("BEGIN IMMEDIATE")
             columns = ", ".join(f'"{name}" {_SQL.get(str(TrialRow.__annotations__[name]), "TEXT")}' for name in _NAMES)
             self._file.execute(f"CREATE TABLE IF NOT EXISTS trial({columns.replace('INTEGER', 'INTEGER PRIMARY KEY', 1)})")
-            self._file.execute("CREATE TABLE IF NOT EXISTS begun(number INTEGER PRIMARY KEY, place INTEGER)")
+            self._file.execute("CREATE TABLE IF NOT EXISTS begun(number INTEGER PRIMARY KEY)")
             self._file.execute("CREATE TABLE IF NOT EXISTS unfired(number INTEGER PRIMARY KEY, why TEXT)")
             self._file.execute("CREATE TABLE IF NOT EXISTS lost(number INTEGER, worker TEXT)")
             self._file.execute("CREATE TABLE IF NOT EXISTS plan(digest TEXT)")
@@ -54,17 +54,20 @@ class Ledger:
             if known is None:
                 self._file.execute("INSERT INTO plan VALUES (?)", (digest,))
             self._file.execute("COMMIT")
-            self._place = self._file.execute("SELECT COALESCE(MAX(place), 0) FROM begun").fetchone()[0]
         if known is not None and known[0] != digest:
             raise LedgerInvalid(f"{str(path)!r} is of the plan {known[0]}, this one is {digest}", "give another --name")
         self._file.isolation_level = None
 
-    def begin(self, number: int) -> None:
-        """Mark a trial as begun: what does not come back is seen by that. The mark is on disk when this returns."""
-        self._place += 1
+    def note_running(self, number: int | None) -> None:
+        """Mark a trial as begun, or as over (None): in what a worker has died is seen by that.
+
+        The mark is on disk when this returns.
+        """
         with self._told():
             self._open()
-            self._file.execute("INSERT OR REPLACE INTO begun VALUES (?, ?)", (number, self._place))
+            self._file.execute("DELETE FROM begun")
+            if number is not None:
+                self._file.execute("INSERT INTO begun VALUES (?)", (number,))
             self.commit()
 
     def add(self, row: TrialRow) -> None:
@@ -187,14 +190,13 @@ class Ledgers:
             found[number] = found.get(number, 0) + count
         return found
 
-    def last_begun(self, shard: str) -> int | None:
-        """Return the trial that the worker of a file was in, if it had not come to its row."""
+    def running(self, shard: str) -> int | None:
+        """Return the trial that the worker of a file is in, or was when it died, as far as that is known."""
         path = self._folder / f"{shard}.sqlite"
         if not path.is_file():
             return None
         with _reading(path) as file:
-            query = "SELECT number FROM begun ORDER BY place DESC LIMIT 1"
-            found = file.execute(query).fetchone()
+            found = file.execute("SELECT number FROM begun").fetchone()
             if found is None or file.execute("SELECT 1 FROM trial WHERE number = ?", found).fetchone() is not None:
                 return None
         return int(found[0])

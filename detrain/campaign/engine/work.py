@@ -36,7 +36,7 @@ def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool)
     again = lambda number, plan: _to_loop(found) if (found := campaign.plan.again(number, plan)) is not None else None  # noqa: E731
     rows = Rows(campaign.golden, campaign.header.thresholds, campaign.header.has_guard)
     began = time.monotonic()
-    for done in do_trials(campaign.subject, drawn, campaign.golden, again, in_one=in_one, begun=ledger.begin):
+    for done in do_trials(campaign.subject, drawn, campaign.golden, again, in_one=in_one, running=ledger.note_running):
         if done.found is None:
             ledger.add_unfired(done.number, done.unfired)
             continue

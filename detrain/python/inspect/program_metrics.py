@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -54,15 +54,20 @@ def is_accuracy(name: str) -> bool:
     return _ACCURACY.search(name.lower()) is not None and _OF_OTHERS.search(name.lower()) is None
 
 
-def accuracies(frame: FrameType, to_array: ToArray, *, is_after_epoch: bool = False) -> dict[str, float]:
+def accuracies(
+    frame: FrameType, to_array: ToArray, *, is_after_epoch: bool = False, stale: Mapping[str, object] = MappingProxyType({})
+) -> dict[str, float]:
     """Return the numbers that the innermost function of the program keeps under names like `accuracy`.
 
-    Behind an epoch those of its validation: `valid_accuracy`, `test_loss`. What is not finite is among them.
+    Behind an epoch those of its validation: `valid_accuracy`, `test_loss`. What is not finite is among them. `stale`:
+    what names were bound to before the epoch; such as still are do not count.
     """
     frames = user_frames(frame)
     found: dict[str, float] = {}
     for name, value in names_of(frames[0]).items() if frames else ():
         words = name.lower()
+        if name in stale and stale[name] is value:
+            continue
         is_of_validation = any(part in words for part in _VALIDATION)
         if is_of_validation == is_after_epoch and (is_accuracy(name) or (is_after_epoch and "loss" in words)):
             array = np.asarray(value) if isinstance(value, float | np.ndarray | np.floating) else to_array(value)

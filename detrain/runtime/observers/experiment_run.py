@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NoReturn
 
 import msgspec
@@ -68,6 +69,10 @@ class ExperimentRun:
 
     `tensors` returns the values of all variables, `drain` waits for what is being written.
     """
+
+    stale: Mapping[str, object] = MappingProxyType({})
+    """What names of the loop's function were bound to before the epoch: a process that starts there binds none of
+    them."""
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._tensors = tensors

@@ -85,12 +85,14 @@ class ExperimentObserver(Observer):
 
     def end_body(self, cut: Cut, frame: FrameType) -> None:
         """Note what the step says."""
-        self._experiment.end_body(lambda: accuracies(frame, self._adapters.to_array), is_last=cut != "load")
+        kept = lambda: accuracies(frame, self._adapters.to_array, stale=self._experiment.stale)  # noqa: E731
+        self._experiment.end_body(kept, is_last=cut != "load")
 
     def end_epoch(self, frame: FrameType) -> None:
         """Note what the epoch says."""
         if not self._plan.is_resuming:
-            kept = lambda: accuracies(frame, self._adapters.to_array, is_after_epoch=True)  # noqa: E731
+            stale = self._experiment.stale
+            kept = lambda: accuracies(frame, self._adapters.to_array, is_after_epoch=True, stale=stale)  # noqa: E731
             self._experiment.end_epoch(self._position.phase, self._position.epoch, kept)
 
     def end_load(self) -> None:

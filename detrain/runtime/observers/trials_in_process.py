@@ -24,6 +24,7 @@ from detrain.faults.experiment import Experiment
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
+from detrain.python.inspect.frames import names_of, user_frames
 from detrain.runtime.observers.experiment_run import ExperimentRun, Log
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment
 from detrain.runtime.rollback.trial_window import Window
@@ -173,6 +174,11 @@ class Rewind:
             self._window.is_away = True
         elif not self.is_returning:
             self._window.clear()
+
+    def begin_epoch(self, frame: FrameType) -> None:
+        """An epoch begins, which is not the first of this process."""
+        if not self._campaign.is_begun and not self._campaign.is_over:
+            self._campaign.stale = dict(next((names_of(each) for each in user_frames(frame)), {}))
 
     def leave_loop(self) -> None:
         """The loop over epochs has been left: nothing hands an epoch out again."""

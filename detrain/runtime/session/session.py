@@ -84,6 +84,8 @@ class Session:
         cuts.look("epoch")
         if position.epoch >= 0:
             cuts.end_epoch(frame)
+            if self._rewind is not None and not self.plan.is_resuming:
+                self._rewind.begin_epoch(frame)
         position.begin_epoch(epoch)
         self.plan.begin_epoch()
         self._quiet = None
