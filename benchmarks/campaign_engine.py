@@ -1,6 +1,6 @@
 """How many trials an hour a campaign does: with several numbers of workers, and with a process for each trial.
 
-    python benchmarks/campaign_engine.py [--torch] [--trials 2000] [--after 3] [--workers 1,2] [--process 8] [--epochs 2]
+    python benchmarks/campaign_engine.py [--torch] [--trials 2000] [--after 3] [--workers 1,2] [--process 8]
 
 The digits example, with its validation, in batches of 8; the plan is that of `detrain campaign plan`: all steps, those
 at the ends of epochs too, and all models. Starts of processes are in the time; sites and golden run, which are made
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--process", type=int, default=8, help="trials in processes of their own; 0: none")
     options = parser.parse_args()
-    one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ.update({**ENVIRONMENT, **one_thread})
     fixed = ("--batch-size", "8", *(("--workers", "0", "--patience", "100000") if options.torch else ()), "--epochs")
     program, counted = (TORCH_EXAMPLE, COUNTED_TORCH) if options.torch else (EXAMPLE, COUNTED)
