@@ -242,8 +242,8 @@ class Rewind:
             self.guard.go_back(bounds)
         self._campaign.set_series_state(series)
         self._campaign.next()
-        if self._is_start(moment.address):
-            self._start(moment.address, moment.batches_done, source, frame)
+        if self._is_start(moment.address):  # the moment that is held is this trial's, too
+            self._campaign.note_start()
         return moment
 
     def hold(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
