@@ -196,12 +196,12 @@ class _Process:
             self.obstacle = done.obstacle
             before = list(self.plans.values())[index - 1]
             self.is_first_alone = not any(before.at[1:]) and not done.obstacle
-            yield from self._confirm_ended()
+            if done.left:
+                yield from self._confirm_ended()
             return
         is_whole = done.end != "" and not done.end.startswith("crash")
         if not is_whole or (number is None and done.end != "until"):
             self._has_ended = True
-            yield from self._confirm_ended()
             if number is not None:
                 self.alone.add(number)
             elif not self._pending:
@@ -248,6 +248,15 @@ class _Process:
             return False
         steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
         return all((known := self._known.get(_cursor(step))) is not None and is_as(known, step) for step in steps)
+
+
+def left_running(home: Path) -> Experiment | None:
+    """Return the trial that a process was in which has died with its worker: its fault was armed, and it has no end."""
+    logs = sorted(home.glob("log-*"), key=lambda log: int(log.name.rpartition("-")[2]))
+    if not logs or not _is_armed(logs[-1]) or b'"end":' in logs[-1].read_bytes():
+        return None
+    plans = msgspec.json.decode((home / "experiment.json").read_bytes(), type=list[Experiment])
+    return msgspec.structs.replace(plans[len(logs) - 1], log="")
 
 
 def _is_armed(log: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -138,17 +137,35 @@ def test_a_process_that_cannot_go_back_leaves_the_rest_to_others(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("at", "count", "until", "fits"),
+    ("at", "count", "until", "takes"),
     [
         ((0, 0, 0), 2, None, False),
-        ((0, 0, 1), 9, None, True),
-        ((0, 0, 1), 10, None, False),
-        ((0, 0, 1), None, (0, 0, 9), True),
-        ((0, 0, 1), None, (0, 1, 0), False),
+        ((0, 1, 0), 2, None, True),
+        ((0, 0, 1), 10, None, True),
+        ((0, 0, 1), None, (0, 1, 0), True),
         ((0, 0, 1), None, None, False),
     ],
 )
-def test_only_trials_inside_of_an_epoch_fit(at: tuple[int, int, int], count: int, until: object, fits: bool) -> None:
+def test_trials_with_a_horizon_share_a_process_but_for_the_first_step_where_that_leaves_things(
+    at: tuple[int, int, int], count: int, until: object, takes: bool
+) -> None:
     plan = Experiment(log="", injection=FAULT, at=at, count=count, until=until)  # type: ignore[arg-type]
 
-    assert batch_of_trials._fits(plan, replace(GOLDEN)) is fits
+    assert batch_of_trials.Together(is_first_alone=True).takes(plan) is takes
+    assert batch_of_trials.Together().takes(plan) is (count is not None or until is not None)
+    assert not batch_of_trials.Together("an obstacle").takes(plan)
+
+
+TWO = TrialResult(0, (*GOLDEN.steps, *(StepLine(0, 1, batch, {"loss": 9.0}, f"second {batch}") for batch in range(4))), "program")
+
+
+def test_a_trial_that_runs_into_the_next_epoch_is_believed_once_the_golden_run_has_been_there(tmp_path: Path) -> None:
+    plans = {0: msgspec.structs.replace(PLANS[0], at=(0, 0, 9)), 1: msgspec.structs.replace(PLANS[0], at=(0, 0, 9))}
+    into = [Log(step=StepLine(0, 0, 9, {"loss": -1.0}, "other")), Log(step=StepLine(0, 1, 0, {"loss": -1.0}, "other"))]
+    trial = [Log(start="state 8"), Log(is_armed=True), *into, Log(end="until")]
+    for name, seen, believed in (("same", TWO.steps[10], [0, 1]), ("another", StepLine(0, 1, 0, {"loss": 8.0}, "odd"), [])):
+        (tmp_path / name).mkdir()
+        closing = [*golden(9), Log(step=seen), Log(end="until")]
+        subject = Subject(tmp_path / name, [[[*golden(8), *trial], trial, closing]])
+        found = dict(batch_of_trials.run_together(subject, plans, TWO))  # type: ignore[arg-type]
+        assert sorted(found) == believed, name

@@ -13,11 +13,12 @@ from typing import Final
 
 from detrain.base import messages
 from detrain.base.errors import CampaignStopped, HomeInUse, StoreError
+from detrain.campaign.batch_of_trials import left_running
 from detrain.campaign.engine.api import Ended, Engine, Lease
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.campaign.engine.rows import crash_row
-from detrain.campaign.engine.work import DetrainWork, ordered
+from detrain.campaign.engine.work import DetrainWork, ordered, to_loop
 from detrain.store.lock import hold
 
 _LARGEST: Final = 2048
@@ -144,7 +145,7 @@ class Driver:
         return self._without_crashes(rest)
 
     def _note_loss(self, ended: Ended) -> None:
-        number = self._ledgers.running(ended.shard)
+        number = self._running(ended)
         how = f"signal {signal.Signals(-ended.status).name}" if -ended.status in list(signal.Signals) else f"status {ended.status}"
         messages.say(f"a worker was lost ({how}){f' in trial {number}' if number is not None else ''}: its trials go on elsewhere")
         if number is not None and number in ended.lease.numbers:
@@ -153,6 +154,18 @@ class Driver:
             of_worker.note_running(None)
             own.close()
             of_worker.close()
+
+    def _running(self, ended: Ended) -> int | None:
+        """Return the trial in which a worker has died: by its mark, or, where it had no time for one, by what the
+        program's process has left.
+        """
+        marked = self._ledgers.running(ended.shard)
+        if marked is not None:
+            return marked
+        left = [plan for home in self._campaign.subject.folder.glob("trial-*") if (plan := left_running(home)) is not None]
+        if not left:
+            return None
+        return next((n for n in ended.lease.numbers if to_loop(self._campaign.plan.trial(n))[1] in left), None)
 
     def _without_crashes(self, numbers: list[int]) -> list[int]:
         """Return numbers without those whose workers have died twice: these are crashes."""

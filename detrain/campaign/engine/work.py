@@ -32,8 +32,8 @@ def do_lease(folder: Path, lease: Path, shard: str, *, in_one: bool) -> None:
 
 
 def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool) -> None:
-    drawn = {number: _to_loop(campaign.plan.trial(number)) for number in numbers}
-    again = lambda number, plan: _to_loop(found) if (found := campaign.plan.again(number, plan)) is not None else None  # noqa: E731
+    drawn = {number: to_loop(campaign.plan.trial(number)) for number in numbers}
+    again = lambda number, plan: to_loop(found) if (found := campaign.plan.again(number, plan)) is not None else None  # noqa: E731
     rows = Rows(campaign.golden, campaign.header.thresholds, campaign.header.has_guard)
     began = time.monotonic()
     for done in do_trials(campaign.subject, drawn, campaign.golden, again, in_one=in_one, running=ledger.note_running):
@@ -46,7 +46,7 @@ def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool)
         began = time.monotonic()
 
 
-def _to_loop(drawn: tuple[Facts, Experiment]) -> tuple[Facts, Experiment]:
+def to_loop(drawn: tuple[Facts, Experiment]) -> tuple[Facts, Experiment]:
     """Return a trial that ends with its training loop, if it has a horizon and the loop ends before."""
     facts, plan = drawn
     return facts, msgspec.structs.replace(plan, ends_with_loop=plan.count is not None)
