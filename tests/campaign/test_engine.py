@@ -201,3 +201,17 @@ def workers_of(driver: int) -> list[int]:
     """The processes that a driver has started."""
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(driver)], capture_output=True, text=True, check=False)
     return [int(line) for line in listed.stdout.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "library"), [("ray", "ray"), ("submitit-local", "submitit")])
+def test_a_campaign_that_was_begun_here_goes_on_elsewhere(engine: str, library: str, tmp_path: Path) -> None:
+    """The library starts processes of its own; nothing less would show that its workers are ours."""
+    pytest.importorskip(library)
+    planned(tmp_path, "-n", 6)
+    run(tmp_path, "--workers", 1)
+    folder = planned(tmp_path, "-n", 16)
+    gone_on = run(tmp_path, "--workers", 1, "--engine", engine)
+    (folder / "ledger").rename(folder / "of-both")
+
+    assert (gone_on["done"] + gone_on["unfired"], gone_on["digest"]) == (16, run(tmp_path, "--workers", 1)["digest"])
