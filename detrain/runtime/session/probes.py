@@ -283,11 +283,8 @@ class batch_loop(Generic[T]):
                 raise
             if recovery is not None:
                 _guarded(recovery.keep, item, self.iterator, frame)
-        _loops.loaded_batch, _loops.loaded, _loops.names = (
-            number,
-            FETCHED_IN_BODY if self.is_fetched_in_body else item,
-            self.names,
-        )
+        loaded = FETCHED_IN_BODY if self.is_fetched_in_body else item
+        _loops.loaded_batch, _loops.loaded, _loops.names = number, loaded, self.names
         return item
 
     def __del__(self) -> None:
