@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from detrain.adapters.instruments import TakesInstruments
 from detrain.base.config import Mode, Ranks
 from detrain.base.digest import Array
-from detrain.faults.experiment import Experiment, Firing, Injection
-from detrain.faults.sites import Site
 from detrain.python.inspect.object_graph import Item, SharedTensor
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
@@ -386,69 +385,3 @@ class Adapter(Protocol):
         """Have what the program has written through the framework reach its files: a kill after the cut must not lose
         it.
         """
-
-
-class Instruments(Protocol):
-    """A framework's side of an experiment."""
-
-    @property
-    def is_part_of_steps(self) -> bool:
-        """Whether sites are put into steps as these are made (compiled), and stay there; else ops are watched as they
-        run, in the steps where something is to be done.
-        """
-
-    def begin_step(self) -> None:
-        """Count executions from here on, and note what `sites` and `digests` return."""
-
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections that the experiments of this process have."""
-
-    def arm(self, occurrence: int) -> None:
-        """Have the fault's site hit when it runs next, or so many runs later."""
-
-    def disarm(self) -> None:
-        """Have it hit no more."""
-
-    def is_placed(self) -> bool:
-        """Return whether the fault's site is in place."""
-
-    def firing(self) -> Firing | None:
-        """Return what the fault has done so far."""
-
-    def memory(self) -> list[Site]:
-        """Return the variables that are there now, as sites in memory."""
-
-    def strike(self, injection: Injection) -> Firing | None:
-        """Change the bits of a variable in memory; None if there is none with its name, shape and dtype."""
-
-    def begin_series(self) -> None:
-        """The first step of this process is about to run."""
-
-    def has_trained(self) -> bool:
-        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
-
-    def series(self) -> dict[str, float]:
-        """Return the loss and metrics of what has run since the last call."""
-
-    def state(self) -> object:
-        """Return what the series remembers."""
-
-    def set_state(self, state: object) -> None:
-        """Have the series remember what it did."""
-
-    def sites(self) -> list[Site]:
-        """Return the sites of the step that has ended."""
-
-    def digests(self) -> list[tuple[str, int, int]]:
-        """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""
-
-
-class TakesInstruments(Protocol):
-    """The experiment that a run is."""
-
-    @property
-    def plans(self) -> Sequence[Experiment]:
-        """The experiments of this process."""
-
-    def attach(self, instruments: Instruments) -> None:
-        """Take a framework's side."""

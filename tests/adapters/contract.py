@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from detrain.adapters.api import Adapter, Instruments
+from detrain.adapters.api import Adapter
 from detrain.adapters.group import Adapters
+from detrain.adapters.instruments import Instruments
 from detrain.base.digest import Array
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment

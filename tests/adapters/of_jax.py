@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from detrain.adapters.api import Settings, TakesInstruments
+from detrain.adapters.api import Settings
+from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.jax.adapter import Jax
 from detrain.base.digest import Array
 from detrain.python.process.random_streams import Streams

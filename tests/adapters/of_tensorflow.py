@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings, TakesInstruments
+from detrain.adapters.api import Settings
+from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.base.digest import Array
 from detrain.python.process.random_streams import Streams

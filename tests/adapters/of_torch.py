@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from detrain.adapters.api import Settings, TakesInstruments
+from detrain.adapters.api import Settings
+from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.torch.adapter import Torch
 from detrain.base.digest import Array
 from detrain.python.process.random_streams import Streams

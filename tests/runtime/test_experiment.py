@@ -48,6 +48,12 @@ class Instruments:
     def begin_step(self) -> None:
         """Nothing to count."""
 
+    def select(self, injection: Injection) -> None:
+        """There is one."""
+
+    def memory(self) -> list[Site]:
+        return []
+
     def arm(self, occurrence: int) -> None:
         self.armed.append(self.now)
         self.misfits += self.now in self.other
@@ -209,7 +215,7 @@ def test_what_is_not_finite_survives_the_log_and_may_end_the_run(tmp_path: Path,
 def test_with_two_frameworks_the_one_that_has_the_site_is_hit_and_losses_are_added_up() -> None:
     """The other one has nothing to say of the fault; a step that trains in one of them is a step."""
     one, other = Instruments(), Instruments(idle=STEPS)
-    both = InstrumentsTogether([other, one])
+    both = InstrumentsTogether([other, one], INJECTION)
     one.now = other.now = (0, 1, 1)
     other.phantom = (0, 1, 1)
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 import msgspec
 import xxhash
 
-from detrain.adapters.api import Instruments
+from detrain.adapters.instruments import Instruments
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detrain.adapters.api import Instruments
+from detrain.adapters.instruments import Instruments
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import Site
 
 
 class InstrumentsTogether:
-    """See `detrain.adapters.api.Instruments`."""
+    """See `detrain.adapters.instruments.Instruments`."""
 
     def __init__(self, sides: Sequence[Instruments], injection: Injection | None) -> None:
         self._sides = sides

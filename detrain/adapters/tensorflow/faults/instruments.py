@@ -17,7 +17,7 @@ from detrain.faults.sites import Site
 
 
 class Instruments:
-    """See `detrain.adapters.api.Instruments`."""
+    """See `detrain.adapters.instruments.Instruments`."""
 
     is_part_of_steps: Final = True
 

@@ -17,7 +17,7 @@ from detrain.faults.sites import MEMORY, Site, memory_site
 
 
 class Instruments:
-    """See `detrain.adapters.api.Instruments`."""
+    """See `detrain.adapters.instruments.Instruments`."""
 
     is_part_of_steps: Final = False
 
