@@ -44,7 +44,7 @@ def main() -> None:
         home = Path(folder)
         step = bare_step_s(Trained(program.stem, program, arguments, (*fixed, "10000"), 0, counted), home)
         command = (str(program), *arguments)
-        detrain(home, "plan", "-n", options.trials, "--after", options.after, *command)
+        detrain(home, "plan", "--mode", "ISCA", "-n", options.trials, "--after", options.after, *command)
         print(f"{program.name}, a bare step of {step * 1e3:.2f} ms, {options.trials} trials of {options.after} steps")
         for workers in map(int, options.workers.split(",")):
             found, cpu = detrain(home, "run", "--workers", workers, *command)
@@ -52,7 +52,7 @@ def main() -> None:
             for ledger in home.glob("ckpt/*/*/campaign-*/ledger"):
                 shutil.rmtree(ledger)
         if options.process:
-            detrain(home, "plan", "-n", options.process, "--after", options.after, "--name", "alone", *command)
+            detrain(home, "plan", "--mode", "ISCA", "-n", options.process, "--after", options.after, "--name", "alone", *command)
             found, cpu = detrain(home, "run", "--workers", 1, "--name", "alone", "--engine", "process", *command)
             show("a process a trial, 1 worker", found, cpu, 1, step * options.after)
 

@@ -124,7 +124,7 @@ def test_what_a_worker_was_in_when_it_was_killed_is_known(tmp_path: Path) -> Non
 def planned(folder: Path, *options: object, arguments: tuple[str, ...] = ()) -> Path:
     pytest.importorskip("torch")
     (folder / "program.py").write_text(PROGRAM)
-    done = detrain("campaign", "plan", "--after", 3, *options, "--json", "program.py", *arguments, cwd=folder)
+    done = detrain("campaign", "plan", "--mode", "ISCA", "--after", 3, *options, "--json", "program.py", *arguments, cwd=folder)
     assert done.status == 0, done.err
     return next(folder.glob("ckpt/program.faults/*/campaign-campaign"))
 

@@ -12,6 +12,7 @@ from detrain.campaign.random_campaign import RandomCampaign
 from detrain.faults.experiment import Experiment
 from detrain.faults.models import FaultModel
 from detrain.faults.population.facts import Facts
+from detrain.faults.population.groups import own_group, use_of
 from detrain.faults.sites import Site
 
 
@@ -54,7 +55,7 @@ class DrawnPlan:
             stratum="all",
             weight=1.0,
             mode="IOV",
-            group=-1,
+            group=int(own_group(site.op, injection.dtype, use_of(site))) if site is not None and site.stage != "memory" else -1,
             model=model.name,
             site=injection.site,
             layer=site.layer if site else "",

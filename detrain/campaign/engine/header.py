@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,19 +12,28 @@ import msgspec
 from detrain.base.errors import CampaignStopped
 from detrain.campaign.engine.api import CampaignPlan
 from detrain.campaign.engine.drawn_plan import DrawnPlan
+from detrain.campaign.engine.ledger import Ledgers
 from detrain.campaign.outcomes import USUAL
+from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.random_campaign import RandomCampaign, plan_campaign
 from detrain.campaign.subject import DEFAULT_LIMIT_S, Subject
+from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import environment_difference
+from detrain.faults.experiment import Experiment
 from detrain.faults.model_shares import FIDELITY
 from detrain.faults.models import PUBLISHED, model_named
-from detrain.faults.outcome_classes import Thresholds
+from detrain.faults.outcome_classes import Outcome, Thresholds
+from detrain.faults.population.frame import Choice
+from detrain.faults.population.plan import SampledPlan, sampled_plan
+from detrain.faults.population.profile import Profile, read_profile, write_profile
+from detrain.faults.population.stopping import shares_by_pilot
 from detrain.launcher.program import Program
 from detrain.python.process.environment import set_threads
 
-VERSION: Final = 1
+VERSION: Final = 2
 _NAME: Final = "plan.json"
+_PROFILE: Final = "profile.json"
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +45,16 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = "*"
     stage: str | None = None
     epochs: str | None = None
+
+
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+    """What trials are drawn from a profile by."""
+
+    choice: Choice
+    profile: str = ""
+    """Digest of the profile."""
+    allocation: tuple[tuple[str, float], ...] = ()
+    """By stratum, the share of the trials; none yet: that of the population, or what a pilot says."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +75,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     after: int | None
     thresholds: Thresholds = USUAL
-    drawn: Drawn
+    drawn: Drawn | None = None
+    """Of a plan that draws as `detrain random` does, or:"""
+    sampled: Sampled | None = None
     digest: str = ""
     """Of the plan."""
 
@@ -90,10 +112,15 @@ def make(header: Header, home: Path, name: str) -> Campaign:
     header = msgspec.structs.replace(
         header, key=subject.key, sources=subject.sources(), environment=subject.environment(), program=str(subject.program.shown)
     )
-    plan, golden = _plan_of(header, subject)
-    header = msgspec.structs.replace(header, digest=plan.digest)
     folder = subject.folder / f"campaign-{name}"
     known = folder / _NAME
+    if header.sampled is not None and known.is_file():
+        header = msgspec.structs.replace(header, sampled=_shared_out_as(_read(known), header.sampled))
+    plan, golden = _plan_of(header, subject)
+    header = msgspec.structs.replace(header, digest=plan.digest)
+    if header.sampled is not None and isinstance(plan, SampledPlan):
+        sampled = msgspec.structs.replace(header.sampled, profile=plan.profile.digest, allocation=plan.allocation)
+        header = msgspec.structs.replace(header, sampled=sampled)
     if known.is_file() and _read(known).digest != header.digest:
         raise CampaignStopped(
             f"there is another plan of that name in {str(folder)!r}", "give another --name, or delete that folder"
@@ -155,8 +182,50 @@ def _read(path: Path) -> Header:
     return header
 
 
+def _shared_out_as(known: Header, wanted: Sampled) -> Sampled:
+    """Return what is wanted, shared out among the strata as in the plan that is there, if that is the same but for its
+    length.
+    """
+    if known.sampled is None or known.sampled.choice != wanted.choice or wanted.allocation:
+        return wanted
+    return msgspec.structs.replace(wanted, allocation=known.sampled.allocation)
+
+
+def shared_out_by(header: Header, sampled: Sampled, home: Path, pilot: str) -> Sampled:
+    """Return what is wanted, with the trials shared out by what another campaign of the program has found.
+
+    The share that is to be known best is that of trials that are not masked. Raises CampaignStopped for a pilot of no
+    strata, FaultInvalid for one of others.
+    """
+    subject = subject_of(header, home)
+    found = load(subject.folder / f"campaign-{pilot}")
+    if not isinstance(found.plan, SampledPlan):
+        raise CampaignStopped(f"the campaign {pilot!r} has no strata", "plan it in one of the modes IOV, IOA and RF")
+    rows = list(Ledgers(found.ledgers, found.plan.digest).rows())
+    shares = shares_by_pilot(found.plan.strata, rows, lambda row: row.outcome != Outcome.MASKED.value)
+    plan = sampled_plan(found.plan.profile, sampled.choice, header.count, after=header.after, shares=shares)
+    return msgspec.structs.replace(sampled, allocation=plan.allocation)
+
+
+def profile_for(subject: Subject) -> Profile:
+    """Return the profile of a program; it is made, and its golden run with it, if that has not been done."""
+    file = subject.folder / _PROFILE
+    if file.is_file():
+        return read_profile(file)
+    profile = profile_program(subject)
+    write_profile(file, profile)
+    return profile
+
+
 def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResult]:
-    drawn = header.drawn
+    if header.sampled is not None:
+        profile, sampled = profile_for(subject), header.sampled
+        least = LEAST_WITH_GUARD if header.has_guard else 0
+        plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, shares=None)
+        if sampled.allocation:
+            plan = replace(plan, allocation=sampled.allocation)
+        return plan, subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)
+    drawn = header.drawn or Drawn()
     campaign: RandomCampaign = plan_campaign(
         subject,
         [model_named(name) for name in drawn.models] or list(PUBLISHED.values()),

@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 
 from detrain.base.cursor import Address
+from detrain.campaign.categories import Category, at_horizon
 from detrain.campaign.outcomes import outcome_of
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.bits import dtype_named
@@ -26,9 +27,6 @@ from detrain.faults.population.trial_row import TrialRow
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
 
-_TIMEOUT: Final = 4
-_OTHER_STATUS: Final = 5
-"""Of SASSIFI's categories, those that a process's end tells by itself."""
 CRASH: Final = "crash"
 _GUARD_LOOKED: Final = -1
 _NO_GUARD: Final = -2
@@ -54,7 +52,11 @@ class Rows:
         """
         known = self.known if golden is self.golden else golden.by_cursor()
         row = _row(facts, plan, known, done, has_guard=self.has_guard)
-        return msgspec.structs.replace(row, outcome=outcome_of(golden, done, plan.at, self.thresholds))
+        outcome = outcome_of(golden, done, plan.at, self.thresholds)
+        category, why = at_horizon(
+            is_timeout=done.status == HANG, status=done.status, exception=row.error, is_equal=row.is_equal, outcome=outcome
+        )
+        return msgspec.structs.replace(row, outcome=outcome, category=int(category), error=row.error or why)
 
 
 def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done: TrialResult, *, has_guard: bool) -> TrialRow:
@@ -77,7 +79,7 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
         golden=f"{int(before[0]):0{digits}x}" if before.size else "",
         injected=f"{int(after[0]):0{digits}x}" if after.size else "",
         outcome="",
-        category=_category(done),
+        category=0,
         status=done.status,
         error=end.partition(": ")[2] if end.startswith(CRASH) else "",
         steps=len(trained),
@@ -100,7 +102,7 @@ def crash_row(facts: Facts, plan: Experiment, *, has_guard: bool) -> TrialRow:
     """Return the row of a trial whose worker has died in it, twice: nobody knows more of it."""
     row = _row(facts, plan, {}, TrialResult(-9, (), ""), has_guard=has_guard)
     return msgspec.structs.replace(
-        row, outcome=CRASH, category=_OTHER_STATUS, end="crash: its worker died twice", error="its worker died twice"
+        row, outcome=CRASH, category=int(Category.EXIT_STATUS), end="crash: its worker died twice", error="its worker died twice"
     )
 
 
@@ -118,12 +120,6 @@ def _filled(step: StepLine, known: Mapping[Address, StepLine], at: Address) -> S
 
 def _cursor(step: StepLine) -> Address:
     return step.phase, step.epoch, step.batch
-
-
-def _category(done: TrialResult) -> int:
-    if done.status == HANG:
-        return _TIMEOUT
-    return _OTHER_STATUS if done.status or done.end.startswith(CRASH) else 0
 
 
 def _equal_after(steps: list[StepLine], known: Mapping[Address, StepLine]) -> int:

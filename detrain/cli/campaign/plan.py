@@ -1,0 +1,173 @@
+"""`detrain campaign plan`: which faults, in which steps, and how many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detrain.base.errors import UsageError
+from detrain.cli.campaign.common import of_campaign
+from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, threshold_option
+from detrain.faults.sites import STAGES
+
+if TYPE_CHECKING:
+    from detrain.faults.outcome_classes import Thresholds
+    from detrain.faults.population.frame import Choice
+
+
+_IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@of_campaign
+@click.option("-n", "count", type=click.IntRange(1), help="How many trials [as the half-width says, or 1000].")
+@click.option("--half-width", type=float, metavar="PERCENT", help="So near shall a share be known: 1 for ± 1 %.")
+@click.option("--confidence", type=float, default=95.0, show_default=True, metavar="PERCENT", help="With --half-width.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
+@click.option(
+    "--mode",
+    type=click.Choice(["IOV", "IOA", "RF", "ISCA"]),
+    default="IOV",
+    show_default=True,
+    help="IOV: values of ops. IOA: addresses. RF: memory between steps. ISCA: as `detrain random` draws.",
+)
+@click.option("--models", metavar="A,B,…", help=f"Fault models [{_IOV_MODELS}; IOA, RF: the first two; ISCA: the 18 published].")
+@click.option("--groups", metavar="A,B,…", help="SASSIFI's groups of ops, by name or number [all, each output once].")
+@click.option(
+    "--by",
+    "rule",
+    type=click.Choice(["elements", "work", "bytes", "site"]),
+    default="elements",
+    show_default=True,
+    help="What makes an output likely to be hit.",
+)
+@click.option("--strata", metavar="A,B,…", default="stage,group", show_default=True, help="Each gets its share of trials.")
+@click.option("--pilot", metavar="NAME", help="Share the trials out by what this campaign has found (Neyman).")
+@click.option(
+    "--shares", type=click.Choice(["uniform", "fidelity"]), default="uniform", show_default=True, help="Of ISCA models."
+)
+@click.option("--site", "pattern", default="*", metavar="PATTERN", help="Sites to draw from [all; ISCA: matrix products].")
+@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
+@click.option("--epochs", metavar="A:B", help="ISCA: only steps of the epochs from A on, before B.")
+@click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each worker: bits depend on it.")
+@click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does.")
+@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="S", help="A longer trial hangs [3600].")
+@threshold_option()
+def plan(
+    home: str,
+    name: str,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+    count: int | None,
+    half_width: float | None,
+    confidence: float,
+    seed: int,
+    mode: str,
+    models: str | None,
+    groups: str | None,
+    rule: str,
+    strata: str,
+    pilot: str | None,
+    shares: str,
+    pattern: str,
+    stage: str | None,
+    epochs: str | None,
+    after: int | None,
+    threads: int,
+    guard: bool,
+    time_limit: float,
+    thresholds: Thresholds,
+) -> int:
+    """Write the plan of a campaign: which faults, in which steps, and how many.
+
+    The plan of a seed with more trials begins with the one with fewer. Give the same command with a larger -n, and the
+    campaign goes on.
+
+    \b
+    Example:
+      detrain campaign plan --half-width 1 --after 10 train.py
+    """
+    import msgspec
+
+    from detrain.campaign.engine.header import Drawn, Header, Sampled, make, shared_out_by
+
+    if mode != "ISCA" and (epochs is not None or shares != "uniform"):
+        raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
+    if mode == "ISCA" and (groups is not None or pilot is not None or rule != "elements"):
+        raise UsageError("--groups, --by and --pilot are of the other modes", "give --mode IOV, IOA or RF")
+    usual = {"ISCA": "", "IOV": _IOV_MODELS}.get(mode, "FLIP:1,ADJ:2")
+    names = tuple(part.strip() for part in (models if models is not None else usual).split(",") if part.strip())
+    header = Header(
+        program=program,
+        is_module=is_module,
+        arguments=arguments,
+        sources={},
+        environment={},
+        key="",
+        threads=threads,
+        limit_s=time_limit,
+        has_guard=guard,
+        seed=seed,
+        count=_count(count, half_width, confidence),
+        after=after,
+        thresholds=thresholds,
+    )
+    if mode == "ISCA":
+        drawn = Drawn(models=names, shares=shares, pattern=pattern, stage=stage, epochs=epochs)
+        header = msgspec.structs.replace(header, drawn=drawn)
+    else:
+        wanted = {"seed": seed, "modes": [mode], "groups": _parts(groups), "models": names, "rule": rule, "strata": _parts(strata)}
+        sampled = Sampled(choice=_choice({**wanted, "site": pattern, "stage": stage or ""}))
+        if pilot is not None:
+            sampled = shared_out_by(header, sampled, Path(home), pilot)
+        header = msgspec.structs.replace(header, sampled=sampled)
+    made = make(header, Path(home), name)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(made.header), indent=1).decode())
+        return 0
+    click.echo(f"{made.header.count:,} trials, plan {made.header.digest}, in {made.folder}")
+    if made.header.sampled is not None:
+        strata_of = made.header.sampled.allocation
+        click.echo(f"{len(strata_of)} strata: " + ", ".join(f"{label} {share:.1%}" for label, share in strata_of[:6]))
+        if len(strata_of) > _SHOWN:
+            click.echo(f"  and {len(strata_of) - _SHOWN} more: --json lists them")
+    return 0
+
+
+_SHOWN = 6
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _choice(wanted: dict[str, object]) -> Choice:
+    import msgspec
+
+    from detrain.faults.population.frame import PARTS, Choice
+
+    try:
+        return msgspec.convert(wanted, type=Choice)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--strata {wanted['strata']}: {error}", f"give some of {', '.join(PARTS)}") from error
+
+
+def _count(count: int | None, half_width: float | None, confidence: float) -> int:
+    """Return how many trials are wanted."""
+    if count is not None and half_width is not None:
+        raise UsageError(f"-n {count} and --half-width {half_width} both say how many trials", "give one of them")
+    if half_width is None:
+        return count if count is not None else _USUAL
+    if not 0 < half_width < _HALF or not 0 < confidence < _WHOLE:
+        raise UsageError(f"--half-width {half_width} --confidence {confidence}", "give percent: 1 and 95, for example")
+    from detrain.faults.statistics.allocation import trials_for
+
+    return trials_for(half_width / _WHOLE, confidence / _WHOLE)
+
+
+_USUAL, _HALF, _WHOLE = 1000, 50, 100

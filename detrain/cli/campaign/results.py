@@ -1,0 +1,198 @@
+"""`detrain campaign report | record | export`: what came of a campaign, one of its trials, and files of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detrain.base import messages
+from detrain.base.errors import UsageError
+from detrain.cli.campaign.common import found_campaign, of_campaign
+from detrain.cli.shared.options import PROGRAM_SETTINGS
+
+if TYPE_CHECKING:
+    from detrain.campaign.engine.header import Campaign
+    from detrain.faults.population.trial_row import TrialRow
+    from detrain.reports.campaign.about import About
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@of_campaign
+@click.option("--html", type=click.Path(path_type=Path), help="Write the report as one page.")
+@click.option("--parquet", type=click.Path(path_type=Path), help="Write all trials as a table.")
+@click.option("--compare", metavar="NAME", help="Beside another campaign on the same plan (with a guard, say).")
+@click.option("--published", type=click.Path(path_type=Path), help="Shares of a publication (TOML), to be shown beside.")
+@click.option(
+    "--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="Of intervals, in percent."
+)
+def report(
+    home: str,
+    name: str,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+    html: Path | None,
+    parquet: Path | None,
+    compare: str | None,
+    published: Path | None,
+    confidence: float,
+) -> int:
+    """Say what came of a campaign, with intervals; at any time, of the trials that are done.
+
+    \b
+    Example:
+      detrain campaign report --html campaign.html train.py
+    """
+    from detrain.reports.campaign.about import read_published
+    from detrain.reports.campaign.page import json_of, lines_of, write_page
+    from detrain.reports.campaign.summary import summarize
+    from detrain.reports.campaign.table_file import write_parquet
+    from detrain.reports.pictures import check_writable
+
+    check_writable(html)
+    check_writable(parquet)
+    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    rows = _rows(campaign)
+    about = _about(campaign, program, {"published": read_published(published)} if published is not None else {})
+    other = None
+    if compare is not None:
+        beside = found_campaign(home, compare, program, arguments, is_module=is_module)
+        _require_same_faults(campaign, beside, compare)
+        other = compare, _rows(beside)
+    summary = summarize(rows, about, other=other, confidence=confidence / 100)
+    if html is not None:
+        write_page(html, summary)
+        messages.say(f"the report is {html}")
+    if parquet is not None:
+        write_parquet(parquet, rows)
+        messages.say(f"the table of {len(rows):,} trials is {parquet}")
+    click.echo(json_of(summary).decode() if as_json else "\n".join(lines_of(summary)))
+    return 0
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@of_campaign
+@click.option("--number", type=click.IntRange(0), required=True, help="Of the trial.")
+@click.option("--out", type=click.Path(path_type=Path), help="The fault record to write [in the campaign's folder].")
+def record(
+    home: str,
+    name: str,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+    number: int,
+    out: Path | None,
+) -> int:
+    """Do one trial again in a process of its own, and write its record: `detrain replay` proves that."""
+    import msgspec
+
+    from detrain.campaign.trial import run_trial
+    from detrain.campaign.trial_record import record_of
+    from detrain.faults.record import write_record
+    from detrain.reports.pictures import check_writable
+
+    check_writable(out)
+    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    facts, plan = campaign.plan.trial(number)
+    done = run_trial(campaign.subject, facts.model, campaign.header.seed, plan)
+    found = record_of(campaign.subject, done, campaign.header.thresholds)
+    path = out or campaign.folder / f"trial-{number:06d}.json"
+    write_record(path, found)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+    else:
+        click.echo(f"trial {number}: {facts.model} in {facts.site}: {found.outcome}")
+        messages.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
+    return 0
+
+
+@click.command(context_settings=PROGRAM_SETTINGS)
+@of_campaign
+@click.option("--tool", type=click.Choice(["sassifi", "nvbitfi"]), default="sassifi", show_default=True, help="Whose files.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the files.")
+def export(
+    home: str,
+    name: str,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+    tool: str,
+    out: Path,
+) -> int:
+    """Write a campaign as the files that SASSIFI's or NVBitFI's scripts read: profile, lists, results."""
+    import msgspec
+
+    from detrain.faults.exchange.tree import export_tree
+    from detrain.faults.population.plan import SampledPlan
+
+    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    if not isinstance(campaign.plan, SampledPlan):
+        raise UsageError("a campaign in the mode ISCA has no profile to be written", "plan one in the mode IOV or IOA")
+
+    def injection_of(row: TrialRow) -> Any:
+        return campaign.plan.trial(row.number)[1].injection
+
+    rows, app = _rows(campaign), campaign.subject.program.name
+    files = export_tree(out, campaign.plan.profile, rows, tool=tool, app=app, injection_of=injection_of)  # type: ignore[arg-type]
+    if as_json:
+        click.echo(msgspec.json.encode([str(file) for file in files]).decode())
+    else:
+        click.echo(f"{len(files)} files in {out}; {out / 'README.txt'} says what to do with them")
+    return 0
+
+
+def _rows(campaign: Campaign) -> list[TrialRow]:
+    from detrain.campaign.engine.ledger import Ledgers
+
+    count = campaign.plan.count
+    rows = [row for row in Ledgers(campaign.ledgers, campaign.plan.digest).rows() if row.number < count]
+    if not rows:
+        raise UsageError("no trial of this campaign is done yet", "run it: detrain campaign run PROGRAM")
+    return rows
+
+
+def _about(campaign: Campaign, program: str, known: dict[str, Any]) -> About:
+    from importlib.metadata import version
+
+    from detrain.campaign.engine.ledger import Ledgers
+    from detrain.faults.population.plan import SampledPlan
+    from detrain.reports.campaign.about import About, about_plan
+
+    header, ledgers = campaign.header, Ledgers(campaign.ledgers, campaign.plan.digest)
+    said = {
+        "name": campaign.folder.name.removeprefix("campaign-"),
+        "table_digest": ledgers.digest(),
+        "version": version("detrain"),
+        "environment": header.environment,
+        "not_fired": len(ledgers.unfired()),
+        "lost": sum(ledgers.lost().values()),
+        "replay": f"detrain campaign record --number {{number}} {program} {' '.join(header.arguments)}".rstrip(),
+        **known,
+    }
+    if isinstance(campaign.plan, SampledPlan):
+        return about_plan(campaign.plan, **said)
+    drawn = header.drawn
+    options = {"mode": "ISCA", "models": ", ".join(drawn.models) or "the 18 published", "shares": drawn.shares} if drawn else {}
+    return About(
+        program=campaign.subject.program.name,
+        arguments=header.arguments,
+        planned=header.count,
+        seed=header.seed,
+        plan_digest=campaign.plan.digest,
+        horizon=header.after,
+        options=options,
+        **said,
+    )
+
+
+def _require_same_faults(one: Campaign, other: Campaign, name: str) -> None:
+    """Raise UsageError unless the trials of two campaigns are the same faults, so that they can be paired."""
+    for number in range(min(one.plan.count, other.plan.count, 20)):
+        (_, first), (_, second) = one.plan.trial(number), other.plan.trial(number)
+        if (first.injection, first.at) != (second.injection, second.at):
+            raise UsageError(f"trial {number} of {name!r} is another fault", "plan both with the same options and seed")
