@@ -21,7 +21,7 @@ COMMANDS: Final = {
     "replay": "Do a recorded fault again, bit for bit.",
     "random": "Put many faults in, drawn by chance.",
     "profile": "Count what a program's steps compute, by group of instruction.",
-    "campaign": "Put very many in, on all cores or a cluster, and go on after anything.",
+    "campaign": "Put very many in, on all cores or a cluster.",
     "trace": "Find a program's loops by watching it run.",
     "show": "Show the loops that an inst.info names.",
     "instrument": "Print the probes as a diff, or write them.",
