@@ -112,10 +112,7 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
 
 
 def fail(error: DetrainError) -> NoReturn:
-    """Print an error and end the process at once;
-
-    `finally` blocks of the program do not run on a state that is wrong.
-    """
+    """Print an error and end the process at once: no `finally` of the program runs on a state that is wrong."""
     messages.flush_output()
     messages.put(error.printed())
     os._exit(error.exit_code)
