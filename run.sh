@@ -2,6 +2,7 @@
 # ./run.sh            install into .venv if need be, and run the main job on the bundled digits example
 # ./run.sh torch      the same with PyTorch, in an environment without TensorFlow (.venv-torch)
 # ./run.sh test       run the test suite (more arguments go to pytest; --slow adds the long suites)
+# ./run.sh docs       build the documentation into build/site; a warning is an error
 # ./run.sh PROGRAM …  detrain run PROGRAM … in the same environment
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,9 +27,14 @@ install() {  # EXTRAS [REQUIREMENT…]: once for each state of pyproject.toml
 case "${1:-}" in
   test)
     shift
-    install tensorflow,examples,test
+    install tensorflow,examples,test,docs
     cd "$here"
     exec "$venv/bin/python" -m pytest -n auto --dist worksteal "$@"
+    ;;
+  docs)
+    "$venv/bin/python" -c "import detrain, furo, myst_parser" 2>/dev/null || install docs
+    "$venv/bin/python" -m sphinx -W --keep-going -q -j 2 "$here/docs" "$here/build/site"
+    echo "the documentation is in build/site/index.html"
     ;;
   "" | torch)
     program=train.py

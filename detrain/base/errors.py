@@ -1,11 +1,14 @@
-"""The errors of detrain: one tree, each with a slug (its paragraph in docs/messages.md) and an exit code.
+"""The errors of detrain: one tree, each with a slug (its paragraph in docs/reference/messages.md) and an exit code.
 
 Codes start at 64 (the range of sysexits.h) so that they are not mistaken for the program's own exit status.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+MESSAGES: Final = "docs/reference/messages.md"
+"""Has a paragraph for each error, under its slug."""
 
 
 class DetrainError(Exception):
@@ -21,6 +24,10 @@ class DetrainError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}\n  {self.todo}" if self.todo else self.what
+
+    def printed(self) -> str:
+        """Return the lines that are shown to people: the error, and where it is explained."""
+        return f"detrain: error: {self}\n  explained in {MESSAGES}#{self.slug}"
 
 
 class UsageError(DetrainError):
@@ -87,7 +94,7 @@ class CheckpointTooNew(StoreError):
 
 
 class AnotherProgram(DetrainError):
-    """The checkpoint home holds checkpoints of another program, of other arguments, or of changed source."""
+    """The checkpoints are of the program with other arguments, or with another source."""
 
     slug = "another-program"
     exit_code = 76

@@ -121,7 +121,7 @@ def read_info(path: Path, base: Path) -> Structure:
     try:
         structure = msgspec.convert(plain, Structure)
     except msgspec.ValidationError as error:
-        raise StructureInvalid(f"{str(path)!r} is not an inst.info: {error}", "see docs/inst-info.md for its form") from error
+        raise StructureInvalid(f"{str(path)!r} is not an inst.info: {error}", "see docs/reference/inst-info.md") from error
     nests = tuple(_located(nest, path, base) for nest in structure.nests)
     fits = tuple(msgspec.structs.replace(fit, file=str((base / fit.file).resolve())) for fit in structure.fits)
     return msgspec.structs.replace(structure, nests=nests, fits=fits, source=str(path))
@@ -252,7 +252,7 @@ def _original(path: Path, text: str, base: Path) -> Structure:
         loader = str(info.get("dataloader", {}).get("full_name", ""))
     except (SyntaxError, ValueError, LookupError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         raise StructureInvalid(
-            f"{str(path)!r} is neither JSON nor the original's dict: {error}", "see docs/inst-info.md"
+            f"{str(path)!r} is neither JSON nor the original's dict: {error}", "see docs/reference/inst-info.md"
         ) from error
     if kind not in ("ON_CUSTOM", "ON_DATASET"):
         raise StructureInvalid(f"{str(path)!r} has loop type {kind!r}; known are 'ON_CUSTOM' and 'ON_DATASET'", "correct it")

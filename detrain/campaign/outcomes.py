@@ -29,7 +29,7 @@ _WORST_FIRST: Final = (
     *(Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN, Outcome.CRASH, Outcome.HANG, Outcome.SHARP_SLOW, Outcome.SHARP),
     *(Outcome.SLOW, Outcome.OTHER, Outcome.LOW_TEST_ACCURACY, Outcome.MASKED),
 )
-"""As docs/faults.md has them."""
+"""As docs/reference/faults.md has them."""
 
 
 class HasSeries(Protocol):

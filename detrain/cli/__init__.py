@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ COMMANDS: Final = {
     "launch": "Train in several processes, as torchrun starts them.",
     "verify": "Kill a program, resume it, and compare bit for bit.",
     "diff": "Show where two runs part.",
-    "doctor": "Measure what this machine repeats to the bit.",
+    "doctor": "Look at the installation, and at what repeats to the bit.",
     "sites": "List where a fault can be put into a program's step.",
     "inject": "Put one fault there, and see what comes of it.",
     "replay": "Do a recorded fault again, bit for bit.",
@@ -54,9 +55,25 @@ class _Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DETRAIN"})
+FIRST: Final = """What people do with detrain:
+
+  detrain run train.py             train; killed and run again, it goes on with the same bits
+  detrain info train.py            what detrain sees in a program, before it is run
+  detrain verify train.py          prove it: kill the program, resume it, compare all bits
+  detrain diff ckpt_a ckpt_b       where two runs part
+  detrain doctor                   what is installed here, and what this machine repeats
+
+`detrain --help` lists all commands."""
+
+
+@click.command(
+    cls=_Lazy,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DETRAIN"},
+)
 @click.version_option(package_name="detrain")
-def detrain() -> None:
+@click.pass_context
+def detrain(ctx: click.Context) -> None:
     """Make any training program replayable to the bit, without editing it.
 
     \b
@@ -65,6 +82,8 @@ def detrain() -> None:
       detrain verify train.py
       detrain ckpt ls
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(FIRST)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,18 +98,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UsageError.exit_code
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "detrain"
-        click.echo(f"detrain: error: {error.format_message()}\n  `{path} --help` shows what there is", err=True)
-        return UsageError.exit_code
+        return _fail(UsageError(error.format_message(), f"`{path} --help` shows what there is"))
     except click.ClickException as error:
         click.echo(f"detrain: error: {error.format_message()}", err=True)
         return error.exit_code
     except click.Abort:
         return 130
     except DetrainError as error:
-        click.echo(f"detrain: error: {error}", err=True)
-        return error.exit_code
+        return _fail(error)
     except OSError as error:  # of a file that may not be looked at, or of the output; else the command says so itself
         where = f": {error.filename!r}" if error.filename is not None else ""
-        click.echo(f"detrain: error: {error.strerror or error}{where}", err=True)
-        return StoreError.exit_code
+        return _fail(StoreError(f"{error.strerror or error}{where}"))
+    except Exception as error:  # an edge: what nobody expected gets a report
+        traceback.print_exc()
+        from detrain.python.process.defect_report import defect
+
+        return _fail(defect(error))
     return result if isinstance(result, int) else 0
+
+
+def _fail(error: DetrainError) -> int:
+    click.echo(error.printed(), err=True)
+    return error.exit_code

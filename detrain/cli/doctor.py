@@ -1,14 +1,17 @@
-"""`detrain doctor`: which computations this machine repeats bit for bit, run to run and process to process."""
+"""`detrain doctor`: whether all is there that detrain needs, and which computations repeat bit for bit."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from detrain.cli.shared.options import home_option
 from detrain.cli.shared.printing import console
+from detrain.verify.installation import Check, check_installation
 from detrain.verify.repeatability import FRAMEWORKS, PROCESSES, Repeated, installed, measure
 
 if TYPE_CHECKING:
@@ -19,24 +22,48 @@ if TYPE_CHECKING:
 @click.option("--framework", type=click.Choice(tuple(FRAMEWORKS)), help="Whose computations.  [default: the one installed]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--repeats", type=click.IntRange(2), default=8, show_default=True, metavar="N", help="Repetitions in each process.")
-def command(framework: str | None, as_json: bool, repeats: int) -> int:
-    """Measure on this machine's devices which computations of TensorFlow or PyTorch give the same bits again.
+@click.option("--quick", is_flag=True, help="Look at the installation only, and measure nothing.")
+@home_option("Folder of the checkpoints, whose file system is tried")
+def command(framework: str | None, as_json: bool, repeats: int, quick: bool, home: str) -> int:
+    """Look at what is installed, and measure which computations of TensorFlow or PyTorch give the same bits again.
 
-    Each is repeated in two processes, once as the framework is and once with deterministic ops, as under `detrain run`.
-    Exit status 1 if something differs although ops are deterministic.
+    First come frameworks and versions, devices, and the file system of the checkpoints with its locks. Then each
+    computation is repeated in two processes, once as the framework is and once with deterministic ops, as under
+    `detrain run`. Exit status 1 if something is missing, or differs although ops are deterministic.
 
     \b
     Example:
-      detrain doctor
+      detrain doctor --quick
       detrain doctor --framework torch
     """
-    framework = framework or installed()
-    found = measure(framework, repeats)
+    checks = check_installation(Path(home))
+    is_good = all(check.is_good for check in checks)
+    said = {"installation": msgspec.to_builtins(checks)}
+    if not as_json:
+        _print_installation(checks)
+    measured = framework or installed()
+    if not quick and measured is not None:
+        found = measure(measured, repeats)
+        said |= {measured: found.version, "repeats": repeats, "rows": msgspec.to_builtins(found.rows)}
+        is_good = is_good and found.is_repeatable
+        if not as_json:
+            click.echo()
+            _print(FRAMEWORKS[measured], found.rows, repeats)
     if as_json:
-        click.echo(json.dumps({framework: found.version, "repeats": repeats, "rows": msgspec.to_builtins(found.rows)}, indent=2))
-    else:
-        _print(FRAMEWORKS[framework], found.rows, repeats)
-    return 0 if found.is_repeatable else 1
+        click.echo(json.dumps(said, indent=2))
+    return 0 if is_good else 1
+
+
+def _print_installation(checks: list[Check]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for check in checks:
+        table.add_row(Text("good") if check.is_good else Text("BAD ", "red"), check.what, check.found)
+        if check.todo:
+            table.add_row("", "", check.todo)
+    console().print(table)
 
 
 def _print(framework: str, rows: list[Repeated], repeats: int) -> None:

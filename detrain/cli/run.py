@@ -37,7 +37,14 @@ class EveryType(click.ParamType[Every]):
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
-@click.option("--every", type=EveryType(), default="1", show_default=True, help="Save each N epochs, N batches or N minutes.")
+@click.option(
+    "--every",
+    type=EveryType(),
+    default="1",
+    show_default=True,
+    metavar="N|Nb|Nmin",
+    help="Save each N epochs, N batches or N minutes.",
+)
 @click.option(
     "--keep",
     type=click.IntRange(min=1),

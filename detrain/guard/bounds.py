@@ -1,7 +1,7 @@
 """Bounds on the norms of what a training carries along: from theory where it gives them, else from what has been seen.
 
 A transient fault in an accelerator that matters leaves values behind that are too large by many orders of magnitude, or
-no numbers at all. So a bound may be wide. The derivations, and what they assume, are in docs/guard.md.
+no numbers at all. So a bound may be wide. The derivations, and what they assume, are in docs/explanation/guard.md.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 
 
 def newest_checkpoint(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> tuple[Choice, Meta] | None:
-    """Return the newest good checkpoint of the program, or None if the folder has none of any program.
+    """Return the newest good checkpoint of the program, or None if the folder has none of it: others' stay as they are.
 
-    Raises AnotherProgram if it has only those of others, or of another source or other arguments; CheckpointDamaged.
+    Raises AnotherProgram if it has those of another source or of other arguments; CheckpointDamaged.
     """
-    _require_own(catalogue, program)
+    _name_others(catalogue, program)
     chosen = catalogue.newest(program.name)
     if chosen is None:
         return None
@@ -34,21 +34,19 @@ def newest_checkpoint(catalogue: Catalogue, program: Program, arguments: tuple[s
 
 def good_checkpoints(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> list[Choice]:
     """Return the good checkpoints of the newest run, the newest first. Raises what `newest_checkpoint` raises."""
-    _require_own(catalogue, program)
+    _name_others(catalogue, program)
     found = list(catalogue.good(program.name))
     if found:
         _check_program(read_meta(found[0].entry.path), program, arguments)
     return found
 
 
-def _require_own(catalogue: Catalogue, program: Program) -> None:
-    everything = catalogue.entries()
-    if everything and not any(entry.program == program.name for entry in everything):
-        others = sorted({entry.program for entry in everything})
-        raise AnotherProgram(
-            f"{str(catalogue.folder)!r} holds checkpoints of {', '.join(map(repr, others))}, none of {program.name!r}",
-            "give another folder with --ckpt DIR, or start beside them with --fresh",
-        )
+def _name_others(catalogue: Catalogue, program: Program) -> None:
+    """Say once that a program starts beside others, whose checkpoints stay as they are."""
+    programs = {entry.program for entry in catalogue.entries()}
+    if programs and program.name not in programs:
+        others = ", ".join(map(repr, sorted(programs)))
+        messages.say(f"{shown(catalogue.folder)} holds checkpoints of {others}, none of {program.name!r}, which starts beside them")
 
 
 def _check_program(meta: Meta, program: Program, arguments: tuple[str, ...]) -> None:

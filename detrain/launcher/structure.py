@@ -41,8 +41,8 @@ def find_structure(program: Program, *homes: Path) -> Structure:
         + (f" of PyTorch, TensorFlow or JAX (it imports {' and '.join(foreign)})" if foreign else ""),
         "detrain trains with PyTorch, TensorFlow and JAX only, so far"
         if foreign
-        else "where a library trains, write its loop out; or name the loops in an inst.info (docs/inst-info.md), or put in probes"
-        " by hand (README, Probes)",
+        else "where a library trains, write its loop out; or name the loops in an inst.info (docs/reference/inst-info.md), "
+        "or put in probes by hand (docs/reference/api.md)",
     )
 
 

@@ -2,7 +2,7 @@
 reads it.
 
 HDF5 lays the file out; detrain writes the bytes of the arrays where HDF5 has made room for them, and takes digests on
-the way. Documented byte by byte in docs/format.md.
+the way. Documented byte by byte in docs/reference/format.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A line of text for each, appended once the checkpoint lies under its name for good. Each line carries its own checksum,
 so that one that was torn by a crash, or is damaged, is passed over and takes no other with it. Documented in
-docs/format.md.
+docs/reference/format.md.
 
 What it adds to the digests inside of the files: a whole, undamaged checkpoint that is not the one which this run wrote
 under that name (of another run, or an older copy) is known for what it is, and so is one that has gone. A checkpoint

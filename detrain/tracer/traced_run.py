@@ -91,11 +91,11 @@ def _nothing(shown: str, outcome: Outcome) -> NoStructure:
     if outcome.updates:
         return NoStructure(
             f"{shown!r} updated weights {outcome.updates} times, never inside a loop of its own",
-            "put the training into a loop, or name the loops in an inst.info (docs/inst-info.md)",
+            "put the training into a loop, or name the loops in an inst.info (docs/reference/inst-info.md)",
         )
     return NoStructure(
         f"{shown!r} ended without an update of weights (no optimizer of PyTorch, TensorFlow, Keras or JAX was applied)",
-        "give it the arguments with which it trains, or name the loops in an inst.info (docs/inst-info.md)",
+        "give it the arguments with which it trains, or name the loops in an inst.info (docs/reference/inst-info.md)",
     )
 
 

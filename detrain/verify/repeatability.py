@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.errors import DetrainError
+from detrain.base.errors import FrameworkUnsupported
 from detrain.base.framework_names import KNOWN
 
 PROCESSES: Final = 2
@@ -50,13 +50,13 @@ FRAMEWORKS: Final = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 """Those whose computations are known, as people call them."""
 
 
-def installed() -> str:
-    """Return the first of the frameworks that is installed; the first of all if none is."""
-    return next((name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None), next(iter(FRAMEWORKS)))
+def installed() -> str | None:
+    """Return the first of the frameworks that is installed; None if none is."""
+    return next((name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None), None)
 
 
 def measure(framework: str, repeats: int) -> Repeatability:
-    """Do each computation so often in each process. Raises DetrainError where the framework cannot be run."""
+    """Do each computation so often in each process. Raises FrameworkUnsupported where it cannot be run."""
     stock = [_measure(framework, is_deterministic=False, repeats=repeats) for _ in range(PROCESSES)]
     settled = [_measure(framework, is_deterministic=True, repeats=repeats) for _ in range(PROCESSES)]
     rows = [
@@ -82,7 +82,7 @@ def _measure(framework: str, *, is_deterministic: bool, repeats: int) -> dict[st
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         tail = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise DetrainError(f"{name} cannot be measured: {tail[0]}", f"install it: pip install 'detrain[{framework}]'")
+        raise FrameworkUnsupported(f"{name} cannot be measured: {tail[0]}", f"install it: pip install 'detrain[{framework}]'")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 

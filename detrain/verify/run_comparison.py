@@ -16,6 +16,9 @@ from detrain.store.catalogue import parse_name
 from detrain.store.journal import read_batches
 from detrain.verify.state_diff import Difference, compare
 
+_MOST_EQUAL: Final = 3
+"""Equal checkpoints that are listed one by one."""
+
 _END: Final = " (end)"
 """Ends the key of a checkpoint at the end of a loop."""
 
@@ -101,9 +104,20 @@ def described(found: Comparison, most: int = 8) -> list[str]:
     if found.batches:
         equal = "all equal" if found.first_batch is None else f"they part at {found.first_batch}"
         lines.append(f"batches     {found.batches} in common, {equal}")
-    for key, differences in found.checkpoints.items():
-        lines.append(f"checkpoint  {key}: {'equal to the bit' if not differences else f'{len(differences)} values differ'}")
+    keys = list(found.checkpoints)
+    first = next((number for number, key in enumerate(keys) if found.checkpoints[key]), len(keys))
+    if first > _MOST_EQUAL:
+        lines.append(f"checkpoints {keys[0]} to {keys[first - 1]}: {first}, all equal to the bit")
+    else:
+        lines += [f"checkpoint  {key}: equal to the bit" for key in keys[:first]]
+    for key in keys[first : first + 1]:
+        differences = found.checkpoints[key]
+        lines.append(f"checkpoint  {key}: {len(differences)} values differ")
         lines += [f"  {difference.what} {difference}" for difference in differences[:most]]
         if len(differences) > most:
-            lines.append(f"  and {len(differences) - most} more")
+            lines.append(f"  and {len(differences) - most} more: --json lists them")
+    later = keys[first + 1 :]
+    if later:
+        differing = sum(bool(found.checkpoints[key]) for key in later)
+        lines.append(f"and {differing} of the {len(later)} later checkpoints in common, up to {later[-1]}")
     return lines

@@ -63,7 +63,7 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
     ulp: int | None = None
     """In units in the last place of the values' own dtype; None for what is no number of floating point."""
     largest: float | None = None
-    """The largest absolute difference, in the values' own unit."""
+    """The largest absolute difference, in the values' own unit; None where one of two values is no number."""
 
     @property
     def is_unused(self) -> bool:
@@ -75,7 +75,8 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
             return f"{self.name}: {self.why}"
         if not self.size:
             return f"{self.name}: differs"
-        far = "" if self.ulp is None else f", at most {self.ulp} ULP ({self.largest:.3g}) apart"
+        unit = "no number in one of them" if self.largest is None else f"{self.largest:.3g}"
+        far = "" if self.ulp is None else f", at most {self.ulp} ULP ({unit}) apart"
         return f"{self.name}: {self.elements} of {self.size} elements differ{far}"
 
 
@@ -104,7 +105,8 @@ def compare_arrays(name: str, one: Array, other: Array, what: str = "tensor") ->
         ulp = int((np.maximum(*ordered).view(np.uint64) - np.minimum(*ordered).view(np.uint64)).max())
         with np.errstate(all="ignore"):
             values = [array.reshape(-1)[differs].astype(np.float64) for array in (one, other)]
-            largest = float(np.nanmax(np.abs(values[0] - values[1]), initial=0.0))
+            if not (np.isnan(values[0]) ^ np.isnan(values[1])).any():
+                largest = float(np.nanmax(np.abs(values[0] - values[1]), initial=0.0))
     return Difference(name, what, "", int(differs.sum()), int(one.size), ulp, largest)
 
 

@@ -1326,7 +1326,7 @@ def test_every_kind_of_node_is_documented() -> None:
         (root / f"detrain/python/codec/{name}.py").read_text() for name in ("encoder", "encode_functions", "encode_leaves")
     )
     kinds_written = set(re.findall(r'\["(\w+)",', written)) - {"builtins"}
-    documented = (root / "docs/format.md").read_text().partition("### The Python graph")[2].partition("## The journal")[0]
+    documented = (root / "docs/reference/format.md").read_text().partition("### The Python graph")[2].partition("## The journal")[0]
     assert len(kinds_written) > 30
     assert sorted(kinds_written - set(re.findall(r"`(\w+)`", documented))) == []
 

@@ -248,7 +248,7 @@ def test_after_pruning_the_newest_resume_as_they_would_have_before(tmp_path_fact
 
 
 def can_resume(entries):
-    """Whether one of the checkpoints has its whole way there, by the rule of docs/format.md, told once more."""
+    """Whether one of the checkpoints has its whole way there, by docs/reference/format.md, told once more."""
     starts = {(entry.cursor.phase, entry.cursor.epoch) for entry in entries if entry.cursor.cut == "epoch"}
     return any(
         entry.cursor.cut in ("epoch", "end") or entry.cursor.epoch == 0 or (entry.cursor.phase, entry.cursor.epoch) in starts

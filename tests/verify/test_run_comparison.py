@@ -11,7 +11,8 @@ import pytest
 from detrain.base.errors import StoreError
 from detrain.store import Catalogue
 from detrain.store.journal import Journal
-from detrain.verify.run_comparison import Run, compare_runs, described
+from detrain.verify.run_comparison import Comparison, Run, compare_runs, described
+from detrain.verify.state_diff import Difference, compare_arrays
 from tests.store.homes import PROGRAM, epoch, state
 
 NOTHING = b"\x82\xa5nodes\x90\xa5roots\x80"
@@ -53,6 +54,19 @@ def test_the_first_batch_and_the_tensor_that_differ_are_named(tmp_path: Path) ->
     assert described(found)[0].endswith("4 in common, they part at 1:0")
 
 
+def test_long_lists_of_checkpoints_are_folded_and_only_the_first_that_differs_is_told(tmp_path: Path) -> None:
+    difference = Difference("tensor", "w", "differs")
+    checkpoints = {**{f"0:{k}": [] for k in range(5)}, "1:0": [difference] * 10, "1:1": [], "1:2": [difference]}
+
+    lines = described(Comparison(40, None, checkpoints))
+
+    assert lines[1:3] == ["checkpoints 0:0 to 0:4: 5, all equal to the bit", "checkpoint  1:0: 10 values differ"]
+    assert lines[-2:] == ["  and 2 more: --json lists them", "and 1 of the 2 later checkpoints in common, up to 1:2"]
+    assert len(lines) == 13
+    few = described(Comparison(40, None, {"0:1": [], "0:2": []}))[1:]
+    assert few == ["checkpoint  0:1: equal to the bit", "checkpoint  0:2: equal to the bit"]
+
+
 def test_a_checkpoint_alone_and_the_journal_are_runs_too(tmp_path: Path) -> None:
     folder = home(tmp_path / "one", [1, 2])
     [entry] = Catalogue(folder).entries()
@@ -68,3 +82,13 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         Run.at(tmp_path)
     with pytest.raises(StoreError, match="no run at"):
         Run.at(tmp_path / "gone")
+
+
+def test_a_value_that_is_no_number_in_one_run_only_has_no_distance() -> None:
+    one = np.array([1.0, 1.5, np.nan], np.float32)
+    other = one.copy()
+    other.view(np.int32)[1] ^= 1 << 30  # 1.5 becomes no number
+
+    difference = compare_arrays("w", one, other)
+
+    assert str(difference) == f"w: 1 of 3 elements differ, at most {1 << 30} ULP (no number in one of them) apart"

@@ -88,7 +88,7 @@ def threshold_option() -> Callable[[Any], Any]:
         multiple=True,
         metavar="NAME=NUMBER",
         callback=_thresholds,
-        help="A number of the outcomes' definitions (docs/faults.md); repeatable.",
+        help="A number of the outcomes' definitions (docs/reference/faults.md); repeatable.",
     )
 
 

@@ -2,5 +2,5 @@
 framework.
 
 `vote` and `machine` decide and do no I/O; `watcher` is the thread that does it for them; `room` is what the program's
-own thread calls. The protocol is explained in docs/just-in-time.md.
+own thread calls. The protocol is explained in docs/explanation/just-in-time.md.
 """

@@ -104,18 +104,17 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
         return act(*arguments, **keywords)
     except DetrainError as error:
         fail(error)
-    except Exception:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
+    except Exception as error:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
         messages.put(traceback.format_exc().rstrip("\n"))
-        fail(DetrainError("detrain itself failed; this is a defect of detrain", "please report it with the traceback above"))
+        from detrain.python.process.defect_report import defect
+
+        fail(defect(error, _session.parts.catalogue.folder if _session is not None else None))
 
 
 def fail(error: DetrainError) -> NoReturn:
-    """Print an error and end the process at once;
-
-    `finally` blocks of the program do not run on a state that is wrong.
-    """
+    """Print an error and end the process at once: no `finally` of the program runs on a state that is wrong."""
     messages.flush_output()
-    messages.put(f"detrain: error: {error}")
+    messages.put(error.printed())
     os._exit(error.exit_code)
 
 
@@ -328,7 +327,7 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
     )
     for name, value, known in choices:
         if value not in known:
-            raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/guard.md")
+            raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/reference/api.md")
     if _session is not None and _session.parts.recovery is None:
         chosen = {"recovers": mode == "recover", "goes_on": on_repeat == "continue", "gradients": gradients}
         _guarded(_session.parts.add_guard, **chosen, on_host=ring == "host")

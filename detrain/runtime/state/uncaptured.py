@@ -20,6 +20,7 @@ from detrain.python.process import children, open_figures, pending_callbacks, po
 from detrain.python.process.random_streams import Streams
 
 _MOST_SHOWN: Final = 8
+_EXPLAINED: Final = "docs/how-to/read-a-warning.md"
 
 
 class Uncaptured:
@@ -28,6 +29,7 @@ class Uncaptured:
     def __init__(self, adapters: Adapters, streams: Streams, contents: Contents, *, is_strict: bool) -> None:
         self._adapters, self._streams, self._contents, self._is_strict = adapters, streams, contents, is_strict
         self.named: Final[set[str]] = set()
+        self._explained: Final[set[str]] = set()
         self._later: dict[str, int] = {}
         """What was to be called later when the loop was entered."""
         self._figures: dict[int, tuple[int, ...]] = {}
@@ -69,11 +71,18 @@ class Uncaptured:
         needed = [loss for loss in new if is_needed(loss)]
         others = [loss for loss in new if loss not in (*refused, *needed)]
         if refused:
-            messages.warn(f"not captured, a resumed run will be REFUSED from here on: {_listed(refused)}")
+            self._warn("a resumed run will be REFUSED from here on", refused, "refused")
         if needed:
-            messages.warn(f"not captured, as long as they are there a resumed run will be REFUSED from here on: {_listed(needed)}")
+            self._warn("as long as they are there a resumed run will be REFUSED from here on", needed, "refused-for-now")
         if others:
-            messages.warn(f"not captured, a resumed run will not have them as they are now: {_listed(others)}")
+            self._warn("a resumed run will not have them as they are now", others, "goes-on-without")
+
+    def _warn(self, what: str, losses: list[str], anchor: str) -> None:
+        """Say what is lost; and the first time that something is lost in this way, where it is explained."""
+        messages.warn(f"not captured, {what}: {_listed(losses)}")
+        if anchor not in self._explained:
+            self._explained.add(anchor)
+            messages.say(f"what that means is in {_EXPLAINED}#{anchor}")
 
 
 def is_refused(loss: str) -> bool:
@@ -84,5 +93,5 @@ def is_refused(loss: str) -> bool:
 
 
 def _listed(losses: list[str]) -> str:
-    more = f" and {len(losses) - _MOST_SHOWN} more" if len(losses) > _MOST_SHOWN else ""
+    more = f" and {len(losses) - _MOST_SHOWN} more: `detrain ckpt show` lists them" if len(losses) > _MOST_SHOWN else ""
     return ", ".join(losses[:_MOST_SHOWN]) + more

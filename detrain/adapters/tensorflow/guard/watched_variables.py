@@ -1,5 +1,5 @@
 """Which variables of TensorFlow and Keras hold the history of a training, and what theory says of their size
-(docs/guard.md).
+(docs/explanation/guard.md).
 
 Watched are weights, the slots of optimizers, and the moving statistics of layers. They are told by who holds them, so
 that no names need to be known but those of the moving statistics; slots that a program makes by hand are told by their
@@ -126,7 +126,7 @@ def _limit(optimizer: Any, attribute: str, power: int, variable: Any) -> float:
 
 
 def _pair(optimizer: Any, keys: Mapping[int, str], found: dict[str, Watched]) -> None:
-    """Bound each first moment of Adam by its second one: |m| <= C sqrt(v), element by element (docs/guard.md)."""
+    """Bound each first moment of Adam by its second one: |m| <= C sqrt(v), by element (docs/explanation/guard.md)."""
     if not _is_of_keras(optimizer, *_ADAM_LIKE):
         return
     first, second = float(optimizer.beta_1), float(optimizer.beta_2)

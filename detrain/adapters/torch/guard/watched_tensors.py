@@ -1,4 +1,4 @@
-"""Which tensors of PyTorch hold the history of a training, and what theory says of their size (docs/guard.md).
+"""Which tensors of PyTorch hold a training's history, and what theory says of their size (docs/explanation/guard.md).
 
 Watched are the parameters of optimizers and modules, the state of optimizers, and the buffers of modules. Who holds
 them is looked up again at each look, as a program may put others in their place.
@@ -141,7 +141,7 @@ def _add_state(optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], fou
 
 
 def _constant(first: float, second: float) -> float | None:
-    """Return C of |m| <= C sqrt(v), element by element, or None where there is no such bound (docs/guard.md)."""
+    """Return C of |m| <= C sqrt(v), by element, or None if there is no such bound (docs/explanation/guard.md)."""
     if not 0 <= first * first < second < 1:
         return None
     return (1 - first) / math.sqrt((1 - second) * (1 - first * first / second))

@@ -1,0 +1,115 @@
+"""Whether detrain can work here: frameworks and their versions, devices, the file system of the checkpoints, its locks.
+
+Imports no framework: what is installed is read from the packages' metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base import VERSION
+
+FRAMEWORKS: Final = {
+    "tensorflow": ("TensorFlow", (2, 21), (2, 22)),
+    "torch": ("PyTorch", (2, 9), (2, 15)),
+    "jax": ("JAX", (0, 10), (0, 11)),
+}
+"""By package: what people call it, the first version that is known, the first that is not. As the extras have them."""
+_ROOM_BYTES: Final = 1_000_000_000
+_TIMEOUT_S: Final = 20
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    what: str
+    found: str
+    is_good: bool = True
+    todo: str = ""
+    """What to do about it; may be advice where all is good."""
+
+
+def check_installation(home: Path) -> list[Check]:
+    """Look at what detrain needs. `home` is the folder of checkpoints, or where it would be made."""
+    folder = home if home.is_dir() else next(each for each in home.absolute().parents if each.is_dir())
+    return [_python(), *_frameworks(), *_devices(), *_file_system(folder)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _python() -> Check:
+    return Check("Python", f"{platform.python_version()}, detrain {VERSION}")
+
+
+def _frameworks() -> Iterator[Check]:
+    installed = {}
+    for package, (name, low, high) in FRAMEWORKS.items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+        wanted = f"{'.'.join(map(str, low))} to below {'.'.join(map(str, high))}"
+        if package in installed:
+            is_known = low <= _numbers(installed[package]) < high
+            todo = "" if is_known else f"pip install 'detrain[{package}]' (this detrain knows {wanted})"
+            yield Check(name, installed[package], is_known, todo)
+    if not installed:
+        choices = " or ".join(f"'detrain[{package}]'" for package in FRAMEWORKS)
+        yield Check("frameworks", "none", is_good=False, todo=f"pip install {choices}")
+
+
+def _devices() -> Iterator[Check]:
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Check("processors", f"{processors} ({platform.machine()})")
+    command = shutil.which("nvidia-smi")
+    found: list[str] = []
+    if command is not None:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run([command, "-L"], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+            found = [line.partition(" (UUID")[0] for line in done.stdout.splitlines() if line.startswith("GPU")]
+    yield Check("GPU", "; ".join(found) or "none that nvidia-smi knows")
+
+
+def _file_system(folder: Path) -> Iterator[Check]:
+    """Do in a folder what a checkpoint does: write, sync, rename, lock."""
+    where = f"checkpoints in {folder}"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".detrain-doctor-", dir=folder) as scratch:
+            file = Path(scratch, "new")
+            with file.open("wb") as sink:
+                sink.write(b"\0" * 65536)
+                sink.flush()
+                os.fsync(sink.fileno())
+            file.replace(Path(scratch, "old"))
+            lock = _lock(Path(scratch, "lock"))
+    except OSError as error:
+        yield Check(where, f"cannot be written: {error.strerror or error}", is_good=False, todo="give another folder with --ckpt")
+        return
+    room = shutil.disk_usage(folder).free
+    todo = "" if room >= _ROOM_BYTES else "make room, or give another folder with --ckpt"
+    yield Check(where, f"written, synced and renamed; {room / 1e9:.1f} GB free", room >= _ROOM_BYTES, todo)
+    yield lock
+
+
+def _lock(file: Path) -> Check:
+    """Lock a file as a run does, so that no second one writes to its checkpoints."""
+    with file.open("wb") as sink:
+        try:
+            fcntl.lockf(sink, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            todo = "see that no second run writes there, or put the checkpoints elsewhere"
+            return Check("locks there", f"none ({error.strerror or error})", is_good=False, todo=todo)
+    return Check("locks there", "held and let go")

@@ -1,0 +1,138 @@
+"""Runs the commands of a page, and compares what they print with what the page says.
+
+In a fenced block `console`, lines that begin with `$ ` are commands, and what follows is their output. `...` stands for
+anything: alone in a line, for any lines. Where the output ends with `Killed`, the command gets SIGKILL as soon as it
+has printed the line before. Decimals, times, sizes and the cut that a run resumes at are other ones in each run, and
+are masked. Digests are other ones on each processor: two that are equal on the page must be equal here, too, and two
+that differ must differ. A command whose output the page leaves out must end with status 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.runs import environment
+
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MASKED = re.compile(
+    r"""(?P<any>\.\.\.)
+    | (?P<digest>\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,64}\b)
+    | (?P<cut>(?<=-e)[0-9]{5}-[elbz][0-9]{6}|\b[0-9]+:[0-9]+(?=[ ]\([0-9]+[ ]s[ ]old)|\b[0-9]+(?=[ ]batches[ ]of[ ]the[ ]epoch))
+    | (?P<decimal>-?[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?)
+    | (?P<amount>\b[0-9]+(?=[ ](?:s|ms|B|KB|MB|GB)\b))
+    | (?P<space>[ ]+)""",
+    re.VERBOSE,
+)
+_HERE = {
+    "any": ".*?",
+    "cut": r"[0-9:elbz-]+",
+    "decimal": r"-?(?:[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf)",
+    "amount": r"[0-9.]+",
+    "space": r"\s+",
+}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command printed, and its exit status."""
+
+    lines: list[str]
+    status: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, and what the page says that it prints."""
+
+    text: str
+    output: list[str]
+
+
+def commands_of(page: str) -> list[Command]:
+    """Return the commands of a page's console blocks."""
+    found = []
+    for block in _BLOCK.findall(page):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            text, *output = part.rstrip("\n").split("\n")
+            while text.endswith("\\"):
+                text += "\n" + output.pop(0)
+            found.append(Command(text, output))
+    return found
+
+
+def run_command(command: Command, folder: Path) -> Printed:
+    """Run a command in a folder as a shell does, and kill it where the page says so."""
+    script = f'python() {{ {sys.executable} "$@"; }}\ndetrain() {{ python -m detrain "$@"; }}\n{command.text}'
+    process = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    is_killed = command.output[-1:] == ["Killed"]
+    last = re.compile(_pattern(command.output[-2], [])) if is_killed else None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if last is not None and last.fullmatch(lines[-1]):
+            os.killpg(process.pid, signal.SIGKILL)
+            last = None
+    status = process.wait()
+    if is_killed and last is None:  # what came between the line and the signal is left out
+        end = next(number for number, line in enumerate(lines, 1) if re.fullmatch(_pattern(command.output[-2], []), line))
+        lines = [*lines[:end], "Killed"]
+    return Printed(lines, status)
+
+
+def _pattern(line: str, digests: list[str]) -> str:
+    """Return the regular expression of a line of a page; the digests in it are groups, and are added to a list."""
+    parts, end = [], 0
+    for mask in _MASKED.finditer(line.rstrip()):
+        parts.append(re.escape(line[end : mask.start()]))
+        if mask.lastgroup == "digest":
+            digests.append(mask[0])
+            parts.append(f"([0-9a-f]{{{len(mask[0])}}})")
+        else:
+            parts.append(_HERE[str(mask.lastgroup)])
+        end = mask.end()
+    return "".join(parts) + re.escape(line.rstrip()[end:])
+
+
+def difference(command: Command, printed: Printed, known: dict[str, str]) -> str:
+    """Return in which way an output is not that of the page; empty if it is. `known`: digests of the page, and here."""
+    if not command.output:
+        return "" if printed.status == 0 else f"$ {command.text}\nended with {printed.status}\n" + "\n".join(printed.lines)
+    digests: list[str] = []
+    pattern = "".join("(?:.*\n)*?" if line == "..." else _pattern(line, digests) + "\n" for line in command.output)
+    match = re.fullmatch(pattern, "".join(f"{line}\n" for line in printed.lines))
+    if match is None:
+        return f"$ {command.text}\nprinted\n" + "\n".join(printed.lines) + "\nthe page says\n" + "\n".join(command.output)
+    for of_page, here in zip(digests, match.groups(), strict=True):
+        if known.setdefault(of_page, here) != here:
+            return f"$ {command.text}\n{of_page} was {known[of_page]} before, and is {here}"
+    if len(set(known.values())) != len(known):
+        return f"$ {command.text}\nequal digests here, others on the page: {known}"
+    return ""
+
+
+def main() -> None:
+    """Print the blocks of a page as they come out here: `python -m tests.docs.console PAGE FOLDER`."""
+    page, folder = Path(sys.argv[1]).read_text("utf-8"), Path(sys.argv[2])
+    for command in commands_of(page):
+        print(f"$ {command.text}", flush=True)
+        print("\n".join(run_command(command, folder).lines), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What is built is what a stranger gets: the wheel installs clean, its command runs, and a user's mypy sees its types.
+
+Processes, as an installation is one: an environment of its own, which borrows the dependencies of this one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "ckpt-torch", "*.egg-info", "__pycache__", ".*_cache", "*.h5")
+
+USER = """
+from detrain import DetrainError, batch_loop, epoch_loop, guard_run, record_batch, record_epoch
+
+guard_run("detect")
+for epoch in epoch_loop(range(3)):
+    record_epoch(epoch)
+    for batch in batch_loop([1.0, 2.0]):
+        if record_batch():
+            reveal_type(batch)
+error: DetrainError = DetrainError("what")
+reveal_type(error.exit_code)
+epoch_loop(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a wheel and a source distribution."""
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("setuptools is not installed")
+    folder = tmp_path_factory.mktemp("built")
+    source = folder / "source"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
+    build = "from setuptools import build_meta as b; b.build_sdist('../dist'); b.build_wheel('../dist')"
+    (folder / "dist").mkdir()
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def python(built: Path) -> Path:
+    """The interpreter of a fresh environment with the wheel in it."""
+    home = built.parent / "venv"
+    venv.create(home, with_pip=False)
+    packages = next(home.glob("lib/python*/site-packages"))
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        wheel.extractall(packages)  # what pip does with a wheel of pure Python, without its scripts
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "others.pth").write_text("\n".join(others) + "\n")
+    return home / "bin" / "python"
+
+
+def _run(python: Path, *command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, *map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_its_types_and_its_license_and_no_tests(built: Path) -> None:
+    names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
+
+    assert {"detrain/__init__.py", "detrain/py.typed", "detrain/cli/run.py"} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"detrain"}
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "detrain").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == modules
+
+
+@pytest.mark.slow
+def test_the_source_distribution_can_be_built_from(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    assert {"pyproject.toml", "README.md", "LICENSE", "detrain/py.typed"} <= names
+
+
+@pytest.mark.slow
+def test_the_installed_command_runs_where_there_is_no_source(python: Path, tmp_path: Path) -> None:
+    where = _run(python, "-c", "import detrain; print(detrain.__file__)", cwd=tmp_path)
+    assert where.stdout.startswith(str(python.parents[1])), where.stderr
+
+    assert "What people do with detrain" in _run(python, "-m", "detrain", cwd=tmp_path).stdout
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    run = _run(python, "-m", "detrain", "run", "--bare", "train.py", cwd=tmp_path)
+    assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
+
+
+@pytest.mark.slow
+def test_a_users_mypy_sees_the_types(python: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "user.py").write_text(USER)
+
+    checked = _run(Path(sys.executable), "-m", "mypy", "--strict", "--python-executable", python, "user.py", cwd=tmp_path)
+
+    lines = checked.stdout.splitlines()
+    assert 'Revealed type is "float"' in checked.stdout.replace("builtins.", ""), checked.stdout + checked.stderr
+    assert 'Revealed type is "int"' in checked.stdout.replace("builtins.", "")
+    errors = [line for line in lines if ": error:" in line]
+    assert len(errors) == 1, checked.stdout
+    assert '"epoch_loop" has incompatible type "int"' in errors[0]
