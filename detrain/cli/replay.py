@@ -11,6 +11,7 @@ from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments
 from detrain.faults.record import read_record
 from detrain.launcher.program import Program
+from detrain.python.process.environment import asked_for, set_threads
 
 
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
@@ -30,6 +31,9 @@ def command(
       detrain replay fault.json train.py
     """
     known = read_record(record)
+    threads = asked_for(known.environment)
+    if threads is not None:
+        set_threads(threads)  # as a campaign asks for them
     found = Program.find(program, is_module=is_module)
     subject = Subject(found, arguments, Path(home), time_limit, has_guard=known.alarm is not None)
     replay(known, subject, record, allows_environment=allow_environment)

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from detrain.base import messages
@@ -19,6 +19,10 @@ from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.campaign.engine.rows import crash_row
 from detrain.campaign.engine.work import DetrainWork, ordered, to_loop
+from detrain.faults.outcome_classes import Outcome
+from detrain.faults.population.plan import SampledPlan
+from detrain.faults.population.stopping import Look, last_look
+from detrain.faults.statistics.looks import Looks
 from detrain.store.lock import hold
 
 _LARGEST: Final = 2048
@@ -51,6 +55,8 @@ class Progress:
     """Since the driver has started."""
     new: int = 0
     """Trials done since then."""
+    look: Look | None = None
+    """The planned look at which the campaign has stopped before its end."""
 
     @property
     def rate(self) -> float:
@@ -64,6 +70,30 @@ class Progress:
         return missing / self.rate * 3600 if self.rate else None
 
 
+@dataclass(frozen=True)
+class StopAt:
+    """How near the share of trials that are not masked is to be known, for the campaign to stop at a planned look."""
+
+    half_width: float
+    """0.01 is ± 1 %."""
+    confidence: float
+
+    def look(self, campaign: Campaign) -> Look | None:
+        """Return what the last planned look finds that all trials before are done for."""
+        plan, ledgers = campaign.plan, Ledgers(campaign.ledgers, campaign.plan.digest)
+        strata = plan.strata if isinstance(plan, SampledPlan) else None
+        rows = [row for row in ledgers.rows() if row.number < plan.count]
+        is_harmful = lambda row: row.outcome != Outcome.MASKED.value  # noqa: E731
+        return last_look(rows, list(ledgers.unfired()), self._looks(plan.count), is_harmful, self.half_width, strata)
+
+    def next(self, count: int, missing: int) -> int:
+        """Return before which number all trials are done next, where `missing` is the first that is not."""
+        return next((at for at in self._looks(count).at if at > missing), count)
+
+    def _looks(self, count: int) -> Looks:
+        return Looks(count, self.confidence)
+
+
 def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0) -> Progress:
     """Return how far a campaign is; `before`: what was known when its driver started, so many seconds ago."""
     ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
@@ -75,8 +105,16 @@ def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0) -> Pr
 class Driver:
     """Runs what is missing of a campaign on an engine."""
 
-    def __init__(self, campaign: Campaign, engine: Engine, tell: Callable[[Progress], None], *, in_one: bool = True) -> None:
-        self._campaign, self._engine, self._tell = campaign, engine, tell
+    def __init__(
+        self,
+        campaign: Campaign,
+        engine: Engine,
+        tell: Callable[[Progress], None],
+        *,
+        in_one: bool = True,
+        stop_at: StopAt | None = None,
+    ) -> None:
+        self._campaign, self._engine, self._tell, self._stop_at = campaign, engine, tell, stop_at
         self._ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
         self._work = DetrainWork(campaign.folder, in_one)
         self._leases = 0
@@ -84,7 +122,10 @@ class Driver:
         self._began, self._before, self._told = time.monotonic(), 0, 0.0
 
     def run(self) -> Progress:
-        """Run it. Raises HomeInUse if another driver has it, CampaignStopped, StoreError."""
+        """Run it, to its end or to a look at which enough is known.
+
+        Raises HomeInUse if another driver has it, CampaignStopped, StoreError.
+        """
         folder = self._campaign.folder
         try:
             hold(folder, _DRIVER)
@@ -94,13 +135,20 @@ class Driver:
         self._engine.start(self._work)
         known = self._ledgers.known()
         self._began, self._before = time.monotonic(), len(known)
+        found = None
         try:
             while missing := [number for number in range(self._campaign.plan.count) if number not in known]:
+                if self._stop_at is not None:
+                    found = self._stop_at.look(self._campaign)
+                    if found is not None and found.may_stop:
+                        break
+                    until = self._stop_at.next(self._campaign.plan.count, missing[0])
+                    missing = [number for number in missing if number < until]
                 self._round(self._without_crashes(missing))
                 known = self._ledgers.known()
         finally:
             self._engine.stop()
-        return self._look(is_due=True)
+        return replace(self._look(is_due=True), look=found if missing else None)
 
     def _round(self, missing: list[int]) -> None:
         """Do what is missing; of what workers have not come to, another round is made."""

@@ -36,6 +36,15 @@ ENGINES = ("auto", "process", "ray", "slurm", "submitit-local")
     help="auto: workers here, many trials a process; process: each trial in one of its own.",
 )
 @click.option("--address", help="Of a Ray cluster [one is started here].")
+@click.option(
+    "--stop-at",
+    type=click.FloatRange(0, 50, min_open=True, max_open=True),
+    metavar="PERCENT",
+    help="Stop at a planned look that knows the share of trials that are not masked so near: 1 for ± 1 %.",
+)
+@click.option(
+    "--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="With --stop-at, in percent."
+)
 def run(
     home: str,
     name: str,
@@ -46,14 +55,17 @@ def run(
     workers: int | None,
     engine_name: str,
     address: str | None,
+    stop_at: float | None,
+    confidence: float,
 ) -> int:
     """Run what is missing of a campaign. It may be killed at any moment, and goes on where it was, on any engine."""
-    from detrain.campaign.engine.driver import Driver
+    from detrain.campaign.engine.driver import Driver, StopAt
 
     campaign = found_campaign(home, name, program, arguments, is_module=is_module)
     engine = _engine(engine_name, workers, address, campaign.folder)
     with _shown(as_json=as_json) as tell:
-        progress = Driver(campaign, engine, tell, in_one=engine_name != "process").run()
+        enough = StopAt(stop_at / 100, confidence / 100) if stop_at is not None else None
+        progress = Driver(campaign, engine, tell, in_one=engine_name != "process", stop_at=enough).run()
     _say(campaign, progress, as_json=as_json, has_digest=True)
     return 0
 
@@ -138,6 +150,7 @@ def _say(campaign: Campaign, progress: Progress, *, as_json: bool, has_digest: b
             "seconds": round(progress.seconds, 3),
             "plan": campaign.plan.digest,
             "digest": digest,
+            "look": progress.look,
         }
         click.echo(msgspec.json.format(msgspec.json.encode(parts), indent=1).decode())
         return
@@ -149,5 +162,12 @@ def _say(campaign: Campaign, progress: Progress, *, as_json: bool, has_digest: b
         click.echo(f"{progress.new:,} in {progress.seconds:.0f} s, {progress.rate:,.0f} an hour")
     for outcome, count in sorted(progress.shares.items(), key=lambda pair: -pair[1]):
         click.echo(f"  {outcome:40} {count:>9,}  {count / max(sum(progress.shares.values()), 1):.1%}")
+    look = progress.look
+    if look is not None and look.share is not None:
+        low, high = look.interval
+        click.echo(
+            f"stopped at the look after {look.trials:,} trials: {look.share:.2%} are not masked, {low:.2%} to {high:.2%};"
+            " without --stop-at it goes on"
+        )
     if digest:
         click.echo(f"digest {digest}")

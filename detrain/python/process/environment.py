@@ -37,6 +37,13 @@ def set_threads(count: int) -> None:
     os.environ.update({name: str(count) for name in (_ASKED, *_THREADS)})
 
 
+def asked_for(recorded: Mapping[str, str]) -> int | None:
+    """Return how many threads were asked for (`set_threads`) where an environment was recorded; None: nobody asked."""
+    threads = recorded.get("threads", "")
+    is_asked = threads.isdigit() and all(recorded.get(name) == threads for name in _THREADS if name in _SETTINGS)
+    return int(threads) if is_asked else None
+
+
 def base_environment(threads: int) -> dict[str, str]:
     """Return what is known before the program starts."""
     found = {"python": platform.python_version(), "machine": platform.machine(), "cpu": _cpu(), "threads": str(threads)}
