@@ -165,6 +165,8 @@ def use_of(site: Site) -> Use:
 
     What PyTorch's optimizers write in place is stored, and so are the moving statistics of a normalisation.
     """
+    if site.op in _DECIDING:
+        return "predicate"
     is_in_place = site.op.endswith("_") and not site.op.startswith("__")
     if is_in_place and (site.stage == "optimizer" or site.op.startswith(("_foreach_", "_fused_"))):
         return "store"
@@ -175,6 +177,8 @@ def use_of(site: Site) -> Use:
     return "store" if is_statistic else ""
 
 
+_DECIDING: Final = ("If", "StatelessIf", "Case", "StatelessCase", "While", "_local_scalar_dense")
+"""Ops whose sites are what they decide by: branches and loops, and what hands a value over to Python."""
 _RESULTS_OF_NORM: Final = 3
 """What batch normalisation of PyTorch's returns; behind that is what it has written."""
 

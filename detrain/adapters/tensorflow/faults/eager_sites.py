@@ -19,8 +19,9 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_ARITHMETIC, numbers_of, operands_of
+from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_SITES, READ, numbers_of, operands_of, taken_by
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import BITS, Firing, Injection
@@ -253,6 +254,8 @@ class EagerSites:
             if definition is None:
                 return fast(runtime, op_type, name, *args)
             inputs, attributes = args[: len(definition.input_arg)], args[len(definition.input_arg) :]
+            # Variables that are given as they are would be read in there, where nothing can be put in.
+            inputs = tuple(_tensor(each) if type(each) is ResourceVariable else each for each in inputs)
             return self._run(
                 op_type,
                 inputs,
@@ -286,7 +289,10 @@ class EagerSites:
 
         `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that.
         """
-        if op_type in NO_ARITHMETIC:
+        taken = taken_by(op_type)
+        if taken is not None and not op_def_registry.get(op_type).output_arg and isinstance(inputs[taken[0]], tf.Tensor):
+            return self._store(op_type, inputs, taken[0], run)
+        if op_type in NO_SITES:
             result = run(inputs)
             self._hand_on(op_type, _flat(inputs), result)
             return result
@@ -304,6 +310,23 @@ class EagerSites:
             with record.stop_recording():
                 op.inputs = [_tensor(each) for each in op.inputs]
         self._note(op)
+        return result
+
+    def _store(self, op_type: str, inputs: Sequence[Any], place: int, run: Callable[[Sequence[Any]], Any]) -> Any:
+        """Run an op that stores something: what it stores is hit before."""
+        op = self._begun(op_type, [inputs[place]], ())
+        op.outputs = [inputs[place]]
+        is_hit = self.injector is not None and self.injector.must_hit(op.key)
+        try:
+            outputs = self.injector.hit(op, run) if is_hit and self.injector is not None else op.outputs
+            result = run([*inputs[:place], outputs[0], *inputs[place + 1 :]])
+        except core._FallbackException:  # it comes again by the other way
+            self._turns[op.base] -= 1
+            if is_hit and self.injector is not None:
+                self.injector.arm(0)
+            raise
+        if self._notes and numbers_of(op.outputs):
+            self._ops.append(op)
         return result
 
     def _begun(self, op_type: str, inputs: list[Any], attributes: tuple[Any, ...]) -> EagerOp:
@@ -343,7 +366,7 @@ class EagerSites:
             for number in (*map(_number, op.inputs), *numbers):
                 if number is not None:
                     self._layers[op.type, number] = op.layer
-        else:
+        elif op.type != READ:
             self._from_gradients.update(numbers)
         if op.type in CONTRACTIONS:
             self._made_by.update(dict.fromkeys(numbers, op))

@@ -66,8 +66,8 @@ class Instruments:
     def arm(self, occurrence: int) -> None:
         """Have the site hit."""
         if self._injector is not None:
-            self._sites.eager.begin()
             self._injector.arm(occurrence)
+            self._sites.eager.begin()  # behind what that stores
 
     def disarm(self) -> None:
         """Have it hit no more."""
