@@ -17,6 +17,8 @@ Role = Literal["", "grad_in", "grad_wt"]
 STAGES: Final[tuple[Stage, ...]] = ("forward", "backward", "optimizer", "memory")
 MEMORY: Final = "memory/"
 """What the names of sites in memory begin with: of variables that outlive a step, hit before the step's body runs."""
+Use = Literal["", "store", "predicate"]
+"""What becomes of an output, where that decides: it is stored in what outlives the step, or control flow reads it."""
 Kind = Literal["weight", "slot", "statistic", "stream"]
 """What a variable in memory is: trained; kept by an optimizer; another variable; the state of random numbers."""
 
@@ -118,6 +120,8 @@ class Site(msgspec.Struct, frozen=True):
     """Strides, padding, dilations, data format, transpositions: what decides which outputs an operand reaches."""
     signature: str = ""
     """Digest of the ops from which its inputs come. By it ops that have one name in several traces are told apart."""
+    use: Use = ""
+    """As far as the op's name does not tell it."""
 
     @property
     def label(self) -> str:

@@ -93,7 +93,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda data: data[:40], "is no profile"),
-        (lambda data: data.replace(b'"version":1', b'"version":7'), "of version 7, expected 1"),
+        (lambda data: data.replace(b'"version":2', b'"version":7'), "of version 7, expected 2"),
         (lambda data: data.replace(b'"executions":3', b'"executions":4'), "was altered"),
     ],
 )

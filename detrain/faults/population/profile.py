@@ -24,7 +24,7 @@ from detrain.faults.bits import dtype_named
 from detrain.faults.population.groups import Group, groups_of, own_group, use_of
 from detrain.faults.sites import OperandShape, Site
 
-VERSION: Final = 1
+VERSION: Final = 2
 Run = tuple[int, int, int, int]
 """Steps in a row: phase, epoch, the first batch, the batch behind the last."""
 

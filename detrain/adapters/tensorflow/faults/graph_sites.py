@@ -183,8 +183,11 @@ class Sites:
         op_def_library._apply_op_helper = made
 
     def _watch_loops(self) -> None:
-        """What the condition of a loop returns decides. It has no sites where it may store nothing (XLA), nor in the loop
-        of a gradient, which counts turns: what it takes in must be what the body does."""
+        """What the condition of a loop returns decides.
+
+        It has no sites where it may store nothing (XLA), nor in the loop of a gradient, which counts turns: what it
+        takes in must be what the body does.
+        """
         original = func_graph.func_graph_from_py_func
 
         @functools.wraps(original)
