@@ -91,6 +91,17 @@ class OperandShape(msgspec.Struct, frozen=True):
         return count
 
 
+class Access(msgspec.Struct, frozen=True):
+    """What a step does with a variable first, by element: how many are so."""
+
+    read: int
+    """They are read, or what becomes of them depends on them (`w -= g`); or nobody can tell."""
+    overwritten: int
+    """Something else is written there before anyone reads them: a fault in them before the step is masked."""
+    untouched: int
+    """Neither is done in that step."""
+
+
 class Site(msgspec.Struct, frozen=True):
     """An op of a step, or one output of an op that has several.
 
@@ -122,6 +133,8 @@ class Site(msgspec.Struct, frozen=True):
     """Digest of the ops from which its inputs come. By it ops that have one name in several traces are told apart."""
     use: Use = ""
     """As far as the op's name does not tell it."""
+    access: Access | None = None
+    """Of a site in memory: what the step that was watched has done with it first; None where that is not known."""
 
     @property
     def label(self) -> str:
@@ -150,17 +163,19 @@ class Site(msgspec.Struct, frozen=True):
         return any(fnmatchcase(name, pattern) for name in names)
 
 
-def memory_site(name: str, kind: Kind, shape: tuple[int, ...], dtype: str) -> Site:
+def memory_site(name: str, kind: Kind, shape: tuple[int, ...], dtype: str, access: Access | None = None) -> Site:
     """Return the site that a variable in memory is."""
+    operand = OperandShape(0, shape, dtype)
     return Site(
         name=f"{MEMORY}{name}",
         layer=name,
         op=kind,
         stage="memory",
         role="",
-        operands={"output": OperandShape(0, shape, dtype)},
+        operands={"output": operand},
         executions=1,
-        is_alive=True,
+        is_alive=access is None or not operand.elements or access.overwritten < operand.elements,
+        access=access,
     )
 
 

@@ -25,7 +25,7 @@ from detrain.python.process.random_streams import Streams
 
 GROUPS = (Group.CC, Group.STORE_OP, Group.LD_OP)
 PLACED: dict[str, list[Injector]] = {}
-X, I = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32), np.array([1, 4, 1], np.int32)
+X, ROWS = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32), np.array([1, 4, 1], np.int32)
 INITIAL = {
     "w": np.arange(1, 7, dtype=np.float32).reshape(2, 3) / 7,
     "m": np.full((2, 3), 0.25, np.float32),
@@ -63,7 +63,7 @@ class Program:
         """Return what a step gives and leaves, from the beginning."""
         for name, variable in self.variables.items():
             variable.assign(INITIAL[name])
-        loss = function(tf.constant(X), tf.constant(I))
+        loss = function(tf.constant(X), tf.constant(ROWS))
         return {"loss": loss.numpy().tolist()} | {name: each.numpy().tolist() for name, each in self.variables.items()}
 
 
@@ -81,7 +81,7 @@ def main() -> None:
         PLACED.clear()
         bare = program.run(made())
         sites.begin_step()
-        made()(tf.constant(X), tf.constant(I))
+        made()(tf.constant(X), tf.constant(ROWS))
         listed = [site for site in sites.sites() if site.name.startswith("eager/") == (how == "eager")]
         for site in listed:
             dtype = site.operands["output"].dtype
@@ -99,7 +99,7 @@ def main() -> None:
             if isinstance(injector, EagerInjector):
                 sites.eager.injector = injector
                 sites.eager.begin()
-            loss = function(tf.constant(X), tf.constant(I))
+            loss = function(tf.constant(X), tf.constant(ROWS))
             sites.eager.end()
             faulty = {"loss": loss.numpy().tolist()} | {name: each.numpy().tolist() for name, each in program.variables.items()}
             firing = injector.firing()

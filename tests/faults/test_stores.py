@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("tensorflow")
 
-X, I = np.array([[1.0, 2.0], [3.0, -1.0]]), [1, 4, 1]
+X, ROWS = np.array([[1.0, 2.0], [3.0, -1.0]]), [1, 4, 1]
 READS = {
     "forward/matmul/ReadVariableOp": "read w",
     "forward/ReadVariableOp": "read m",
@@ -42,18 +42,17 @@ EAGER = {
 """Loops and branches of eager code are Python's."""
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    file = tmp_path_factory.mktemp("in_stores") / "cases.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.in_stores", str(file)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def written_by(module: str, file: Path) -> Any:
+    """Run a module in a process of its own, and return what it has written."""
+    command = [sys.executable, "-m", f"tests.faults.{module}", str(file)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(file.read_text())
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return written_by("in_stores", tmp_path_factory.mktemp("in_stores") / "cases.json")
 
 
 def step(place: str = "", position: int = 0) -> dict[str, Any]:
@@ -70,11 +69,11 @@ def step(place: str = "", position: int = 0) -> dict[str, Any]:
     turns = 0 if place == "goes on" else 3
     factor = (3.0 if place == "branch" else 2.0) * 0.5**turns
     h = X @ struck("read w", w) * factor
-    rows = struck("gather", table[I])
+    rows = struck("gather", table[ROWS])
     loss = (h**2).sum() + (rows**2).sum()
     m = struck("store m", 0.9 * struck("read m", m) + X.T @ (2 * h * factor))
     w = w - struck("store w", 0.1 * struck("read m again", m))
-    np.subtract.at(table, I, struck("store table", 0.5 * (2 * rows)))
+    np.subtract.at(table, ROWS, struck("store table", 0.5 * (2 * rows)))
     return {"loss": loss, "w": w, "m": m, "n": n + int(struck("store n", 1)), "table": table}
 
 
@@ -91,3 +90,10 @@ def test_a_fault_in_what_is_read_stored_or_decided_by_does_what_numpy_says(how: 
                 np.testing.assert_allclose(found[name], expected, rtol=1e-5, err_msg=f"{place}: {name}")
         assert case["faulty"] != case["bare"], case
     assert seen == set(places.values()) - ({"goes on"} if how == "xla" else set())
+
+
+def test_what_a_step_does_first_with_each_variable_is_what_flipping_each_bit_says(tmp_path: Path) -> None:
+    found = written_by("in_liveness", tmp_path / "liveness.json")
+    assert found["said"] == found["brute"]
+    kinds = [sum(counts[kind] > 0 for counts in found["brute"].values()) for kind in range(3)]
+    assert kinds == [6, 5, 1]

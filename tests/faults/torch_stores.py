@@ -19,7 +19,7 @@ from detrain.faults.population.groups import Group, groups_of, use_of
 from tests.faults.torch_by_hand import instruments
 
 GROUPS = {Group.CC, Group.STORE_OP, Group.LD_OP}
-X, I = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.25]]), torch.tensor([1, 4, 1])
+X, ROWS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.25]]), torch.tensor([1, 4, 1])
 PLACES = {
     "forward/model/load": "x",
     "forward/model/load#1": "w",
@@ -60,7 +60,7 @@ class Model(nn.Module):
 def program(model: Any, optimizer: Any) -> Any:
     """The step, as it is written."""
     optimizer.zero_grad()
-    loss = model(X, I)
+    loss = model(X, ROWS)
     loss.backward()
     optimizer.step()
     return loss
@@ -79,10 +79,10 @@ def oracle(place: str = "", position: int = 0) -> dict[str, Any]:
     h = struck("x", X) @ struck("w", held["weight"])
     mean = struck("store mean", held["mean"] + h.sum(0))
     seen = struck("store seen", struck("seen", held["seen"]) + 1)
-    rows = struck("rows", struck("table", held["table"])[struck("indices", I)])
+    rows = struck("rows", struck("table", held["table"])[struck("indices", ROWS)])
     factor = 3.0 if (place == "branch") == bool(h.sum() > 0) else 2.0
     loss = (h * factor).square().sum() + rows.square().sum()
-    to_table = torch.zeros_like(held["table"]).index_add_(0, struck("indices again", I), 2 * rows)
+    to_table = torch.zeros_like(held["table"]).index_add_(0, struck("indices again", ROWS), 2 * rows)
     weight = struck("store w", held["weight"] - 0.1 * (struck("x again", X).t() @ (2 * h * factor * factor)))
     table = struck("store table", held["table"] - 0.1 * to_table)
     return {"loss": loss, "weight": weight, "table": table, "mean": mean, "seen": seen}

@@ -171,12 +171,14 @@ class EagerSites:
         self._from_gradients: set[int] = set()
         self._given: set[int] = set()
         """Numbers of what the gradient function being run was given from behind, and of what it has made of that."""
+        self.accesses: list[tuple[Any, list[int]]] = []
+        """What is done with variables, in order: read or overwritten, or a function's graph; and numbers of handles."""
         self._watch()
 
     def begin(self, *, notes: bool = False) -> None:
         """A step begins in this thread. `notes`: its ops are kept, for `sites`."""
         self._is_on, self._notes, self._thread = True, notes, threading.get_ident()
-        for kept in (self._turns, self._ops, self._layers, self._made_by, self._from_gradients):
+        for kept in (self._turns, self._ops, self._layers, self._made_by, self._from_gradients, self.accesses):
             kept.clear()
 
     def end(self) -> None:
@@ -242,6 +244,21 @@ class EagerSites:
             parts = (each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients)
             self._from_gradients.update(number for number in map(_number, parts) if number is not None)
 
+    def note_call(self, graph: Any, arguments: Sequence[Any]) -> None:
+        """Eager code calls a function."""
+        if self._notes and self._is_here():
+            self.accesses.append((graph, [-1 if (at := _number(each)) is None else at for each in _flat(arguments)]))
+
+    def has_gradients(self) -> bool:
+        """Return whether eager code has taken some since `begin`."""
+        return bool(self._from_gradients)
+
+    def _note_access(self, op_type: str, inputs: Sequence[Any]) -> None:
+        numbers = [_number(each) for each in _flat(inputs) if isinstance(each, tf.Tensor) and each.dtype == tf.resource]
+        what = "overwritten" if op_type == "AssignVariableOp" else "read"
+        if op_type not in ("VarIsInitializedOp", "VariableShape"):
+            self.accesses.extend((what, [number]) for number in numbers if number is not None)
+
     def _is_here(self) -> bool:
         return self._is_on and not self._where.own and threading.get_ident() == self._thread
 
@@ -289,6 +306,8 @@ class EagerSites:
 
         `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that.
         """
+        if self._notes:
+            self._note_access(op_type, inputs)
         taken = taken_by(op_type)
         if taken is not None and not op_def_registry.get(op_type).output_arg and isinstance(inputs[taken[0]], tf.Tensor):
             return self._store(op_type, inputs, taken[0], run)

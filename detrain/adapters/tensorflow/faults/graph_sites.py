@@ -33,7 +33,7 @@ from detrain.adapters.tensorflow.faults.gradient_roles import is_turned, maker_o
 from detrain.adapters.tensorflow.faults.graph_ops import Op, Taken
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
 from detrain.adapters.tensorflow.faults.keras_places import watch_layers, watch_optimizer
-from detrain.adapters.tensorflow.faults.live_outputs import live_outputs
+from detrain.adapters.tensorflow.faults.live_outputs import First, first_accesses, live_outputs
 from detrain.adapters.tensorflow.faults.op_operands import (
     NO_ARITHMETIC,
     NO_SITES,
@@ -92,6 +92,8 @@ class Sites:
         self._notes: Final = RunNotes(self.own_ops)
         self._called: dict[int, Any] = {}
         """Outermost graphs that eager code has run."""
+        self._live: set[tuple[int, str, int]] | None = None
+        """What is live in them; None before a step was watched."""
         self.where.watch()
         self._watch_captures()
         self._watch_parallel_for()
@@ -360,6 +362,7 @@ class Sites:
         def called(function: Any, *args: Any, **kwargs: Any) -> Any:
             if context.executing_eagerly():
                 self._called[id(function._func_graph)] = function._func_graph
+                self.eager.note_call(function._func_graph, (*args, *kwargs.values()))
             return original(function, *args, **kwargs)
 
         concrete_function.ConcreteFunction._call_flat = called
@@ -380,6 +383,7 @@ class Sites:
         in the order in which they were traced."""
         self.eager.end()
         alive: set[tuple[int, str, int]] = set()
+        self._live = alive
         for graph in self._called.values():
             alive |= live_outputs(graph, OWN_SCOPE)
         runs: dict[tuple[str, str], int] = {}
@@ -401,6 +405,21 @@ class Sites:
             msgspec.structs.replace(site, replicas=replicas[site.name], executions=runs[which]) for which, site in found.items()
         ]
         return compiled + self.eager.sites()
+
+    def accesses(self) -> dict[int, First] | None:
+        """Return what the step that was listed has done first with variables, by the numbers of their handles; None
+        where that is not known: gradients that eager code takes of functions run these in another way.
+        """
+        if self._live is None or self.eager.has_gradients():
+            return None
+        found: dict[int, First] = {}
+        for what, numbers in self.eager.accesses:
+            kinds = [what] if isinstance(what, str) else first_accesses(what, self._live, OWN_SCOPE)
+            if len(kinds) != len(numbers):
+                return None
+            for number, kind in zip(numbers, kinds, strict=True):
+                found[number] = found.get(number) or kind
+        return found
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (name, replica, digest) of each op, in the order in which they were traced:

@@ -85,7 +85,7 @@ class Instruments:
 
     def memory(self) -> list[Site]:
         """Return the variables alive."""
-        return self._memory.sites()
+        return self._memory.sites(self._sites.accesses())
 
     def strike(self, injection: Injection) -> Firing | None:
         """Change the bits of one of them."""

@@ -30,8 +30,8 @@ _NO_ARITHMETIC: Final = frozenset(
 """Ops that compute nothing: they hand on, or write what is the same each time."""
 LOAD: Final = "load"
 """Stands in the names of sites where an op reads what outlives the step."""
-_BY_FORM: Final = ("empty*", "zeros*", "ones*", "full*", "new_*", "rand*_like", "is_*", "_pin_memory", "zero_", "fill_", "resize_")
-"""Ops that look at the form of an argument alone, or write over it."""
+_BY_FORM: Final = ("empty*", "zeros*", "ones*", "full*", "new_*", "rand*_like", "is_*", "_pin_memory", "resize_")
+"""Ops that look at the form of an argument alone."""
 LITERALS: Final = ("lift", "lift_fresh")
 """Ops by which a value of the program's text comes in."""
 DECIDES: Final = "_local_scalar_dense"

@@ -26,6 +26,7 @@ import torch
 import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from detrain.adapters.torch.faults.first_accesses import FirstAccesses
 from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.op_operands import (
     COPY,
@@ -46,7 +47,7 @@ from detrain.adapters.torch.faults.op_operands import (
 )
 from detrain.adapters.torch.faults.step_place import Place, Where
 from detrain.adapters.torch.held_memory import unseen
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Use, output_name, places_of
+from detrain.faults.sites import CONTRACTIONS, Access, OperandShape, Role, Site, Use, output_name, places_of
 
 _Factor = tuple[weakref.ref[Any], int, int]
 """Where the factor of a product lies: memory, offset, number of elements. A transposed one lies at the same place."""
@@ -76,6 +77,7 @@ class WatchedOps:
     """Memories of parameters, buffers and what optimizers keep, by identity."""
     _made: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     """Memories that ops of the step have made."""
+    _accesses: FirstAccesses = field(default_factory=FirstAccesses)
     _has_gradient: bool = False
 
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
@@ -86,7 +88,9 @@ class WatchedOps:
             kept.clear()
         self._taken = []
         self.where.begin()
-        _remember(self._held, self.where.held())
+        held = self.where.held()
+        _remember(self._held, held)
+        self._accesses.begin(held if notes else [])
         self._mode = _Mode(self._run)
         self._mode.__enter__()
 
@@ -108,6 +112,10 @@ class WatchedOps:
         """Return the sites of the step, if gradients are taken in it."""
         return list(self._sites.values()) if self._has_gradient else []
 
+    def access(self, tensor: Any) -> Access | None:
+        """Return what the step that was noted has done first with a tensor that was there before it."""
+        return self._accesses.of(tensor)
+
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (site, replica, digest) of each output of each op, in their order, and of each argument that comes
         from outside of the step.
@@ -120,6 +128,7 @@ class WatchedOps:
         inputs = list(tensors_in((*args, *kwargs.values())))
         place = self.where.place(inputs)
         self._has_gradient |= place.stage == "backward"
+        self._accesses.note(func, args, kwargs)
         args, kwargs = self._taken_in(func, place, args, kwargs)
         is_copy = name_of(func) == COPY and _is_in(self._held, args[0])
         if not computes(func) and not is_copy:
