@@ -55,6 +55,12 @@ _PLACES: Final = {
     "addmv": (1, 2),
 }
 
+INDEX_PLACES: Final = {
+    **{"GatherV2": 1, "GatherNd": 1, "ResourceGather": 1, "ResourceGatherNd": 1},
+    **{"embedding": 1, "index_select": 2, "gather": 2},  # PyTorch's
+}
+"""Ops that read at indices, and which of their inputs these are."""
+
 
 def places_of(op: str) -> tuple[int, int]:
     """Return which inputs of a contraction are its first and its second factor: its input and its weight, mostly."""
@@ -121,7 +127,7 @@ class Site(msgspec.Struct, frozen=True):
     role: Role
     """Of a backward op: the gradient of the layer's input, or of its weight."""
     operands: dict[str, OperandShape]
-    """`output`, and where they can be told apart `input` and `weight`."""
+    """`output`, and where they can be told apart `input` and `weight`; of what gathers by indices, `index`."""
     executions: int
     """How often it ran in the step that was watched."""
     is_alive: bool

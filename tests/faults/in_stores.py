@@ -83,11 +83,13 @@ def main() -> None:
         sites.begin_step()
         made()(tf.constant(X), tf.constant(ROWS))
         listed = [site for site in sites.sites() if site.name.startswith("eager/") == (how == "eager")]
-        for site in listed:
-            dtype = site.operands["output"].dtype
-            if own_group(site.op, dtype, use_of(site)) not in GROUPS or site.stage == "backward":
-                continue
-            model = model_named({"bool": "FLIP:1", "int32": "SET:2"}.get(dtype, "SET:2"))
+        kept = [
+            site
+            for site in listed
+            if own_group(site.op, site.operands["output"].dtype, use_of(site)) in GROUPS and site.stage != "backward"
+        ]
+        for site, operand in [(each, operand) for each in kept for operand in each.operands]:
+            model = model_named("FLIP:1" if site.operands[operand].dtype == "bool" else f"SET:2@{operand}")
             injection = draw_injection(site, model, 0, trial_rng(len(cases), 0))
             function, unarmed, injector = made(), bare, EagerInjector([injection]) if how == "eager" else Injector([injection])
             if isinstance(injector, Injector):
@@ -107,7 +109,7 @@ def main() -> None:
                 {
                     "how": how,
                     "site": site.name.partition("/")[2],
-                    "op": site.op,
+                    "operand": operand,
                     "executions": site.executions,
                     "position": int(injection.array("positions")[0]),
                     "fired": firing.count if firing is not None else 0,

@@ -79,7 +79,7 @@ def oracle(place: str = "", position: int = 0) -> dict[str, Any]:
     h = struck("x", X) @ struck("w", held["weight"])
     mean = struck("store mean", held["mean"] + h.sum(0))
     seen = struck("store seen", struck("seen", held["seen"]) + 1)
-    rows = struck("rows", struck("table", held["table"])[struck("indices", ROWS)])
+    rows = struck("rows", struck("table", held["table"])[struck("rows index", struck("indices", ROWS))])
     factor = 3.0 if (place == "branch") == bool(h.sum() > 0) else 2.0
     loss = (h * factor).square().sum() + rows.square().sum()
     to_table = torch.zeros_like(held["table"]).index_add_(0, struck("indices again", ROWS), 2 * rows)
@@ -110,13 +110,14 @@ def main() -> None:
     program(model, optimizer)
     sites = instruments.sites()
     del model, optimizer  # or the next ones would have other names
-    for site in sites:
+    for site, operand in [(each, operand) for each in sites for operand in each.operands if operand in ("output", "index")]:
         dtype = site.operands["output"].dtype
         if not GROUPS & groups_of(site.op, dtype, use_of(site)):
             continue
-        place = PLACES[site.name]
+        place = PLACES[site.name] + (" index" if operand == "index" else "")
         seen.append(place)
-        injection = draw_injection(site, model_named("FLIP:1" if dtype == "bool" else "SET:2"), 0, trial_rng(len(seen), 0))
+        model = model_named("FLIP:1" if dtype == "bool" else f"SET:2@{operand}")
+        injection = draw_injection(site, model, 0, trial_rng(len(seen), 0))
         found, expected = run(injection), oracle(place, int(injection.array("positions")[0]))
         firing = instruments.firing()
         if firing is None or firing.count != 1:
@@ -124,7 +125,7 @@ def main() -> None:
         wrong += [f"{site.name}: {name}" for name in found if not torch.allclose(found[name], expected[name], rtol=1e-5)]
         if all(torch.equal(found[name], each) for name, each in run().items()):
             wrong.append(f"{site.name}: nothing has come of it")
-    wrong += [f"no {place}" for place in PLACES.values() if place not in seen]
+    wrong += [f"no {place}" for place in (*PLACES.values(), "rows index") if place not in seen]
     print(json.dumps({"wrong": wrong}))
 
 

@@ -25,7 +25,7 @@ from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_SITES,
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import BITS, Firing, Injection
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
+from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
 
 FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
@@ -325,7 +325,7 @@ class EagerSites:
                 self.injector.arm(0)
             raise
         op.outputs = _tensors(result)
-        if self._notes and op_type in CONTRACTIONS:
+        if self._notes and (op_type in CONTRACTIONS or op_type in INDEX_PLACES):
             with record.stop_recording():
                 op.inputs = [_tensor(each) for each in op.inputs]
         self._note(op)

@@ -414,7 +414,7 @@ class Sites:
             return None
         found: dict[int, First] = {}
         for what, numbers in self.eager.accesses:
-            kinds = [what] if isinstance(what, str) else first_accesses(what, self._live, OWN_SCOPE)
+            kinds: list[First] = [what] if isinstance(what, str) else first_accesses(what, self._live, OWN_SCOPE)
             if len(kinds) != len(numbers):
                 return None
             for number, kind in zip(numbers, kinds, strict=True):

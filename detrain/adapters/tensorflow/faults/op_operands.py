@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from detrain.faults.experiment import BITS
-from detrain.faults.sites import CONTRACTIONS, places_of
+from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, places_of
 
 NO_ARITHMETIC: Final = frozenset(
     {
@@ -74,6 +74,8 @@ def operands_of(op: Any, output: int, *, is_turned: bool = False) -> dict[str, t
         for name, index in zip(("input", "weight"), places[::-1] if is_turned else places, strict=True):
             if index < len(op.inputs):
                 operands[name] = (index, op.inputs[index])
+    if op.type in INDEX_PLACES:
+        operands["index"] = (INDEX_PLACES[op.type], op.inputs[INDEX_PLACES[op.type]])
     operands["output"] = (output, op.outputs[output])
     return operands
 

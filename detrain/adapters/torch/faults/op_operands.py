@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from detrain.faults.experiment import BITS
-from detrain.faults.sites import CONTRACTIONS, Role, places_of
+from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, Role, places_of
 
 _NAMES: Final = {getattr(torch, name): name for name in BITS}
 INTEGERS: Final = {
@@ -165,6 +165,8 @@ def operands_of(func: Any, args: Sequence[Any], number: int, role: Role, *, is_t
     arguments. `is_turned`: its weight comes before its input.
     """
     name = name_of(func)
+    if name in INDEX_PLACES and not number and is_pure(func) and dtype_of(args[INDEX_PLACES[name]]):
+        return {"index": (INDEX_PLACES[name], args[INDEX_PLACES[name]])}
     if name not in CONTRACTIONS or not is_pure(func):
         return {}
     places: Mapping[str, int]
