@@ -161,8 +161,9 @@ def profile_of(
     return profile
 
 
-def _shape(site: Site) -> tuple[str, str, int, list[tuple[str, OperandShape]]]:
-    return site.name, site.signature, site.executions, sorted(site.operands.items(), key=lambda item: item[0])
+def _shape(site: Site) -> tuple[str, str, int, list[tuple[str, OperandShape]], tuple[int, ...]]:
+    access = () if site.access is None else (site.access.read, site.access.overwritten, site.access.untouched)
+    return site.name, site.signature, site.executions, sorted(site.operands.items(), key=lambda item: item[0]), access
 
 
 def _runs(cursors: Iterable[Address]) -> Iterator[Run]:

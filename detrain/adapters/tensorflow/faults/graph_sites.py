@@ -414,7 +414,7 @@ class Sites:
             return None
         found: dict[int, First] = {}
         for what, numbers in self.eager.accesses:
-            kinds: list[First] = [what] if isinstance(what, str) else first_accesses(what, self._live, OWN_SCOPE)
+            kinds: list[First] = first_accesses(what, self._live, OWN_SCOPE) if hasattr(what, "inputs") else [what]
             if len(kinds) != len(numbers):
                 return None
             for number, kind in zip(numbers, kinds, strict=True):
