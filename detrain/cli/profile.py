@@ -95,10 +95,11 @@ def _print(profile: Profile, counted: list[Total]) -> None:
             f"{each.dead:,}",
         )
     printer.print(table)
-    if profile.memory:
+    if profile.memory or profile.overwritten:
         memory = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("memory", "variables", "bytes before a step"):
+        for column in ("memory", "variables", "bytes before a step", "overwritten", "untouched"):
             memory.add_column(column, justify="left" if column == "memory" else "right")
         for of_kind in memory_totals(profile):
-            memory.add_row(of_kind.kind, f"{of_kind.variables:,}", f"{of_kind.bytes:,.0f}")
+            counts = (of_kind.variables, of_kind.bytes, of_kind.overwritten, of_kind.untouched)
+            memory.add_row(of_kind.kind, *(f"{count:,.0f}" for count in counts))
         printer.print(memory)

@@ -90,7 +90,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
         is_shape = min(self.shape, default=0) >= 0 and self.elements < 1 << 63
         if self.dtype not in BITS or not is_shape or self.worker < 0:
             raise FaultInvalid(f"a fault in {self.dtype}{list(self.shape)} of replica {self.worker}", "the record was altered")
-        if self.operand not in ("input", "weight", "output"):
+        if self.operand not in ("input", "weight", "output", "index"):
             raise FaultInvalid(f"a fault in the {self.operand!r} of an op", "the record was altered")
         try:
             arrays = {name: self.array(name) for name in ("positions", "sources", "keep", "flip", "limited")}

@@ -198,7 +198,7 @@ PUBLISHED: Final = {
     )
 }
 
-_SPELLING: Final = re.compile(r"(?P<name>[^:@\s]+)(:(?P<argument>[^:@\s]+))?(@(?P<operand>input|weight|output))?")
+_SPELLING: Final = re.compile(r"(?P<name>[^:@\s]+)(:(?P<argument>[^:@\s]+))?(@(?P<operand>input|weight|output|index))?")
 _OWN: Final = ("FLIP:2", "ADJ:2", "RANDOM", "N32_FLIP:1", "BIT:30", "STUCK0:30", "STUCK1:30", "SET:1e18", "RD:worst")
 _WARP: Final = "N32_"
 _OF_WARPS: Final = ("FLIP", "ADJ", "RANDOM", "ZERO")

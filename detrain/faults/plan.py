@@ -22,6 +22,7 @@ class Operand(enum.StrEnum):
     INPUT = "input"
     WEIGHT = "weight"
     OUTPUT = "output"
+    INDEX = "index"  # of a gather, where it reads
 
 
 class Kind(enum.StrEnum):

@@ -17,6 +17,8 @@ Role = Literal["", "grad_in", "grad_wt"]
 STAGES: Final[tuple[Stage, ...]] = ("forward", "backward", "optimizer", "memory")
 MEMORY: Final = "memory/"
 """What the names of sites in memory begin with: of variables that outlive a step, hit before the step's body runs."""
+Use = Literal["", "store", "predicate"]
+"""What becomes of an output, where that decides: it is stored in what outlives the step, or control flow reads it."""
 Kind = Literal["weight", "slot", "statistic", "stream"]
 """What a variable in memory is: trained; kept by an optimizer; another variable; the state of random numbers."""
 
@@ -52,6 +54,12 @@ _PLACES: Final = {
     "baddbmm": (1, 2),
     "addmv": (1, 2),
 }
+
+INDEX_PLACES: Final = {
+    **{"GatherV2": 1, "GatherNd": 1, "ResourceGather": 1, "ResourceGatherNd": 1},
+    **{"embedding": 1, "index_select": 2, "gather": 2},  # PyTorch's
+}
+"""Ops that read at indices, and which of their inputs these are."""
 
 
 def places_of(op: str) -> tuple[int, int]:
@@ -89,6 +97,17 @@ class OperandShape(msgspec.Struct, frozen=True):
         return count
 
 
+class Access(msgspec.Struct, frozen=True):
+    """What a step does with a variable first, by element: how many are so."""
+
+    read: int
+    """They are read, or what becomes of them depends on them (`w -= g`); or nobody can tell."""
+    overwritten: int
+    """Something else is written there before anyone reads them: a fault in them before the step is masked."""
+    untouched: int
+    """Neither is done in that step."""
+
+
 class Site(msgspec.Struct, frozen=True):
     """An op of a step, or one output of an op that has several.
 
@@ -108,7 +127,7 @@ class Site(msgspec.Struct, frozen=True):
     role: Role
     """Of a backward op: the gradient of the layer's input, or of its weight."""
     operands: dict[str, OperandShape]
-    """`output`, and where they can be told apart `input` and `weight`."""
+    """`output`, and where they can be told apart `input` and `weight`; of what gathers by indices, `index`."""
     executions: int
     """How often it ran in the step that was watched."""
     is_alive: bool
@@ -118,6 +137,10 @@ class Site(msgspec.Struct, frozen=True):
     """Strides, padding, dilations, data format, transpositions: what decides which outputs an operand reaches."""
     signature: str = ""
     """Digest of the ops from which its inputs come. By it ops that have one name in several traces are told apart."""
+    use: Use = ""
+    """As far as the op's name does not tell it."""
+    access: Access | None = None
+    """Of a site in memory: what the step that was watched has done with it first; None where that is not known."""
 
     @property
     def label(self) -> str:
@@ -146,17 +169,19 @@ class Site(msgspec.Struct, frozen=True):
         return any(fnmatchcase(name, pattern) for name in names)
 
 
-def memory_site(name: str, kind: Kind, shape: tuple[int, ...], dtype: str) -> Site:
+def memory_site(name: str, kind: Kind, shape: tuple[int, ...], dtype: str, access: Access | None = None) -> Site:
     """Return the site that a variable in memory is."""
+    operand = OperandShape(0, shape, dtype)
     return Site(
         name=f"{MEMORY}{name}",
         layer=name,
         op=kind,
         stage="memory",
         role="",
-        operands={"output": OperandShape(0, shape, dtype)},
+        operands={"output": operand},
         executions=1,
-        is_alive=True,
+        is_alive=access is None or not operand.elements or access.overwritten < operand.elements,
+        access=access,
     )
 
 

@@ -31,6 +31,16 @@ def test_a_fault_in_each_op_of_a_step_is_that_of_the_step_computed_by_hand(every
     assert every > 1 or found["models"] == sorted(PUBLISHED)
 
 
+def test_a_fault_in_what_outlives_the_step_and_in_what_python_asks_for_is_that_of_the_step_computed_by_hand() -> None:
+    assert said("torch_stores") == {"wrong": []}
+
+
+def test_what_a_step_does_first_with_each_variable_is_what_flipping_each_bit_says() -> None:
+    found = said("torch_liveness")
+    assert found["said"] == found["brute"]
+    assert [sum(counts[kind] > 0 for counts in found["brute"].values()) for kind in range(3)] == [6, 6, 4]
+
+
 def test_steps_of_all_kinds() -> None:
     found = said("torch_steps")
     assert len(found) == 19

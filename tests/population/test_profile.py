@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.planning.profiling import representatives
+from detrain.faults.population.frame import Choice, frame_of
 from detrain.faults.population.groups import Group
 from detrain.faults.population.profile import (
     MemoryTotal,
@@ -25,6 +26,8 @@ from detrain.faults.population.profile import (
     work_of,
     write_profile,
 )
+from detrain.faults.sites import Access, Site, memory_site
+from detrain.reports.campaign.about import MemoryClass, memory_of
 from tests.population import made
 
 
@@ -48,6 +51,36 @@ def test_memory_is_of_no_group() -> None:
 
     assert memory_totals(profile) == [MemoryTotal("slot", 1, 8.0), MemoryTotal("weight", 1, 120.0)]
     assert not any(each.site.stage == "memory" for each in (*profile.outputs, *profile.dead))
+
+
+def test_memory_that_a_step_writes_over_is_no_trial_and_is_counted() -> None:
+    plain = [each for each in made.sites(8) if each.stage != "memory"]
+    held = [
+        memory_site("last", "statistic", (4,), "float32", Access(0, 4, 0)),
+        memory_site("part", "statistic", (5,), "float32", Access(2, 2, 1)),
+        memory_site("idle", "weight", (3,), "float64", Access(0, 0, 3)),
+        memory_site("unknown", "weight", (2,), "float32"),
+    ]
+    profile = profile_of("toy", (), [((0, 0, 0), [*plain, *held], made.STEPS)])
+    left = frame_of(profile, Choice(modes=("RF",), strata=())).left
+
+    assert [each.site.layer for each in profile.overwritten] == ["last"]
+    assert {each.site.layer for each in profile.memory} == {"part", "idle", "unknown"}
+    statistic, weight = memory_totals(profile)
+    assert statistic == MemoryTotal("statistic", 2, 36.0, overwritten=24.0, untouched=4.0, masked=16.0)
+    assert weight == MemoryTotal("weight", 2, 32.0, untouched=24.0)
+    assert left.dead == pytest.approx(4 / 14)
+    found = memory_of(profile, device_bytes=680.0)
+    assert found["statistic"] == MemoryClass(live=1 - 16 / 36, derating=36 / 680)
+    assert found["weight"] == MemoryClass(live=1.0, derating=32 / 680)
+
+
+def test_steps_that_do_other_things_with_a_variable_are_of_two_kinds() -> None:
+    def listed(access: Access) -> list[Site]:
+        return [*made.sites(8), memory_site("sum", "statistic", (1,), "float32", access)]
+
+    steps = [((0, 0, 0), listed(Access(0, 1, 0)), made.STEPS[:1]), ((0, 0, 1), listed(Access(1, 0, 0)), made.STEPS[1:])]
+    assert [kind.steps for kind in profile_of("toy", (), steps).kinds] == [1, 11]
 
 
 def test_steps_with_the_same_shapes_are_of_one_kind() -> None:
@@ -93,7 +126,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda data: data[:40], "is no profile"),
-        (lambda data: data.replace(b'"version":1', b'"version":7'), "of version 7, expected 1"),
+        (lambda data: data.replace(b'"version":2', b'"version":7'), "of version 7, expected 2"),
         (lambda data: data.replace(b'"executions":3', b'"executions":4'), "was altered"),
     ],
 )

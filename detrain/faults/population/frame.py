@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -66,7 +66,7 @@ class Left:
     """What is no trial, as shares of what the rule counts in the modes and groups that were chosen."""
 
     dead: float
-    """Nothing depends on it: masked."""
+    """Nothing depends on it, or (memory) it is overwritten before it is read: masked."""
     outside: float
     """Of addresses, those behind a tensor's end."""
     unfit: float
@@ -137,8 +137,11 @@ def frame_of(profile: Profile, choice: Choice) -> Frame:
                         unfit += counted
                         continue
                     measured.append((output, mode, group, model, counted))
+                masked = _of_memory(profile.overwritten, choice) if group is None else profile.dead
                 dead += sum(
-                    _measure(each, model, choice.rule) / len(chosen) for each in profile.dead if _is_chosen(each, group, choice)
+                    _measure(each, model, choice.rule) / len(chosen)
+                    for each in masked
+                    if group is None or _is_chosen(each, group, choice)
                 )
     total = math.fsum(each[-1] for each in measured)
     if not measured or not total > 0:
@@ -176,8 +179,12 @@ class _Fits:
 
 def _chosen(profile: Profile, group: Group | None, choice: Choice) -> list[Output]:
     if group is None:
-        return [each for each in profile.memory if each.site.fits(choice.site) and choice.stage in ("", each.site.op)]
+        return _of_memory(profile.memory, choice)
     return [each for each in profile.outputs if _is_chosen(each, group, choice)]
+
+
+def _of_memory(outputs: Iterable[Output], choice: Choice) -> list[Output]:
+    return [each for each in outputs if each.site.fits(choice.site) and choice.stage in ("", each.site.op)]
 
 
 def _is_chosen(output: Output, group: Group | None, choice: Choice) -> bool:

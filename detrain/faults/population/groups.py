@@ -11,9 +11,9 @@ from __future__ import annotations
 from enum import IntEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
-from detrain.faults.sites import Site, op_and_output
+from detrain.faults.sites import Site, Use, op_and_output
 
 
 class Group(IntEnum):
@@ -53,8 +53,6 @@ class NvbitfiGroup(IntEnum):
     GP = 7
 
 
-Use = Literal["", "store", "predicate"]
-"""What becomes of an output, where that decides: it is stored in what outlives the step, or control flow reads it."""
 OWN: Final = tuple(Group(number) for number in range(Group.STORE_OP, Group.MISC_OP + 1))
 """Groups that are an output's own: together they are all outputs, each once."""
 
@@ -99,7 +97,7 @@ _MOVES: Final = (
 )
 _LOADS: Final = (
     *("ReadVariableOp", "ResourceGather*", "IteratorGetNext*", "LookupTableFind*", "OptionalGetValue", "ParseExample*"),
-    *("embedding", "embedding_renorm", "_embedding_bag*"),
+    *("load", "embedding", "embedding_renorm", "_embedding_bag*"),
 )
 _GRADIENT: Final = ("_backward_data", "_backward")
 
@@ -161,10 +159,14 @@ def nvbitfi_groups(op: str, dtype: str, use: Use = "") -> frozenset[NvbitfiGroup
 
 
 def use_of(site: Site) -> Use:
-    """Return what becomes of the output that a site is, as far as its op tells.
+    """Return what becomes of the output that a site is, as far as it says so, or its op tells.
 
     What PyTorch's optimizers write in place is stored, and so are the moving statistics of a normalisation.
     """
+    if site.use:
+        return site.use
+    if site.op in _DECIDING:
+        return "predicate"
     is_in_place = site.op.endswith("_") and not site.op.startswith("__")
     if is_in_place and (site.stage == "optimizer" or site.op.startswith(("_foreach_", "_fused_"))):
         return "store"
@@ -175,6 +177,8 @@ def use_of(site: Site) -> Use:
     return "store" if is_statistic else ""
 
 
+_DECIDING: Final = ("If", "StatelessIf", "Case", "StatelessCase", "While", "_local_scalar_dense")
+"""Ops whose sites are what they decide by: branches and loops, and what hands a value over to Python."""
 _RESULTS_OF_NORM: Final = 3
 """What batch normalisation of PyTorch's returns; behind that is what it has written."""
 

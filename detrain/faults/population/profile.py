@@ -22,9 +22,9 @@ from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named
 from detrain.faults.population.groups import Group, groups_of, own_group, use_of
-from detrain.faults.sites import OperandShape, Site
+from detrain.faults.sites import Access, OperandShape, Site
 
-VERSION: Final = 1
+VERSION: Final = 2
 Run = tuple[int, int, int, int]
 """Steps in a row: phase, epoch, the first batch, the batch behind the last."""
 
@@ -101,14 +101,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def dead(self) -> tuple[Output, ...]:
         """Outputs that nothing depends on: a fault there is masked, without a trial."""
-        return tuple(each for each in self._all if not each.site.is_alive)
+        return tuple(each for each in self._all if not each.site.is_alive and each.site.stage != "memory")
 
     @cached_property
     def memory(self) -> tuple[Output, ...]:
         """Variables whose bits can be hit between steps, once for each kind of the step that follows. They are of no
         group.
         """
-        return tuple(each for each in self._all if each.site.stage == "memory")
+        return tuple(each for each in self._all if each.site.is_alive and each.site.stage == "memory")
+
+    @cached_property
+    def overwritten(self) -> tuple[Output, ...]:
+        """Variables all of which the step that follows writes before it reads them: a fault there is masked."""
+        return tuple(each for each in self._all if not each.site.is_alive and each.site.stage == "memory")
 
     @cached_property
     def _all(self) -> tuple[Output, ...]:
@@ -156,8 +161,9 @@ def profile_of(
     return profile
 
 
-def _shape(site: Site) -> tuple[str, str, int, list[tuple[str, OperandShape]]]:
-    return site.name, site.signature, site.executions, sorted(site.operands.items(), key=lambda item: item[0])
+def _shape(site: Site) -> tuple[str, str, int, list[tuple[str, OperandShape]], tuple[int, ...]]:
+    access = () if site.access is None else (site.access.read, site.access.overwritten, site.access.untouched)
+    return site.name, site.signature, site.executions, sorted(site.operands.items(), key=lambda item: item[0]), access
 
 
 def _runs(cursors: Iterable[Address]) -> Iterator[Run]:
@@ -227,23 +233,32 @@ def totals(profile: Profile) -> list[Total]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTotal:
-    """What a class of memory comes to."""
+    """What a class of memory comes to. Bytes are those before a step, on average over the golden run."""
 
     kind: str
     """weight, slot, statistic, stream."""
     variables: int
     bytes: float
-    """Before a step, on average over the golden run."""
+    overwritten: float = 0.0
+    """Of them, those that the step writes before it reads them."""
+    untouched: float = 0.0
+    """Those that the step neither reads nor writes."""
+    masked: float = 0.0
+    """Those of variables that are overwritten as a whole: of these no trial is made."""
 
 
 def memory_totals(profile: Profile) -> list[MemoryTotal]:
     """Return what each class of memory comes to between steps."""
     names: dict[str, set[str]] = {}
-    size: collections.Counter[str] = collections.Counter()
-    for each in profile.memory:
-        names.setdefault(each.site.op, set()).add(each.site.name)
-        size[each.site.op] += each.in_all * dtype_named(each.dtype).unsigned.itemsize
-    return [MemoryTotal(kind, len(names[kind]), size[kind] / profile.steps) for kind in sorted(names)]
+    size: dict[str, list[int]] = {}
+    for each in (*profile.memory, *profile.overwritten):
+        site, width = each.site, dtype_named(each.dtype).unsigned.itemsize * each.steps
+        names.setdefault(site.op, set()).add(site.name)
+        access = site.access or Access(each.elements, 0, 0)
+        counts = (each.elements, access.overwritten, access.untouched, 0 if site.is_alive else each.elements)
+        before = size.setdefault(site.op, [0] * len(counts))
+        size[site.op] = [sum_ + width * count for sum_, count in zip(before, counts, strict=True)]
+    return [MemoryTotal(kind, len(names[kind]), *(each / profile.steps for each in size[kind])) for kind in sorted(names)]
 
 
 class _File(msgspec.Struct, frozen=True):

@@ -11,15 +11,16 @@ import msgspec
 from detrain.base.errors import UsageError
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.plan import SampledPlan
+from detrain.faults.population.profile import Profile, memory_totals
 
 
 class MemoryClass(msgspec.Struct, frozen=True, kw_only=True):
     """One class of memory of a program."""
 
     live: float
-    """Share of its bits and instants in which a fault is read before it is overwritten: an exact count."""
+    """Share of its bits and instants in which a fault is not overwritten before it is read: an exact count."""
     derating: float
-    """Mean share of the device's memory that it takes."""
+    """Mean share of the device's memory that it takes; where that is not known, of the memory between steps."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +98,19 @@ def about_plan(plan: SampledPlan, **known: Any) -> About:
             "outside": left.outside,
             "unfit": left.unfit,
             "overlaps": plan.frame.overlaps,
+            "memory": memory_of(plan.profile) if "RF" in choice.modes else {},
             **known,
         }
     )
+
+
+def memory_of(profile: Profile, device_bytes: float | None = None) -> dict[str, MemoryClass]:
+    """Return what the profile says of each class of memory between steps. `device_bytes`: of the device's memory."""
+    classes = memory_totals(profile)
+    whole = device_bytes or sum(each.bytes for each in classes)
+    return {
+        each.kind: MemoryClass(live=1 - each.masked / each.bytes, derating=each.bytes / whole) for each in classes if each.bytes
+    }
 
 
 class _PublishedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

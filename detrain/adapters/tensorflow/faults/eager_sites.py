@@ -19,12 +19,13 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_ARITHMETIC, numbers_of, operands_of
+from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_SITES, READ, numbers_of, operands_of, taken_by
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import BITS, Firing, Injection
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
+from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
 
 FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
@@ -170,12 +171,14 @@ class EagerSites:
         self._from_gradients: set[int] = set()
         self._given: set[int] = set()
         """Numbers of what the gradient function being run was given from behind, and of what it has made of that."""
+        self.accesses: list[tuple[Any, list[int]]] = []
+        """What is done with variables, in order: read or overwritten, or a function's graph; and numbers of handles."""
         self._watch()
 
     def begin(self, *, notes: bool = False) -> None:
         """A step begins in this thread. `notes`: its ops are kept, for `sites`."""
         self._is_on, self._notes, self._thread = True, notes, threading.get_ident()
-        for kept in (self._turns, self._ops, self._layers, self._made_by, self._from_gradients):
+        for kept in (self._turns, self._ops, self._layers, self._made_by, self._from_gradients, self.accesses):
             kept.clear()
 
     def end(self) -> None:
@@ -241,6 +244,21 @@ class EagerSites:
             parts = (each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients)
             self._from_gradients.update(number for number in map(_number, parts) if number is not None)
 
+    def note_call(self, graph: Any, arguments: Sequence[Any]) -> None:
+        """Eager code calls a function."""
+        if self._notes and self._is_here():
+            self.accesses.append((graph, [-1 if (at := _number(each)) is None else at for each in _flat(arguments)]))
+
+    def has_gradients(self) -> bool:
+        """Return whether eager code has taken some since `begin`."""
+        return bool(self._from_gradients)
+
+    def _note_access(self, op_type: str, inputs: Sequence[Any]) -> None:
+        numbers = [_number(each) for each in _flat(inputs) if isinstance(each, tf.Tensor) and each.dtype == tf.resource]
+        what = "overwritten" if op_type == "AssignVariableOp" else "read"
+        if op_type not in ("VarIsInitializedOp", "VariableShape"):
+            self.accesses.extend((what, [number]) for number in numbers if number is not None)
+
     def _is_here(self) -> bool:
         return self._is_on and not self._where.own and threading.get_ident() == self._thread
 
@@ -253,6 +271,8 @@ class EagerSites:
             if definition is None:
                 return fast(runtime, op_type, name, *args)
             inputs, attributes = args[: len(definition.input_arg)], args[len(definition.input_arg) :]
+            # Variables that are given as they are would be read in there, where nothing can be put in.
+            inputs = tuple(_tensor(each) if type(each) is ResourceVariable else each for each in inputs)
             return self._run(
                 op_type,
                 inputs,
@@ -286,7 +306,12 @@ class EagerSites:
 
         `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that.
         """
-        if op_type in NO_ARITHMETIC:
+        if self._notes:
+            self._note_access(op_type, inputs)
+        taken = taken_by(op_type)
+        if taken is not None and not op_def_registry.get(op_type).output_arg and isinstance(inputs[taken[0]], tf.Tensor):
+            return self._store(op_type, inputs, taken[0], run)
+        if op_type in NO_SITES:
             result = run(inputs)
             self._hand_on(op_type, _flat(inputs), result)
             return result
@@ -300,10 +325,27 @@ class EagerSites:
                 self.injector.arm(0)
             raise
         op.outputs = _tensors(result)
-        if self._notes and op_type in CONTRACTIONS:
+        if self._notes and (op_type in CONTRACTIONS or op_type in INDEX_PLACES):
             with record.stop_recording():
                 op.inputs = [_tensor(each) for each in op.inputs]
         self._note(op)
+        return result
+
+    def _store(self, op_type: str, inputs: Sequence[Any], place: int, run: Callable[[Sequence[Any]], Any]) -> Any:
+        """Run an op that stores something: what it stores is hit before."""
+        op = self._begun(op_type, [inputs[place]], ())
+        op.outputs = [inputs[place]]
+        is_hit = self.injector is not None and self.injector.must_hit(op.key)
+        try:
+            outputs = self.injector.hit(op, run) if is_hit and self.injector is not None else op.outputs
+            result = run([*inputs[:place], outputs[0], *inputs[place + 1 :]])
+        except core._FallbackException:  # it comes again by the other way
+            self._turns[op.base] -= 1
+            if is_hit and self.injector is not None:
+                self.injector.arm(0)
+            raise
+        if self._notes and numbers_of(op.outputs):
+            self._ops.append(op)
         return result
 
     def _begun(self, op_type: str, inputs: list[Any], attributes: tuple[Any, ...]) -> EagerOp:
@@ -343,7 +385,7 @@ class EagerSites:
             for number in (*map(_number, op.inputs), *numbers):
                 if number is not None:
                     self._layers[op.type, number] = op.layer
-        else:
+        elif op.type != READ:
             self._from_gradients.update(numbers)
         if op.type in CONTRACTIONS:
             self._made_by.update(dict.fromkeys(numbers, op))

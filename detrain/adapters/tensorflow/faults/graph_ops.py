@@ -9,6 +9,24 @@ from detrain.faults.sites import Role, Stage
 
 
 @dataclass(slots=True)
+class Taken:
+    """What an op is about to take in, to store it or to decide by it: as if it were what another op gives to that one
+    alone. So it can be hit, though the op has no output, or is not to be run twice.
+    """
+
+    type: str
+    graph: Any
+    name: str
+    """As no op has it."""
+    outputs: list[Any]
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The same."""
+        return self.outputs
+
+
+@dataclass(slots=True)
 class Op:
     """One op of one graph, as it was made."""
 
@@ -19,6 +37,7 @@ class Op:
     layer: str
     stage: Stage
     op: Any
+    """TensorFlow's, or a `Taken`."""
     roles: dict[int, Role] = field(default_factory=dict)
     """Which gradient an output is."""
     is_turned: bool = False

@@ -5,6 +5,8 @@ wherever its outputs are used, on the gradient tape too. So an output can be rep
 was put in, the op's own inputs stay. Eager ops do not pass that way and cost nothing
 (detrain.adapters.tensorflow.faults.eager_sites).
 
+What an op stores, and what branches and loops decide by, is replaced where it is handed over, and for that op alone.
+
 Names do not use TensorFlow's own, which are made unique by counting what was traced before: a site is the k-th op of
 its type that a layer makes in a stage. The functions of tf.data are left out (they belong to the loader), and ops that
 do no arithmetic.
@@ -23,21 +25,25 @@ import xxhash
 from tensorflow.python.eager import backprop, context, imperative_grad, record
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import func_graph, op_def_library, ops
-from tensorflow.python.ops import cond_v2, gradients_util, while_v2
+from tensorflow.python.ops import cond_v2, control_flow_util, control_flow_util_v2, gradients_util, while_v2
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
 from detrain.adapters.tensorflow.faults.eager_sites import EagerSites
 from detrain.adapters.tensorflow.faults.gradient_roles import is_turned, maker_of
-from detrain.adapters.tensorflow.faults.graph_ops import Op
+from detrain.adapters.tensorflow.faults.graph_ops import Op, Taken
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
 from detrain.adapters.tensorflow.faults.keras_places import watch_layers, watch_optimizer
-from detrain.adapters.tensorflow.faults.live_outputs import live_outputs
+from detrain.adapters.tensorflow.faults.live_outputs import First, first_accesses, live_outputs
 from detrain.adapters.tensorflow.faults.op_operands import (
     NO_ARITHMETIC,
+    NO_SITES,
+    PREDICATE_OF_LOOP,
+    READ,
     attributes_of,
     has_weight_first,
     numbers_of,
     operands_of,
+    taken_by,
 )
 from detrain.adapters.tensorflow.faults.run_notes import RunNotes, shape_of
 from detrain.adapters.tensorflow.faults.step_stage import Late, Where
@@ -49,6 +55,7 @@ OWN_SCOPE: Final = "detrain_fault"
 _STEPS_BACK: Final = 4
 """So far back the ops count from which the inputs of one come."""
 _MOST_REACHED: Final = 64
+_GRADIENT_LOOP: Final = f"{while_v2._WhileGrad.__name__}."
 _GRADIENT_GRAPHS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
 
 
@@ -85,10 +92,13 @@ class Sites:
         self._notes: Final = RunNotes(self.own_ops)
         self._called: dict[int, Any] = {}
         """Outermost graphs that eager code has run."""
+        self._live: set[tuple[int, str, int]] | None = None
+        """What is live in them; None before a step was watched."""
         self.where.watch()
         self._watch_captures()
         self._watch_parallel_for()
         self._watch_ops()
+        self._watch_loops()
         self._watch_gradients()
         self._watch_calls()
 
@@ -158,8 +168,11 @@ class Sites:
                 return original(op_type_name, *args, **kwargs)
             if self._replaced:  # gradients that are taken by walking through a graph ask its ops for their outputs
                 kwargs = {key: self._in_place_of(value) for key, value in kwargs.items()}
+            taken = taken_by(op_type_name)
+            if taken is not None and taken[1] in kwargs:
+                kwargs[taken[1]] = self._on_taken(op_type_name, kwargs[taken[1]])
             result = original(op_type_name, *args, **kwargs)
-            if op_type_name in NO_ARITHMETIC:
+            if op_type_name in NO_SITES:
                 return result
             structure, is_stateful, op, outputs = result
             function = function_of(op.graph)
@@ -171,6 +184,33 @@ class Sites:
 
         op_def_library._apply_op_helper = made
 
+    def _watch_loops(self) -> None:
+        """What the condition of a loop returns decides.
+
+        It has no sites where it may store nothing (XLA), nor in the loop of a gradient, which counts turns: what it
+        takes in must be what the body does.
+        """
+        original = func_graph.func_graph_from_py_func
+
+        @functools.wraps(original)
+        def traced(name: Any, python_func: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(kwargs.get("func_graph"), control_flow_util_v2.WhileCondFuncGraph):
+                return original(name, python_func, *args, **kwargs)
+
+            @functools.wraps(python_func)
+            def condition(*given: Any, **named: Any) -> Any:
+                is_compiled = control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
+                is_closed = is_compiled or python_func.__qualname__.startswith(_GRADIENT_LOOP)
+                self.where.own += is_closed
+                try:
+                    return self._on_taken(PREDICATE_OF_LOOP, python_func(*given, **named))
+                finally:
+                    self.where.own -= is_closed
+
+            return original(name, condition, *args, **kwargs)
+
+        func_graph.func_graph_from_py_func = traced
+
     def _in_place_of(self, value: Any) -> Any:
         """Return what has been put in place of a tensor, or of those in a list."""
         if isinstance(value, list | tuple) and type(value) in (list, tuple):
@@ -181,41 +221,67 @@ class Sites:
 
     def _stage_of(self, op: Any) -> Stage | None:
         found = self._ops.get((id(op.graph), op.name))
-        return found.stage if found is not None else None
+        return found.stage if found is not None and op.type != READ else None
 
     def _on_op(self, function: str, op: Any, outputs: list[Any]) -> list[Any]:
         here = self.where
         graph = op.graph
-        scope = graph.get_name_scope()
-        stage, layer = here.stage(plain_scope(scope), lambda: any(map(self._is_late, op.inputs)))
-        self._scopes.setdefault((function, scope), layer)
-        replica = replica_of(graph)
-        base = "/".join(part for part in (function, stage, layer, op.type) if part)
-        place = (id(trace_of(graph)), replica, base)
-        turn = self._turns[place] = self._turns.get(place, -1) + 1
-        found = Op(f"{base}#{turn}" if turn else base, function, replica, layer, stage, op)
-        found.is_turned = stage == "forward" and has_weight_first(op.type, op.inputs)
-        self._ops[id(graph), op.name] = found
+        found = self._found(function, op)
+        found.is_turned = found.stage == "forward" and has_weight_first(op.type, op.inputs, self._original)
+        if op.type != READ:
+            self._scopes.setdefault((function, graph.get_name_scope()), found.layer)
         if here.gradients:
             here.gradients[-1][1].append(found)
-        given = list(outputs)
-        signature = functools.cache(lambda: self._signature(op))
-        if self._counts:
-            found.signature = signature()
-        for number in numbers_of(outputs):
-            for point in self._points(output_name(found.key, number), replica):
-                if point.is_for(signature):
-                    with self.own_ops(graph):
-                        given[number] = point.replace(op, number, given[number])
-        if self._counts:
-            self._notes.measure(found, given)
-        if self._has_digests:
-            self._notes.take_digest(found, given)
+        given = self._given(found, outputs)
         for number, (before, after) in enumerate(zip(outputs, given, strict=True)):
             if after is not before:
                 self._replaced[id(graph), op.name, number] = after
                 self._originals[id(graph), after.op.name, after.value_index] = before
         return given
+
+    def _on_taken(self, op_type: str, value: Any) -> Any:
+        """Return what an op of the graph that is being traced is to take in."""
+        graph = ops.get_default_graph()
+        function = None if self.where.own else function_of(graph)
+        if function is None or not isinstance(value, tf.Tensor) or not numbers_of([value]):
+            return value
+        if getattr(value, "graph", None) is not graph:
+            value = graph.capture(value)
+        found = self._found(function, Taken(op_type, graph, f"{value.name} for {op_type} {len(self._ops)}", [value]))
+        return self._given(found, [value])[0]
+
+    def _found(self, function: str, op: Any) -> Op:
+        """Return an op that is being made, or what one takes in, with the name of its site."""
+        graph = op.graph
+        stage, layer = self.where.stage(plain_scope(graph.get_name_scope()), lambda: any(map(self._is_late, op.inputs)))
+        replica = replica_of(graph)
+        base = "/".join(part for part in (function, stage, layer, op.type) if part)
+        place = (id(trace_of(graph)), replica, base)
+        turn = self._turns[place] = self._turns.get(place, -1) + 1
+        found = self._ops[id(graph), op.name] = Op(f"{base}#{turn}" if turn else base, function, replica, layer, stage, op)
+        return found
+
+    def _given(self, found: Op, outputs: list[Any]) -> list[Any]:
+        """Return what is used in place of an op's outputs."""
+        given = list(outputs)
+        signature = functools.cache(lambda: self._signature(found.op))
+        if self._counts:
+            found.signature = signature()
+        for number in numbers_of(outputs):
+            for point in self._points(output_name(found.key, number), found.replica):
+                if point.is_for(signature):
+                    with self.own_ops(found.op.graph):
+                        given[number] = point.replace(found.op, number, given[number])
+        if self._counts:
+            self._notes.measure(found, given)
+        if self._has_digests:
+            self._notes.take_digest(found, given)
+        return given
+
+    def _original(self, tensor: Any) -> Any:
+        """Return what a tensor has been put in place of, or itself."""
+        is_of_graph = isinstance(tensor, tf.Tensor) and hasattr(tensor, "op")
+        return self._originals.get((id(tensor.graph), tensor.op.name, tensor.value_index), tensor) if is_of_graph else tensor
 
     def _signature(self, op: Any) -> str:
         """Return a digest of the ops that an op's inputs come from, some steps back; of what is put in place,
@@ -223,10 +289,10 @@ class Sites:
         state = xxhash.xxh3_64()
         reached = list(op.inputs)
         for _step in range(_STEPS_BACK):
-            before = [self._originals.get((id(each.graph), each.op.name, each.value_index), each) for each in reached]
+            before = [self._original(each) for each in reached]
             for tensor in before:
                 known = self._ops.get((id(tensor.graph), tensor.op.name))
-                name = tensor.op.type if known is None else known.key.removeprefix(known.function)
+                name = tensor.op.type if known is None or tensor.op.type == READ else known.key.removeprefix(known.function)
                 state.update(f"{name} {tensor.value_index}\n".encode())
             reached = [each for tensor in before for each in tensor.op.inputs][:_MOST_REACHED]
             state.update(b"\n")
@@ -285,9 +351,9 @@ class Sites:
 
     def begin_step(self) -> None:
         """Count runs from here on."""
-        self.eager.begin(notes=True)
         self._called.clear()
         self._notes.begin()
+        self.eager.begin(notes=True)  # behind what we store ourselves
 
     def _watch_calls(self) -> None:
         original = concrete_function.ConcreteFunction._call_flat
@@ -296,6 +362,7 @@ class Sites:
         def called(function: Any, *args: Any, **kwargs: Any) -> Any:
             if context.executing_eagerly():
                 self._called[id(function._func_graph)] = function._func_graph
+                self.eager.note_call(function._func_graph, (*args, *kwargs.values()))
             return original(function, *args, **kwargs)
 
         concrete_function.ConcreteFunction._call_flat = called
@@ -314,7 +381,9 @@ class Sites:
     def sites(self) -> list[Site]:
         """Return the sites of the functions that have run since `begin_step`,
         in the order in which they were traced."""
+        self.eager.end()
         alive: set[tuple[int, str, int]] = set()
+        self._live = alive
         for graph in self._called.values():
             alive |= live_outputs(graph, OWN_SCOPE)
         runs: dict[tuple[str, str], int] = {}
@@ -329,13 +398,28 @@ class Sites:
                     continue
                 which = name, known.signature
                 runs[which] = runs.get(which, 0) + count
-                is_alive = (id(known.op.graph), known.op.name, number) in alive
+                is_alive = isinstance(known.op, Taken) or (id(known.op.graph), known.op.name, number) in alive
                 if which not in found or (is_alive and not found[which].is_alive):
                     found[which] = self._site(known, number, is_alive=is_alive)
         compiled = [
             msgspec.structs.replace(site, replicas=replicas[site.name], executions=runs[which]) for which, site in found.items()
         ]
         return compiled + self.eager.sites()
+
+    def accesses(self) -> dict[int, First] | None:
+        """Return what the step that was listed has done first with variables, by the numbers of their handles; None
+        where that is not known: gradients that eager code takes of functions run these in another way.
+        """
+        if self._live is None or self.eager.has_gradients():
+            return None
+        found: dict[int, First] = {}
+        for what, numbers in self.eager.accesses:
+            kinds: list[First] = first_accesses(what, self._live, OWN_SCOPE) if hasattr(what, "inputs") else [what]
+            if len(kinds) != len(numbers):
+                return None
+            for number, kind in zip(numbers, kinds, strict=True):
+                found[number] = found.get(number) or kind
+        return found
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (name, replica, digest) of each op, in the order in which they were traced:

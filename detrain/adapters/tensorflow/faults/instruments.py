@@ -66,8 +66,8 @@ class Instruments:
     def arm(self, occurrence: int) -> None:
         """Have the site hit."""
         if self._injector is not None:
-            self._sites.eager.begin()
             self._injector.arm(occurrence)
+            self._sites.eager.begin()  # behind what that stores
 
     def disarm(self) -> None:
         """Have it hit no more."""
@@ -85,7 +85,7 @@ class Instruments:
 
     def memory(self) -> list[Site]:
         """Return the variables alive."""
-        return self._memory.sites()
+        return self._memory.sites(self._sites.accesses())
 
     def strike(self, injection: Injection) -> Firing | None:
         """Change the bits of one of them."""

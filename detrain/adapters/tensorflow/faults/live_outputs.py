@@ -1,14 +1,24 @@
-"""Which outputs of ops of a compiled function matter: those that its results, or what it stores, depend on."""
+"""Which outputs of ops of a compiled function matter: those that its results, or what it stores, depend on. And what
+it does first with the variables that it is given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import tensorflow as tf
+
+First = Literal["", "read", "overwritten"]
+"""What is done first with a variable; empty: nothing."""
 
 _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
 _BRANCHES: Final = ("If", "StatelessIf", "Case", "StatelessCase")
+_LOOPS: Final = ("While", "StatelessWhile")
 _FUNCTIONS: Final = ("f", "then_branch", "else_branch", "cond", "body", "branches")
 """Attributes of calls and control flow that name functions."""
+_NO_ACCESS: Final = ("VarIsInitializedOp", "VariableShape", "DisableCopyOnRead", "NoOp")
+"""Ops that take a variable and do not look at its value."""
 
 
 def live_outputs(graph: Any, own_scope: str) -> set[tuple[int, str, int]]:
@@ -73,6 +83,39 @@ class _Walk:
         if op.type in _CALLS or called_graphs(graph, op):
             return bool(op._is_stateful)
         return bool(op._is_stateful) and op.type not in ("ReadVariableOp", "Placeholder", "VarIsInitializedOp")
+
+
+def first_accesses(graph: Any, live: set[tuple[int, str, int]], own_scope: str) -> list[First]:
+    """Return, for each input of a function, what is done first with the variable that it is.
+
+    Ops on one variable run in the order in which they were made. `live`: see `live_outputs`; a read that nothing
+    depends on is none. Where it depends on a branch or on turns of a loop, it counts as read.
+    """
+    known: dict[str, First] = {}
+    for op in graph.get_operations():
+        for place, tensor in enumerate(op.inputs):
+            is_first = tensor.dtype == tf.resource and not known.get(tensor.op.name)
+            if is_first and not op.name.startswith(own_scope):
+                known[tensor.op.name] = _first(graph, op, place, live, own_scope)
+    return [known.get(tensor.op.name, "") for tensor in graph.inputs]
+
+
+def _first(graph: Any, op: Any, place: int, live: set[tuple[int, str, int]], own_scope: str) -> First:
+    """Return what an op does with the variable that is one of its inputs."""
+    if op.type in _NO_ACCESS:
+        return ""
+    if op.type == "ReadVariableOp":
+        return "read" if (id(graph), op.name, 0) in live else ""
+    if op.type == "AssignVariableOp":
+        return "overwritten"
+    inside = called_graphs(graph, op)
+    if op.type not in (*_CALLS, *_BRANCHES, *_LOOPS) or not inside:
+        return "read"
+    place -= op.type in _BRANCHES  # what they decide by, comes first
+    found = [first_accesses(each, live, own_scope)[place] for each in inside]
+    if op.type in _LOOPS:
+        return "read" if any(found) else ""
+    return found[0] if len(set(found)) == 1 else "read"
 
 
 def called_graphs(graph: Any, op: Any) -> list[Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.faults.live_outputs import First
 from detrain.adapters.tensorflow.values.tensors import components_of
 from detrain.base.digest import Array
 from detrain.faults.experiment import BITS, Firing, Injection
-from detrain.faults.sites import MEMORY, Kind, Site, memory_site
+from detrain.faults.sites import MEMORY, Access, Kind, Site, memory_site
 
 
 class _Registry(Protocol):
@@ -31,11 +33,20 @@ class Memory:
         """Nothing has been done of the injection that is taken up."""
         self._count = 0
 
-    def sites(self) -> list[Site]:
-        """Return the variables alive whose bits can be hit."""
+    def sites(self, accesses: Mapping[int, First] | None = None) -> list[Site]:
+        """Return the variables alive whose bits can be hit.
+
+        `accesses`: what a step has done first with them, by the numbers of their handles; None: not known.
+        """
         slots = self._slots()
         return [
-            memory_site(key, _kind(variable, is_slot=id(variable.handle) in slots), tuple(variable.shape), variable.dtype.name)
+            memory_site(
+                key,
+                _kind(variable, is_slot=id(variable.handle) in slots),
+                tuple(variable.shape),
+                variable.dtype.name,
+                _access(variable, accesses),
+            )
             for key, variable in self._variables.alive().items()
             if variable.dtype.name in BITS and variable.shape.is_fully_defined()
         ]
@@ -72,6 +83,14 @@ def _kind(variable: Any, *, is_slot: bool) -> Kind:
     if variable.trainable:
         return "weight"
     return "stream" if variable.dtype.is_integer and variable.shape.rank else "statistic"
+
+
+def _access(variable: Any, accesses: Mapping[int, First] | None) -> Access | None:
+    number = getattr(variable.handle, "_id", None)
+    if accesses is None or number is None:
+        return None
+    first, count = accesses.get(number, ""), variable.shape.num_elements()
+    return Access(*(count if first == each else 0 for each in ("read", "overwritten", "")))
 
 
 def _bytes(bits: Any) -> bytes:

@@ -79,6 +79,19 @@ class Injector:
             self._change(injection, args, run, outputs_of, result)
         return result
 
+    def copy_with_fault(self, tensor: Any) -> Any:
+        """Return a copy of what an op is about to take in, with the fault in it; itself, if it has another shape."""
+        injection = self._injection
+        assert injection is not None
+        with unseen():
+            if not self._fits(injection, tensor, tensor):
+                self._misfits += 1
+                return tensor
+            self._count += 1
+            copy = _copy(tensor)
+            self._put(injection, copy)
+            return copy
+
     def _change(
         self,
         injection: Injection,

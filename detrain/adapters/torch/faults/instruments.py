@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from detrain.adapters.torch.faults import compiled
+from detrain.adapters.torch.faults import compiled, first_accesses
 from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.op_operands import dtype_of
 from detrain.adapters.torch.faults.step_loss import Losses
@@ -27,6 +27,8 @@ class Instruments:
         self._ops = WatchedOps(Where(self._names), self._injector)
         self._losses = Losses()
         self._compiled = compiled.Watch()
+        if plans[0].is_profile:
+            first_accesses.watch()
         self._has_digests = plans[0].digests_at is not None
         if plans[0].injection is not None:
             self.select(plans[0].injection)
@@ -70,7 +72,7 @@ class Instruments:
         """Return parameters, buffers and what optimizers keep."""
         self._names.look()
         return [
-            memory_site(name, kind, tuple(tensor.shape), dtype)
+            memory_site(name, kind, tuple(tensor.shape), dtype, self._ops.access(tensor))
             for name, (kind, tensor) in self._names.variables().items()
             if (dtype := dtype_of(tensor))
         ]

@@ -5,13 +5,14 @@ faults.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 
 import torch
 
 from detrain.faults.experiment import BITS
-from detrain.faults.sites import CONTRACTIONS, Role, places_of
+from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, Role, places_of
 
 _NAMES: Final = {getattr(torch, name): name for name in BITS}
 INTEGERS: Final = {
@@ -27,6 +28,16 @@ _NO_ARITHMETIC: Final = frozenset(
     }
 )
 """Ops that compute nothing: they hand on, or write what is the same each time."""
+LOAD: Final = "load"
+"""Stands in the names of sites where an op reads what outlives the step."""
+_BY_FORM: Final = ("empty*", "zeros*", "ones*", "full*", "new_*", "rand*_like", "is_*", "_pin_memory", "resize_")
+"""Ops that look at the form of an argument alone."""
+LITERALS: Final = ("lift", "lift_fresh")
+"""Ops by which a value of the program's text comes in."""
+DECIDES: Final = "_local_scalar_dense"
+"""Hands a value over to Python, which may branch on it (`.item()`, `bool()`)."""
+COPY: Final = "copy_"
+"""Stores what another op gave."""
 _ALSO_WRITTEN: Final = dict.fromkeys(
     ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var")
 )
@@ -112,11 +123,50 @@ def dtype_of(tensor: Any) -> str:
     return _NAMES.get(tensor.dtype, "")
 
 
+@lru_cache(maxsize=4096)
+def reads(func: Any) -> bool:
+    """Return whether an op reads the values of its arguments: it is no view of them, and needs more than their form."""
+    is_view = torch.Tag.inplace_view in func.tags
+    return not is_view and any(_written(func)) and not any(fnmatchcase(name_of(func), each) for each in _BY_FORM)
+
+
+def read_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the tensors that an op reads: its arguments but for those that it writes, each once, in their order."""
+    if not reads(func):
+        return []
+    written = _written_places(func)
+    schema = func._schema.arguments
+    names = [each.name for each in schema]
+    positional = [value for place, value in enumerate(args) if place not in written]
+    by_name = [value for name, value in kwargs.items() if names.index(name) not in written]
+    stored = {id(each) for each in tensors_in(value for place, value in enumerate(args) if place in written)}
+    return [each for each in {id(each): each for each in tensors_in((*positional, *by_name))}.values() if id(each) not in stored]
+
+
+@lru_cache(maxsize=4096)
+def _written_places(func: Any) -> frozenset[int]:
+    schema = func._schema
+    return frozenset(
+        place for place, each in enumerate(schema.arguments) if each.alias_info is not None and each.alias_info.is_write
+    )
+
+
+def with_another(values: Any, old: Any, new: Any) -> Any:
+    """Return arguments in which one tensor is exchanged for another, in lists too."""
+    if values is old:
+        return new
+    if isinstance(values, list | tuple):
+        return type(values)(with_another(each, old, new) for each in values)
+    return {name: with_another(each, old, new) for name, each in values.items()} if isinstance(values, dict) else values
+
+
 def operands_of(func: Any, args: Sequence[Any], number: int, role: Role, *, is_turned: bool) -> dict[str, tuple[int, Any]]:
     """Return the input and the weight of one output of an op, where they can be told, with their places among its
     arguments. `is_turned`: its weight comes before its input.
     """
     name = name_of(func)
+    if name in INDEX_PLACES and not number and is_pure(func) and dtype_of(args[INDEX_PLACES[name]]):
+        return {"index": (INDEX_PLACES[name], args[INDEX_PLACES[name]])}
     if name not in CONTRACTIONS or not is_pure(func):
         return {}
     places: Mapping[str, int]

@@ -86,6 +86,10 @@ class Where:
             held.pop(_KEY, None)
         self._running, self._of_nodes, self._from_gradients = [], {}, {}
 
+    def held(self) -> list[Any]:
+        """Return parameters, buffers and what optimizers keep: what outlives a step."""
+        return [tensor for _kind, tensor in self._names.variables().values()]
+
     def place(self, inputs: list[Any]) -> Place:
         """Return where an op is that is about to run on these tensors."""
         node = torch._C._current_autograd_node()

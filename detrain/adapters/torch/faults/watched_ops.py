@@ -5,6 +5,9 @@ A mode lies below autograd: what it changes of an op's result is what autograd k
 that follows takes in. Autograd runs the backward pass of a CPU in the thread that calls it, and gives its threads for
 other devices that thread's modes.
 
+What outlives the step (what names lead to, and what no op of the step has made: the batch) is a site where an op reads
+it (`load`), for that op alone, and where one copies into it. So is what Python asks for.
+
 A site is the k-th op of its name within one call of a module, in a stage; called again, the module runs the site again.
 Outside of modules it is the k-th of the step. Its signature is that of the ops before it there: in a step that does
 without one of them (an optimizer's first), the k-th op may be another.
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,8 +26,13 @@ import torch
 import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from detrain.adapters.torch.faults.first_accesses import FirstAccesses
 from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.op_operands import (
+    COPY,
+    DECIDES,
+    LITERALS,
+    LOAD,
     attributes_of,
     computes,
     dtype_of,
@@ -32,12 +40,14 @@ from detrain.adapters.torch.faults.op_operands import (
     name_of,
     operands_of,
     outputs_of,
+    read_by,
     role_of_output,
     tensors_in,
+    with_another,
 )
 from detrain.adapters.torch.faults.step_place import Place, Where
 from detrain.adapters.torch.held_memory import unseen
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, output_name, places_of
+from detrain.faults.sites import CONTRACTIONS, Access, OperandShape, Role, Site, Use, output_name, places_of
 
 _Factor = tuple[weakref.ref[Any], int, int]
 """Where the factor of a product lies: memory, offset, number of elements. A transposed one lies at the same place."""
@@ -63,16 +73,24 @@ class WatchedOps:
     """Input and weight of each product, by the number of autograd's function for it."""
     _known: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     """Memories of which a digest was taken, by identity."""
+    _held: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    """Memories of parameters, buffers and what optimizers keep, by identity."""
+    _made: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    """Memories that ops of the step have made."""
+    _accesses: FirstAccesses = field(default_factory=FirstAccesses)
     _has_gradient: bool = False
 
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
         """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
         self._notes, self._digests, self._has_gradient = notes, digests, False
         self._process = os.getpid()
-        for kept in (self._turns, self._before, self._sites, self._factors, self._known):
+        for kept in (self._turns, self._before, self._sites, self._factors, self._known, self._held, self._made):
             kept.clear()
         self._taken = []
         self.where.begin()
+        held = self.where.held()
+        _remember(self._held, held)
+        self._accesses.begin(held if notes else [])
         self._mode = _Mode(self._run)
         self._mode.__enter__()
 
@@ -94,6 +112,10 @@ class WatchedOps:
         """Return the sites of the step, if gradients are taken in it."""
         return list(self._sites.values()) if self._has_gradient else []
 
+    def access(self, tensor: Any) -> Access | None:
+        """Return what the step that was noted has done first with a tensor that was there before it."""
+        return self._accesses.of(tensor)
+
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (site, replica, digest) of each output of each op, in their order, and of each argument that comes
         from outside of the step.
@@ -106,16 +128,19 @@ class WatchedOps:
         inputs = list(tensors_in((*args, *kwargs.values())))
         place = self.where.place(inputs)
         self._has_gradient |= place.stage == "backward"
-        if not computes(func):
+        self._accesses.note(func, args, kwargs)
+        args, kwargs = self._taken_in(func, place, args, kwargs)
+        is_copy = name_of(func) == COPY and _is_in(self._held, args[0])
+        if not computes(func) and not is_copy:
             result = func(*args, **kwargs)
-            given = tensors_in(result if isinstance(result, list | tuple) else [result])
-            self.where.note(place, inputs, list(given), computes=False)
+            given = list(tensors_in(result if isinstance(result, list | tuple) else [result]))
+            self._made_by(given, () if name_of(func) in LITERALS else inputs)
+            self.where.note(place, inputs, given, computes=False)
             return result
         op = name_of(func)
-        base = "/".join(part for part in (place.stage, place.layer, op) if part)
-        turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
-        name = f"{base}#{turn}" if turn else base
-        signature = self._before[place] = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}".encode())
+        name, signature = self._name(place, op)
+        if not is_copy:  # whether it is a site, depends on what is there already
+            self._before[place] = signature
 
         def given_by(result: Any) -> list[Any]:
             return outputs_of(func, args, kwargs, result)
@@ -129,17 +154,44 @@ class WatchedOps:
         else:
             result = func(*args, **kwargs)
         outputs = given_by(result)
-        self.where.note(place, inputs, list(tensors_in(outputs)), computes=True)
+        self._made_by(list(tensors_in(outputs)), inputs)
+        self.where.note(place, inputs, list(tensors_in(outputs)), computes=not is_copy)
         if self._notes:
             self._note(name, signature, place, func, args, outputs)
         for number, output in enumerate(outputs if self._digests else ()):
             self._take_digest(output_name(name, number), output)
         return result
 
+    def _name(self, place: Place, op: str) -> tuple[str, str]:
+        """Return the name of an op that is about to run, and its signature."""
+        base = "/".join(part for part in (place.stage, place.layer, op) if part)
+        turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
+        signature = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}".encode())
+        return f"{base}#{turn}" if turn else base, signature
+
+    def _taken_in(self, func: Any, place: Place, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments of an op that is about to run, with the fault in one of them, if it is there."""
+        decides = name_of(func) == DECIDES
+        for each in read_by(func, args, kwargs):
+            is_load = _is_in(self._held, each) or not _is_in(self._made, each)
+            for op in (*([LOAD] if is_load else []), *([DECIDES] if decides else [])) if dtype_of(each) else ():
+                name, signature = self._name(place, op)
+                if self._notes:
+                    self._enter(name, signature, place, op, {"output": (0, each)})
+                if self.injector.must_hit(name, signature):
+                    faulty = self.injector.copy_with_fault(each)
+                    self._made_by([faulty], ())
+                    args, kwargs = with_another(args, each, faulty), with_another(kwargs, each, faulty)
+        return args, kwargs
+
+    def _made_by(self, given: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """An op has given tensors; those that lie in the memory of an input are no new ones."""
+        before: dict[int, weakref.ref[Any]] = {}
+        _remember(before, inputs)
+        _remember(self._made, [each for each in given if not _is_in(before, each)])
+
     def _is_known(self, tensor: Any) -> bool:
-        is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-        known = self._known.get(id(tensor.untyped_storage())) if is_plain else None
-        return known is not None and known() is tensor.untyped_storage()
+        return _is_in(self._known, tensor)
 
     def _take_digest(self, name: str, tensor: Any) -> None:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
@@ -156,28 +208,51 @@ class WatchedOps:
         for number, output in enumerate(outputs):
             if not dtype_of(output):
                 continue
-            site = output_name(name, number)
-            known = self._sites.get(site)
-            if known is not None:
-                is_same = known.signature == signature  # else it is another op, and runs of it do not count
-                self._sites[site] = msgspec.structs.replace(known, executions=known.executions + is_same)
-                continue
             of_output = role_of_output(func, number) or (role if not number else "")
             operands = operands_of(func, args, number, of_output, is_turned=is_turned) | {"output": (number, output)}
-            self._sites[site] = Site(
-                name=site,
-                layer=place.layer,
-                op=op,
-                stage=place.stage,
+            is_stored = not is_pure(func) and _is_in(self._held, output)
+            self._enter(
+                output_name(name, number),
+                signature,
+                place,
+                op,
+                operands,
                 role=of_output,
-                operands={
-                    each: OperandShape(index, tuple(tensor.shape), dtype_of(tensor)) for each, (index, tensor) in operands.items()
-                },
-                executions=1,
-                is_alive=True,
                 attributes=attributes_of(func, args),
-                signature=signature,
+                use="store" if is_stored else "",
             )
+
+    def _enter(
+        self,
+        name: str,
+        signature: str,
+        place: Place,
+        op: str,
+        operands: Mapping[str, tuple[int, Any]],
+        *,
+        role: Role = "",
+        attributes: dict[str, list[int] | str | bool] | None = None,
+        use: Use = "",
+    ) -> None:
+        """A site has run."""
+        known = self._sites.get(name)
+        if known is not None:
+            is_same = known.signature == signature  # else it is another op, and runs of it do not count
+            self._sites[name] = msgspec.structs.replace(known, executions=known.executions + is_same)
+            return
+        self._sites[name] = Site(
+            name=name,
+            layer=place.layer,
+            op=op,
+            stage=place.stage,
+            role=role,
+            operands={each: OperandShape(at, tuple(tensor.shape), dtype_of(tensor)) for each, (at, tensor) in operands.items()},
+            executions=1,
+            is_alive=True,
+            attributes=attributes or {},
+            signature=signature,
+            use=use,
+        )
 
     def _role(self, op: str, place: Place, args: Sequence[Any]) -> tuple[Role, bool]:
         """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
@@ -238,3 +313,20 @@ def _factor(tensor: Any) -> _Factor:
 def _lies_at(tensor: Any, factor: _Factor) -> bool:
     storage, offset, count = factor
     return storage() is tensor.untyped_storage() and (tensor.storage_offset(), tensor.numel()) == (offset, count)
+
+
+def _remember(memories: dict[int, weakref.ref[Any]], tensors: Iterable[Any]) -> None:
+    """Enter the memories of plain tensors."""
+    for each in tensors:
+        if _is_plain(each):
+            storage = each.untyped_storage()
+            memories[id(storage)] = weakref.ref(storage)
+
+
+def _is_in(memories: Mapping[int, weakref.ref[Any]], tensor: Any) -> bool:
+    known = memories.get(id(tensor.untyped_storage())) if _is_plain(tensor) else None
+    return known is not None and known() is tensor.untyped_storage()
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided

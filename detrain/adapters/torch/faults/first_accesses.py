@@ -1,0 +1,125 @@
+"""What a step does first with each byte of what outlives it: reads it, writes over it, or neither.
+
+Ops are seen as they run, so this is exact as far as ops go. Of memory that something beside PyTorch's ops may read
+(NumPy, DLPack), nothing is said.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, wraps
+from typing import Any, Final
+
+import torch
+
+from detrain.adapters.torch.faults.op_operands import dtype_of, name_of, read_by, tensors_in
+from detrain.faults.sites import Access
+
+_READ, _OVERWRITTEN = 1, 2
+_WRITERS: Final = frozenset(
+    {
+        *("copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_"),
+        *("geometric_", "_foreach_copy_", "_foreach_zero_"),
+    }
+)
+"""Ops in place that do not look at what they write over."""
+_given_away: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Memories that others may look at."""
+
+
+def watch() -> None:
+    """Hear from now on of memory that PyTorch shares with others, or is read without an op."""
+    for name in ("numpy", "tolist", "__dlpack__"):
+        setattr(torch.Tensor, name, _noting(getattr(torch.Tensor, name)))
+    original: Any = torch.from_numpy
+
+    @wraps(original)
+    def from_numpy(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        _given_away.add(result.untyped_storage())
+        return result
+
+    torch.from_numpy = from_numpy
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def noted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        is_ours = str(sys._getframe(1).f_globals.get("__name__")).startswith("detrain.")  # we look, and let go
+        if dtype_of(tensor) and not is_ours:
+            _given_away.add(tensor.untyped_storage())
+        return original(tensor, *args, **kwargs)
+
+    return noted
+
+
+class FirstAccesses:
+    """Follows the ops of a step."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, tuple[Any, Any]] = {}
+        """By identity of a memory: it, and for each of its bytes what has been done with it first."""
+
+    def begin(self, tensors: Iterable[Any]) -> None:
+        """A step begins; these tensors outlive it."""
+        self._bytes = {}
+        for storage in (each.untyped_storage() for each in tensors if dtype_of(each)):
+            self._bytes.setdefault(id(storage), (storage, torch.zeros(storage.nbytes(), dtype=torch.uint8)))
+
+    def end(self) -> None:
+        """Forget what was followed."""
+        self._bytes = {}
+
+    def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """An op is about to run."""
+        for each in read_by(func, args, kwargs):
+            self._mark(each, _READ)
+        for place, overwrites in _stores(func):
+            name = func._schema.arguments[place].name
+            value = args[place] if place < len(args) else kwargs.get(name)
+            for each in tensors_in([value]):
+                self._mark(each, _OVERWRITTEN if overwrites else _READ)
+
+    def of(self, tensor: Any) -> Access | None:
+        """Return what the step has done with a tensor first; None where that is not known."""
+        if not dtype_of(tensor) or tensor.untyped_storage() in _given_away:
+            return None
+        marks = self._marks(tensor)
+        if marks is None:
+            return None
+        marks = marks.reshape(tensor.numel(), -1)
+        overwritten, untouched = (int((marks == how).all(1).sum()) for how in (_OVERWRITTEN, 0))
+        return Access(tensor.numel() - overwritten - untouched, overwritten, untouched)
+
+    def _marks(self, tensor: Any) -> Any:
+        known = self._bytes.get(id(tensor.untyped_storage())) if dtype_of(tensor) else None
+        if known is None or known[1].numel() != tensor.untyped_storage().nbytes():
+            return None
+        size = tensor.element_size()
+        # A dimension along which nothing moves has one place in memory.
+        shape = [1 if not stride else length for length, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+        strides = [stride * size for stride in tensor.stride()]
+        return known[1].as_strided((*shape, size), (*strides, 1), tensor.storage_offset() * size)
+
+    def _mark(self, tensor: Any, how: int) -> None:
+        marks = self._marks(tensor)
+        if marks is None:
+            return
+        try:
+            marks.masked_fill_(marks == 0, how)
+        except RuntimeError:  # its elements share places in another way
+            whole = self._bytes[id(tensor.untyped_storage())][1]
+            whole.masked_fill_(whole == 0, _READ)
+
+
+@lru_cache(maxsize=4096)
+def _stores(func: Any) -> tuple[tuple[int, bool], ...]:
+    """Return the arguments that an op writes, and whether it does so without looking at them."""
+    overwrites = name_of(func) in _WRITERS
+    return tuple(
+        (place, overwrites or each.kwarg_only)  # `out=`
+        for place, each in enumerate(func._schema.arguments)
+        if each.alias_info is not None and each.alias_info.is_write
+    )
