@@ -11,8 +11,8 @@ import pytest
 from detrain.base import PACKAGE
 from detrain.campaign import subject
 from detrain.cli import COMMANDS, main
-from detrain.cli.inject import command as inject
-from detrain.cli.replay import command as replay
+from detrain.cli.faults.inject import command as inject
+from detrain.cli.faults.replay import command as replay
 from detrain.launcher.program import Program
 from tests.e2e.runs import detrain
 
@@ -21,7 +21,7 @@ BEHIND = ["train.py", "--model", "resnet18", "--at", "9"]
 
 
 def test_the_help_lists_each_file_that_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    modules = {path.stem for path in CLI.glob("*.py") if "\ndef command(" in path.read_text()}
+    modules = {path.stem for path in [*CLI.glob("*.py"), *CLI.glob("faults/*.py")] if "\ndef command(" in path.read_text()}
     modules |= {path.parent.name for path in CLI.glob("*/__init__.py") if "\ndef command(" in path.read_text()}
 
     assert main(["--help"]) == 0

@@ -31,6 +31,8 @@ COMMANDS: Final = {
     "ckpt": "List, show, verify, compare and export checkpoints.",
 }
 """The commands, in the order in which the help lists them, and what it says of each."""
+_OF_FAULTS: Final = frozenset({"sites", "inject", "replay", "random", "profile"})
+"""Those whose files are in `faults/`."""
 
 
 class _Lazy(click.Group):
@@ -46,7 +48,8 @@ class _Lazy(click.Group):
             return None
         from importlib import import_module
 
-        command: click.Command = import_module(f"detrain.cli.{cmd_name}").command
+        room = "detrain.cli.faults" if cmd_name in _OF_FAULTS else "detrain.cli"
+        command: click.Command = import_module(f"{room}.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

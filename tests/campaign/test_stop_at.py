@@ -120,4 +120,7 @@ def test_what_has_stopped_goes_on_without_the_option_and_is_the_same_table(tmp_p
     run(tmp_path / "whole", None)
 
     assert again.done == COUNT
-    assert Ledgers(tmp_path / "stopped" / "ledger", PLAN.digest).digest() == Ledgers(tmp_path / "whole" / "ledger", PLAN.digest).digest()
+    assert (
+        Ledgers(tmp_path / "stopped" / "ledger", PLAN.digest).digest()
+        == Ledgers(tmp_path / "whole" / "ledger", PLAN.digest).digest()
+    )

@@ -11,8 +11,8 @@ import pytest
 
 from detrain.base.errors import FaultInvalid, UsageError
 from detrain.campaign.trial_log import TrialResult
-from detrain.cli.inject import command as inject
-from detrain.cli.random import command as random
+from detrain.cli.faults.inject import command as inject
+from detrain.cli.faults.random import command as random
 from detrain.faults.experiment import Alarm, Experiment, Injection
 from detrain.faults.record import FaultRecord, Step, read_record, write_record
 from detrain.reports.campaign_plot import plot_campaign

@@ -42,9 +42,7 @@ ENGINES = ("auto", "process", "ray", "slurm", "submitit-local")
     metavar="PERCENT",
     help="Stop at a planned look that knows the share of trials that are not masked so near: 1 for ± 1 %.",
 )
-@click.option(
-    "--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="With --stop-at, in percent."
-)
+@click.option("--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="With --stop-at, in percent.")
 def run(
     home: str,
     name: str,

@@ -1,0 +1,1 @@
+"""The commands that put faults into a program: one file each."""
