@@ -45,9 +45,7 @@ _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
 )
 @click.option("--strata", metavar="A,B,…", default="stage,group", show_default=True, help="Each gets its share of trials.")
 @click.option("--pilot", metavar="NAME", help="Share the trials out by what this campaign has found (Neyman).")
-@click.option(
-    "--shares", type=click.Choice(["uniform", "fidelity"]), default="uniform", show_default=True, help="Of ISCA models."
-)
+@click.option("--shares", type=click.Choice(["uniform", "fidelity"]), default="uniform", show_default=True, help="Of ISCA models.")
 @click.option("--site", "pattern", default="*", metavar="PATTERN", help="Sites to draw from [all; ISCA: matrix products].")
 @click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
 @click.option("--epochs", metavar="A:B", help="ISCA: only steps of the epochs from A on, before B.")

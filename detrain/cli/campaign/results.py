@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @click.option("--parquet", type=click.Path(path_type=Path), help="Write all trials as a table.")
 @click.option("--compare", metavar="NAME", help="Beside another campaign on the same plan (with a guard, say).")
 @click.option("--published", type=click.Path(path_type=Path), help="Shares of a publication (TOML), to be shown beside.")
-@click.option(
-    "--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="Of intervals, in percent."
-)
+@click.option("--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="Of intervals, in percent.")
 def report(
     home: str,
     name: str,

@@ -106,6 +106,8 @@ class Capture:
         pool_jobs.wait()
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
+        live = {(root, name) for root, values in _namespaces(frame) for name in values}
+        unread = []
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
                 place, is_held = _place(root, name), _may_be_held_elsewhere(value)
@@ -113,10 +115,15 @@ class Capture:
                     found.data[place] = id(value)
                 elif left is None or not left.is_bound(place, value):
                     found.bind(f"{root}|{name}", value)
-                if is_held or left is None or left.data.get(place) != id(value):
+                if (root, name) in live:
                     encoder.encode(value, _path(root, name))
+                elif is_held or left is None or left.data.get(place) != id(value):
+                    unread.append((value, _path(root, name)))
                 if root.startswith("module|") and isinstance(value, type | FunctionType):
                     found.bind_static(value)
+        # Last: in a run that resumes they may hold other things, and what a name that is read leads to has its address there.
+        for value, path in unread:
+            encoder.encode(value, path)
         for module in _modules(frame).values():
             found.bind_static(module)
         for name, value in self._called().items():
@@ -327,10 +334,7 @@ def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, 
 
 
 def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType | None:
-    """Return the module, class or function that a dotted name leads to in a module;
-
-    None if it leads to something else.
-    """
+    """Return the module, class or function that a dotted name leads to in a module, if it leads to one."""
     target: object = module
     for name in dotted.split("."):
         with contextlib.suppress(Exception):  # one that is loaded when it is first asked for, by code of the library's
