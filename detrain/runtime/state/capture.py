@@ -121,7 +121,7 @@ class Capture:
                     unread.append((value, _path(root, name)))
                 if root.startswith("module|") and isinstance(value, type | FunctionType):
                     found.bind_static(value)
-        # Last: in a run that resumes they hold other things, and what a name that is read leads to is to have its address.
+        # Last: in a run that resumes they hold other things, which give no address to what a name that is read leads to.
         for value, path in unread:
             encoder.encode(value, path)
         for module in _modules(frame).values():
