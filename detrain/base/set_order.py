@@ -65,9 +65,19 @@ def read_layout(value: set[Any] | frozenset[Any]) -> Layout | None:
     return [size, live.tolist(), np.flatnonzero(is_dummy).tolist(), header.finger]
 
 
+def _is_new(value: set[Any]) -> bool:
+    """Return whether the table of an empty set is as that of one that nothing was ever added to."""
+    if sys.implementation.name != "cpython":
+        return False
+    header = _Header.from_address(id(value))
+    return (header.fill, header.used, header.mask, header.finger) == (0, 0, _SMALL - 1, 0)
+
+
 def set_recipe(value: set[Any]) -> tuple[Layout | None, bool]:
     """Return (what `fill` needs beside the elements in order, whether it then makes the set that it was)."""
     items, again = _items(value), set[Any]()
+    if not items and _is_new(value):
+        return None, True
     layout = read_layout(value)
     if fill(again, items, None) and (layout is None or read_layout(again) == layout):
         return None, layout is not None or len(items) < 2

@@ -121,6 +121,13 @@ def address_of(storage: Any) -> int:
         return int(torch._C._data_address(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)))
 
 
+def start_of(tensor: Any) -> int:
+    """Return where the storage of a tensor lies, as `address_of` does; faster where the tensor is a plain one."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():
+        return address_of(tensor.untyped_storage())
+    return int(torch._C._data_address(tensor) - tensor.storage_offset() * tensor.element_size())
+
+
 def look_at(storage: Any) -> Array:
     """Return the bytes of a storage in the host's memory, without a copy, to be used at once: not as `numpy()` does,
     behind which PyTorch would not resize it any more, and which copies what is copied on write.

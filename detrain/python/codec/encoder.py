@@ -64,6 +64,7 @@ from detrain.python.inspect.ownership import is_data_object
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
 
+_EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
@@ -176,6 +177,8 @@ class Encoder(Functions):
             return value if value in _INT64 else self._node(value, ["int", hex(value)])
         if kind is str:
             assert isinstance(value, str)
+            if value.isascii():
+                return value
             try:
                 value.encode()
             except UnicodeEncodeError:
@@ -190,7 +193,10 @@ class Encoder(Functions):
         self._numbers[id(value)] = number
         self._nodes.append(None)
         self._alive.append(value)
-        if self._depth:
+        if kind in _EMPTY and not value and self._depth < MAX_DEPTH and not getattr(value, "__dict__", None):
+            # Many, and nothing in them to walk.
+            self._nodes[number] = [kind.__name__, [], *([None] if issubclass(kind, dict) else [])]
+        elif self._depth:
             self._nodes[number] = self._encode_below(number, value, path)
         else:
             with deep_calls():

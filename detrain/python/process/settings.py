@@ -92,7 +92,22 @@ def _read() -> dict[str, object]:
     found |= {f"numpy.print.{name}": value for name, value in np.get_printoptions().items() if name != "override_repr"}
     found |= {"sys.recursionlimit": sys.getrecursionlimit(), "sys.int_max_str_digits": sys.get_int_max_str_digits()}
     found |= {f"logging.{name}": state for name, each in _loggers().items() if (state := _state_of(each)) != _LOGGER_AS_MADE}
-    return found | {_ENVIRON + name: value for name, value in os.environ.items()}
+    return found | _environ()
+
+
+class _Variables:
+    """The variables of the environment as they were read last: to read each anew takes more than to compare them."""
+
+    raw: dict[object, object] | None = None
+    found: dict[str, object] = {}  # noqa: RUF012 - replaced, not filled
+
+
+def _environ() -> dict[str, object]:
+    raw: Any = os.environ._data  # type: ignore[attr-defined]
+    if _Variables.raw != raw:
+        _Variables.found = {_ENVIRON + name: value for name, value in os.environ.items()}
+        _Variables.raw = dict(raw)
+    return _Variables.found
 
 
 def _umask() -> int:

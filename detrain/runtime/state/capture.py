@@ -25,7 +25,7 @@ from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
-from detrain.python.inspect.object_graph import STREAMS
+from detrain.python.inspect.object_graph import STREAMS, deep_calls
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import Pulls
@@ -84,10 +84,7 @@ class Capture:
 
     def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
         """Return what names are still bound to at an epoch's start that the epochs before it bound, and that are read
-        no more.
-
-        A run that resumes there binds none of them.
-        """
+        no more. A run that resumes there binds none of them."""
         found = Baseline()
         live = {(root, name) for root, values in _namespaces(frame) for name in values}
         for root, values in _namespaces(frame, is_everything=True):
@@ -106,6 +103,8 @@ class Capture:
         pool_jobs.wait()
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
+        live = {(root, name) for root, values in _namespaces(frame) for name in values}
+        unread = []
         for root, values in _namespaces(frame, is_everything=True):
             for name, value in values.items():
                 place, is_held = _place(root, name), _may_be_held_elsewhere(value)
@@ -113,10 +112,15 @@ class Capture:
                     found.data[place] = id(value)
                 elif left is None or not left.is_bound(place, value):
                     found.bind(f"{root}|{name}", value)
-                if is_held or left is None or left.data.get(place) != id(value):
+                if (root, name) in live:
                     encoder.encode(value, _path(root, name))
+                elif is_held or left is None or left.data.get(place) != id(value):
+                    unread.append((value, _path(root, name)))
                 if root.startswith("module|") and isinstance(value, type | FunctionType):
                     found.bind_static(value)
+        # Last: in a run that resumes they hold other things, which give no address to what names that are read lead to.
+        for value, path in unread:
+            encoder.encode(value, path)
         for module in _modules(frame).values():
             found.bind_static(module)
         for name, value in self._called().items():
@@ -130,15 +134,17 @@ class Capture:
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
         encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, cells=_cells(frame))
-        roots = self._roots(encoder, frame, baseline)
-        if loop is not None and not loop.is_fetched_in_body:
-            roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
-        return encoder.finish(roots)
+        changed = self._settings.changed()
+        with deep_calls():  # around all: each time that it ends, Python looks for garbage in what was made
+            roots = self._roots(encoder, frame, baseline, changed)
+            if loop is not None and not loop.is_fetched_in_body:
+                roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
+            return encoder.finish(roots)
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
         encoder = LiveEncoder(self._hooks(), baseline)
-        return encoder.finish_live(self._roots(encoder, frame, baseline))
+        return encoder.finish_live(self._roots(encoder, frame, baseline, self._settings.changed()))
 
     def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
@@ -178,7 +184,7 @@ class Capture:
         decoder.hold_cells(_cells(frame) or {})
         return self._bind(decoder, frame, loop)
 
-    def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline) -> dict[str, Item]:
+    def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline, changed: dict[str, object]) -> dict[str, Item]:
         roots: dict[str, Item] = {}
         kept: list[str] = []
         for root, values in _namespaces(frame):
@@ -197,7 +203,7 @@ class Capture:
         if kept:
             roots[_KEPT] = encoder.encode(kept, _KEPT)
         # Last: what handles a signal is an object of the program's, and found at its place.
-        roots["settings|changed"] = encoder.encode(self._settings.changed(), _SETTINGS)
+        roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
         return roots
 
     def _called(self) -> dict[str, object]:
@@ -327,10 +333,7 @@ def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, 
 
 
 def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType | None:
-    """Return the module, class or function that a dotted name leads to in a module;
-
-    None if it leads to something else.
-    """
+    """Return the module, class or function that a dotted name leads to in a module, if it leads to one."""
     target: object = module
     for name in dotted.split("."):
         with contextlib.suppress(Exception):  # one that is loaded when it is first asked for, by code of the library's

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.torch.held_memory import address_of, unseen
+from detrain.adapters.torch.held_memory import start_of, unseen
 
 _FAR: Final = 1 << 60
 """From here on hooks are numbered that are not the program's."""
@@ -86,7 +86,7 @@ class Buckets:
                 if optimizer is not None:
                     held |= {f"{name} {number}.{key}": each for key, each in optimizer.state.get(parameter, {}).items()}
                 tensors = {key: each for key, each in held.items() if isinstance(each, torch.Tensor) and each.device.type == "cpu"}
-                found |= {address_of(each.untyped_storage()): key for key, each in tensors.items()}
+                found |= {start_of(each): key for key, each in tensors.items()}
         return found
 
     def _stepped(self, optimizer: Any, _arguments: object, _named: object) -> None:
