@@ -178,11 +178,15 @@ _CONVOLUTIONS: Final = {
 """The stage of each op, and which of its operands are X, the kernel and Y."""
 
 
+_LACKS: Final = {Operand.INDEX: "gathers nothing by indices"}
+
+
 def _operand(site: Site, operand: Operand) -> Any:
     target = site.operands.get(operand.value)
     if target is None:
         raise FaultInvalid(
-            f"{site.name!r} has no {operand.value}: it is no convolution or matrix product", "choose another model or site"
+            f"{site.name!r} has no {operand.value}: it {_LACKS.get(operand, 'is no convolution or matrix product')}",
+            "choose another model or site",
         )
     if min(target.shape, default=0) < 0:
         raise FaultInvalid(f"the shape of the {operand.value} of {site.name!r} is not known", "choose another site")

@@ -136,7 +136,7 @@ def test_the_artifacts_layout_computes_the_same_gradient_and_holds_dy_where_it_i
 
 @given(op=convolutions())
 def test_all_other_operands_are_where_they_are(op: Convolution) -> None:
-    for operand in Operand:
+    for operand in (Operand.INPUT, Operand.WEIGHT, Operand.OUTPUT):
         if op.stage is ConvPass.GRAD_IN and operand is not Operand.OUTPUT:
             continue
         last = tuple(size - 1 for size in op.shape_of(operand))
