@@ -9,6 +9,18 @@ from typing import ClassVar, Final
 
 MESSAGES: Final = "docs/reference/messages.md"
 """Has a paragraph for each error, under its slug."""
+_ERROR: Final = "detrain: error: "
+_EXPLAINED: Final = "  explained in "
+
+
+def last_printed(text: str) -> tuple[str, str] | None:
+    """Return what the last error that a process has printed says, and what to do about it; None if it printed none."""
+    _before, found, said = text.rpartition(_ERROR)
+    if not found:
+        return None
+    what, _, rest = said.partition("\n")
+    todo = rest.partition("\n")[0]
+    return what, todo.strip() if todo.startswith("  ") and not todo.startswith(_EXPLAINED) else ""
 
 
 class DetrainError(Exception):
@@ -27,7 +39,7 @@ class DetrainError(Exception):
 
     def printed(self) -> str:
         """Return the lines that are shown to people: the error, and where it is explained."""
-        return f"detrain: error: {self}\n  explained in {MESSAGES}#{self.slug}"
+        return f"{_ERROR}{self}\n{_EXPLAINED}{MESSAGES}#{self.slug}"
 
 
 class UsageError(DetrainError):

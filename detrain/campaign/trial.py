@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from detrain.base import messages
-from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown
+from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown, last_printed
 from detrain.campaign.requested_fault import Wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial_log import TrialResult, same_before, same_from
@@ -76,7 +76,7 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
         in_place = in_place or subject.unarmed(experiment)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
         golden = golden if is_equal else in_place
-    if "detrain: error: " in done.error or (done.fired is None and (done.is_whole or not done.is_armed)):
+    if last_printed(done.error) is not None or (done.fired is None and (done.is_whole or not done.is_armed)):
         raise_unfired(done)  # else the faulty step has ended the process: an outcome
     return Trial(model, seed, experiment, golden, done, is_equal)
 
@@ -95,9 +95,9 @@ def _require_steps(golden: TrialResult, experiment: Experiment) -> None:
 
 def raise_unfired(done: TrialResult) -> NoReturn:
     """Say why a trial's fault was not done: an error, never an outcome."""
-    what, found, todo = done.error.rpartition("detrain: error: ")[2].partition("\n  ")
-    if found and "detrain: error: " in done.error:
-        raise FaultNotFired(what, todo.partition("\n")[0])
+    said = last_printed(done.error)
+    if said is not None:
+        raise FaultNotFired(*said)
     raise FaultNotFired(
         f"the run ended (status {done.status}) before its fault: {(done.error.splitlines() or ['no message'])[-1]}",
         "run the program with `detrain run` to see what it says",

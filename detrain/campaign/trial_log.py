@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from detrain.base.cursor import Address
-from detrain.base.errors import FaultInvalid
+from detrain.base.errors import FaultInvalid, last_printed
 from detrain.faults.experiment import Alarm, Firing
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import Log, StepLine
@@ -126,10 +126,7 @@ def failed(what: str, done: TrialResult) -> FaultInvalid:
     """Return the error that says that a run of the program did not do what it should, and why."""
     if done.status == HANG:
         return FaultInvalid(f"the program {what}, and took longer than the time limit", "give it more with --time-limit")
-    _before, known, said = done.error.rpartition("detrain: error: ")
-    reason, _newline, todo = said.partition("\n  ")
-    reason = reason.partition("\n")[0] if known else (done.error.splitlines() or ["no message"])[-1]
+    reason, todo = last_printed(done.error) or ((done.error.splitlines() or ["no message"])[-1], "")
     return FaultInvalid(
-        f"the program {what} (exit status {done.status}): {reason}",
-        (todo.partition("\n")[0] if known else "") or "run it with `detrain run` to see what it says",
+        f"the program {what} (exit status {done.status}): {reason}", todo or "run it with `detrain run` to see what it says"
     )

@@ -83,3 +83,11 @@ def test_without_a_command_the_five_things_that_people_do_are_named(capsys: pyte
     commands = re.findall(r"^  detrain (\w+)", said, re.MULTILINE)
     assert len(commands) == 5
     assert set(commands) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("todo", ["run it again", ""])
+def test_what_an_error_says_can_be_read_again_from_what_a_process_has_printed(todo: str) -> None:
+    printed = f"epoch 0\n{errors.StoreError('first', 'x').printed()}\n{errors.FaultInvalid('no such bit', todo).printed()}\n"
+
+    assert errors.last_printed(printed) == ("no such bit", todo)
+    assert errors.last_printed("Traceback (most recent call last):\n  File x\n") is None

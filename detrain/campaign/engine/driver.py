@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from detrain.base import messages
-from detrain.base.errors import CampaignStopped, HomeInUse, StoreError
+from detrain.base.errors import CampaignStopped, HomeInUse, StoreError, last_printed
 from detrain.campaign.batch_of_trials import left_running
 from detrain.campaign.engine.api import Ended, Engine, Lease
 from detrain.campaign.engine.header import Campaign
@@ -179,9 +179,9 @@ class Driver:
         rest = [number for number in ended.lease.numbers if number not in known]
         self._in_vain = self._in_vain + 1 if len(rest) == len(ended.lease.numbers) else 0
         if ended.status in _OWN_ERRORS:
-            what, _, todo = ended.said.rpartition("detrain: error: ")[2].partition("\n  ")
+            what, todo = last_printed(ended.said) or (ended.said, "")
             kind = StoreError if ended.status == StoreError.exit_code else CampaignStopped
-            raise kind(what, todo.partition("\n")[0] or "run the campaign again: it goes on where it was")
+            raise kind(what, todo or "run the campaign again: it goes on where it was")
         if ended.status:
             self._note_loss(ended)
         self._work.forget(ended.lease)
