@@ -13,6 +13,8 @@ TORCH: Final = PROGRAMS / "torch"
 """Those that train with PyTorch."""
 JAX: Final = PROGRAMS / "jax"
 """Those that train with JAX."""
+RANKS: Final = PROGRAMS / "ranks"
+"""Those that train in several processes."""
 ROLES: Final = ("epoch loop", "batch loop", "load", "update")
 LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 MARK: Final = re.compile(r"#\s*<-\s*(.+?)\s*$")
@@ -36,7 +38,7 @@ class Phase(NamedTuple):
 
 def programs() -> list[Path]:
     """All programs: files, and folders of several files."""
-    others = [TORCH, JAX]
+    others = [TORCH, JAX, RANKS]
     found = [p for p in PROGRAMS.iterdir() if p.suffix == ".py" or (p.is_dir() and p not in others and any(p.glob("*.py")))]
     return sorted(found)
 

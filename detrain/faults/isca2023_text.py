@@ -68,7 +68,7 @@ class TextLog:
 
 def _shown(patterns: Patterns, dtype: DType) -> list[str]:
     """The numbers of patterns, in as many digits as tell them from all others of their dtype."""
-    numbers = dtype.numbers(patterns)
     if not dtype.exponent:
-        return [str(int(number)) for number in numbers]
-    return [str(number) for number in numbers.astype(np.float16 if dtype.name == "float16" else np.float32)]
+        return [str(int(number)) for number in patterns.view(dtype.name)]
+    numbers = dtype.numbers(patterns)
+    return [str(number) for number in numbers.astype(np.float32 if dtype.name == "bfloat16" else dtype.name)]
