@@ -21,7 +21,7 @@ from detrain.campaign.trial_log import TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
 
-MOST_TRIALS: Final = 256
+MOST_TRIALS: Final = 1024
 _MOST_PLACES: Final = 32
 """Points of a compiled step at which faults are put in one process: each costs a little where none is armed."""
 _POLL_S: Final = 0.05
@@ -61,7 +61,7 @@ def run_together(
     while waiting := {number: plan for number, plan in waiting.items() if known.takes(plan)}:
         if len(plans) == 1:
             return
-        chunk = _chunk(waiting)
+        chunk = _chunk(waiting, are_watched=subject.is_watched)
         with subject.scratch() as home:
             process = _Process(subject, chunk, golden, home, running)
             yield from process.run()
@@ -76,28 +76,30 @@ def run_together(
             messages.say(f"each further trial runs in a process of its own: {process.obstacle}")
 
 
-def in_order(plans: Mapping[int, Experiment]) -> list[int]:
+def in_order(plans: Mapping[int, Experiment], *, are_watched: bool) -> list[int]:
     """Return the numbers of trials in the order in which processes take them: by places, then by cursor.
 
-    Of a compiled step `_MOST_PLACES` go together; ops that are watched as they run cost nothing elsewhere.
+    Of a compiled step `_MOST_PLACES` go together. Where ops are watched as they run, they cost nothing elsewhere, and
+    trials of one step, which share the moment that is held, lie beside one another.
     """
-    places = sorted({_place(plan) for plan in plans.values()} - {()}, key=repr)
+    where = {number: () if are_watched else _place(plan) for number, plan in plans.items()}
+    places = sorted(set(where.values()) - {()}, key=repr)
     group = {place: index // _MOST_PLACES for index, place in enumerate(places)}
-    return sorted(plans, key=lambda number: (group.get(_place(plans[number]), 0), plans[number].at, number))
+    return sorted(plans, key=lambda number: (group.get(where[number], 0), plans[number].at, number))
 
 
 def _place(plan: Experiment) -> tuple[object, ...]:
-    """Return the point of a compiled step at which a trial's fault is put; nothing of an op that is watched."""
+    """Return the point of a compiled step at which a trial's fault is put; nothing of an op outside of one."""
     assert plan.injection is not None
     return plan.injection.place if plan.injection.signature else ()
 
 
-def _chunk(waiting: Mapping[int, Experiment]) -> dict[int, Experiment]:
+def _chunk(waiting: Mapping[int, Experiment], *, are_watched: bool) -> dict[int, Experiment]:
     """Return the first trials that one process takes, in the order of their cursors."""
     places: set[object] = set()
     chunk: dict[int, Experiment] = {}
-    for number in in_order(waiting):
-        places.add(_place(waiting[number]))
+    for number in in_order(waiting, are_watched=are_watched):
+        places.add(() if are_watched else _place(waiting[number]))
         if len(places - {()}) > _MOST_PLACES or len(chunk) == MOST_TRIALS:
             break
         chunk[number] = waiting[number]

@@ -123,6 +123,11 @@ class Subject:
         _write(known, msgspec.json.encode(list(done.sites)))
         return list(done.sites)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether ops are watched as they run, in the step that is hit alone: no fault costs anything in another."""
+        return any(self.folder.glob(f"sites*{_WATCHED}"))
+
     def sites_file(self, plan: Experiment | None) -> Path:
         """Return the file that has the sites of a trial's step, or of the first one, if they have been listed."""
         return self.folder / (f"sites-{written(plan.at).replace('/', '-').replace(':', '-')}.json" if plan else "sites.json")

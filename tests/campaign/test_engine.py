@@ -136,6 +136,7 @@ def run(folder: Path, *options: object, arguments: tuple[str, ...] = ()) -> dict
     return found
 
 
+@pytest.mark.slow
 def test_a_campaign_runs_to_its_end_and_a_second_driver_is_refused(tmp_path: Path) -> None:
     """Whole commands: that workers are processes which outlive nothing is what is shown."""
     folder = planned(tmp_path, "-n", 20)
@@ -215,3 +216,50 @@ def test_a_campaign_that_was_begun_here_goes_on_elsewhere(engine: str, library: 
     (folder / "ledger").rename(folder / "of-both")
 
     assert (gone_on["done"] + gone_on["unfired"], gone_on["digest"]) == (16, run(tmp_path, "--workers", 1)["digest"])
+
+
+def whole_way(folder: Path, mode: str, count: int, name: str) -> dict[str, Any]:
+    """Plan, run, report, record and replay; return what `run` has said."""
+    options = ("--name", name)
+    done = detrain("campaign", "plan", "--mode", mode, "-n", count, "--after", 2, *options, "program.py", cwd=folder)
+    assert done.status == 0, done.err
+    found = run(folder, "--workers", 1, *options)
+    assert found["done"] + found["unfired"] == count
+    status = json.loads(detrain("campaign", "status", "--json", *options, "program.py", cwd=folder).out)
+    assert (status["done"], status["shares"]) == (found["done"], found["shares"])
+    return found
+
+
+def test_a_sampled_campaign_is_planned_and_run(tmp_path: Path) -> None:
+    """Whole commands: that they hand their options and files on to one another is what is shown."""
+    short = PROGRAM.replace("range(3)", "range(1)").replace("else 40", "else 16")  # two steps: each kind is listed once
+    (tmp_path / "program.py").write_text(short)
+    found = whole_way(tmp_path, "IOV", 6, "campaign")
+    rows = list(Ledgers(next(tmp_path.glob("ckpt/*/*/campaign-campaign/ledger")), found["plan"]).rows())
+    assert {row.mode for row in rows} == {"IOV"}
+    assert rows
+    assert all(int(row.golden, 16) ^ int(row.injected, 16) == sum(1 << bit for bit in row.bits) for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["IOV", "RF", "IOA"])
+def test_a_sampled_campaign_is_reported_recorded_and_exported(mode: str, tmp_path: Path) -> None:
+    """The record is made in a process of its own, and replayed without the campaign's number of threads being said."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    found = whole_way(tmp_path, mode, 12, "c")
+    row = next(Ledgers(next(tmp_path.glob("ckpt/*/*/campaign-c/ledger")), found["plan"]).rows())
+    for command in (
+        ("report", "--html", "report.html"),
+        ("record", "--number", row.number, "--out", "record.json"),
+        *([("export", "--tool", "sassifi", "--out", "tree")] if mode != "RF" else []),
+    ):
+        name, *options = command
+        done = detrain("campaign", name, "--name", "c", *options, "program.py", cwd=tmp_path)
+        assert done.status == 0, done.err
+    again = detrain("replay", "record.json", "program.py", cwd=tmp_path)
+    assert (again.status, "IDENTICAL" in again.out) == (0, True), again.err
+    assert json.loads((tmp_path / "record.json").read_bytes())["outcome"] == row.outcome
+    assert "<svg" in (tmp_path / "report.html").read_text()
+    if mode == "RF":
+        refused = detrain("campaign", "export", "--name", "c", "--out", "tree", "program.py", cwd=tmp_path)
+        assert (refused.status, "memory" in refused.err) == (64, True), refused.err

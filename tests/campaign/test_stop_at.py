@@ -58,7 +58,7 @@ class Made:
 
 def campaign(folder: Path) -> Campaign:
     (folder / "ledger").mkdir(parents=True, exist_ok=True)
-    header, subject = SimpleNamespace(has_guard=True), SimpleNamespace(folder=folder)
+    header, subject = SimpleNamespace(has_guard=True), SimpleNamespace(folder=folder, is_watched=True)
     return Campaign(folder, cast(Any, header), cast(Any, subject), PLAN, cast(Any, None))
 
 

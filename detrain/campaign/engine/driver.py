@@ -27,7 +27,7 @@ from detrain.store.lock import hold
 
 _LARGEST: Final = 2048
 """Trials of a lease, at most."""
-_LEAST: Final = 64
+_LEAST: Final = 256
 """And at least: a process starts for each."""
 _SHARES: Final = 3
 """Leases of each slot, so that none is long idle in the end."""

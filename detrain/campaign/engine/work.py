@@ -83,4 +83,5 @@ class DetrainWork:
 
 def ordered(campaign: Campaign, numbers: list[int]) -> list[int]:
     """Return numbers in the order in which they are best done."""
-    return in_order({number: campaign.plan.trial(number)[1] for number in numbers})
+    plans = {number: campaign.plan.trial(number)[1] for number in numbers}
+    return in_order(plans, are_watched=campaign.subject.is_watched)

@@ -135,6 +135,8 @@ def export(
     def injection_of(row: TrialRow) -> Any:
         return campaign.plan.trial(row.number)[1].injection
 
+    if "RF" in campaign.plan.choice.modes:
+        raise UsageError("a campaign in the mode RF hits memory, which is no output of an op", "plan one in the mode IOV or IOA")
     rows, app = _rows(campaign), campaign.subject.program.name
     files = export_tree(out, campaign.plan.profile, rows, tool=tool, app=app, injection_of=injection_of)  # type: ignore[arg-type]
     if as_json:

@@ -30,9 +30,9 @@ from detrain.python.process import libc_random
 
 _DECIMAL: Final = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
 _LOCALES: Final = ("LC_COLLATE", "LC_CTYPE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME")
-_LOGGER: Final = ("level", "disabled", "propagate")
 _LOGGER_AS_MADE: Final = (logging.NOTSET, False, True)
 _ENVIRON: Final = "os.environ."
+_SIGNALS: Final = tuple(map(int, signal.valid_signals()))
 
 
 class ProcessSettings:
@@ -83,7 +83,7 @@ def _read() -> dict[str, object]:
     found |= {f"locale.{name}": locale.setlocale(getattr(locale, name)) for name in _LOCALES}
     found |= {f"numpy.errors.{name}": value for name, value in np.geterr().items()}
     found |= {"numpy.call": np.geterrcall(), "sys.path": tuple(sys.path), "umask": _umask(), "warnings": _filters()}
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     # A framework's own stands for none: PyTorch's loaders look after their workers.
     found |= {f"signal.{number:d}": each if _is_programs(each) else signal.SIG_DFL for number, each in handlers.items()}
     found |= {"libc.rand": libc_random.state()}
@@ -150,7 +150,7 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def _state_of(logger: logging.Logger) -> tuple[object, ...]:
-    return tuple(getattr(logger, name) for name in _LOGGER)
+    return logger.level, logger.disabled, logger.propagate
 
 
 def _write(name: str, value: Any) -> None:
