@@ -89,7 +89,7 @@ def test_a_command_is_killed_behind_the_line_that_the_page_ends_with(tmp_path: P
 
 
 def test_commands_in_the_how_to_name_options_that_exist() -> None:
-    from click import Context
+    from click import Context, Group
 
     from detrain.cli import detrain
 
@@ -97,8 +97,8 @@ def test_commands_in_the_how_to_name_options_that_exist() -> None:
     for page in pages:
         for name, rest in re.findall(r"\bdetrain (\w+) ([^\n`|]*)", page.read_text()):
             command = detrain.get_command(Context(detrain), name)
-            if command is None or name == "ckpt":
+            known = set() if command is None else {option for each in command.params for option in each.opts if option[0] == "-"}
+            if isinstance(command, Group) or not known:  # launch hands its options on
                 continue
-            known = {option for parameter in command.params for option in parameter.opts}
             given = re.split(r"[\w/]+\.py", rest)[0]
             assert [option for option in re.findall(r"(?<!\S)--[\w-]+", given) if option not in known] == [], (page.name, rest)
