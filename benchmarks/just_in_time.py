@@ -1,13 +1,13 @@
 """What just-in-time checkpoints of a job with several ranks take, and what they save.
 
-In one run: how soon a failure is noticed and saved, by its kind; the processor time of a step with and without `--jit`,
-in turn; and the same training with `torch.save` each 10 steps under torchrun, one rank killed.
+In one run: how soon a failure is noticed and saved, by its kind; and the processor time of a step with and without
+`--jit`, in turn.
 
     python benchmarks/just_in_time.py [--trials 4] [--rounds 3]
 
-*Noticed*: from the failure to the moment that the first other rank comes to rest. *Saved*: from there to the manifest.
+*Noticed*: from the failure to the moment that a rank is told to come to rest. *Saved*: from there to the manifest.
 *Lost*: batches that the rank had done and that the job does again. A server forks the processes of jobs, so that they
-need not import PyTorch; torchrun starts real ones.
+need not import PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import random
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,7 +28,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from detrain.store.lock import holder_of  # noqa: E402
 from tests.e2e.forkserver import Server  # noqa: E402
-from tests.e2e.runs import environment  # noqa: E402
 
 KINDS = {"KILL": signal.SIGKILL, "SEGV": signal.SIGSEGV, "STOP": signal.SIGSTOP, "exception": signal.SIGUSR1}
 MODES = ROOT / "tests" / "programs" / "ranks" / "modes.py"
@@ -84,61 +82,6 @@ main()
 dist.barrier()
 dist.destroy_process_group()
 """
-OWN = """
-import os, random, sys, time
-import numpy as np
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-sys.path.insert(0, MODES)
-from modes import Net
-
-folder = sys.argv[1]
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(5)
-data = TensorDataset(torch.randn(world * 36, 12), torch.randint(4, (world * 36,)))
-model = DistributedDataParallel(Net(), bucket_cap_mb=0.002)
-torch.manual_seed(100 + rank)
-shares = DistributedSampler(data, world, rank)
-loader = DataLoader(data, 6, sampler=shares)
-optimizer = torch.optim.Adam(model.parameters(), 0.01)
-path, done = f"{folder}/own-{rank}.pt", 0
-state = torch.load(path, weights_only=False) if os.path.exists(path) else None
-if state is not None:
-    done = state["done"]
-    model.module.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    with open(f"{folder}/resumed-{rank}", "w") as file:
-        file.write(f"{done} {time.time()}")
-number = 0
-for epoch in range(8):
-    shares.set_epoch(epoch)
-    for inputs, labels in loader:
-        number += 1
-        if number <= done:
-            continue
-        if state is not None:  # behind the batches that were loaded again
-            torch.set_rng_state(state["rng"])
-            state = None
-        nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        with open(f"{folder}/log-{rank}", "a") as file:
-            file.write(f"{number} {time.time()} {os.getpid()}\\n")
-        if number % 10 == 0:
-            rng = torch.get_rng_state()
-            held = {"done": number, "model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "rng": rng}
-            torch.save(held, path + ".new")
-            os.replace(path + ".new", path)
-torch.save(model.module.state_dict(), f"{folder}/end-{rank}.pt")
-dist.barrier()
-dist.destroy_process_group()
-"""
 
 
 def failing(server: Server, folder: Path, kind: str, draw: random.Random) -> tuple[float, float, int]:
@@ -167,13 +110,14 @@ def failing(server: Server, folder: Path, kind: str, draw: random.Random) -> tup
     manifests = list((home / "modes" / "jit").glob("*/manifest.json"))
     if not at or not manifests:
         raise RuntimeError(f"{kind}: nothing was saved: {[(each.status, each.err[-400:]) for each in died]}")
+    saved = manifests[0].stat().st_mtime
     noticed = min(int(each.name.removeprefix("frozen-")) for each in folder.glob("frozen-*")) / 1e9
     batches = (own / "modes-r1.journal").read_bytes().count(b"\xa1b")
     again = server.job(*command, cwd=folder, ranks=[{}] * 3)
     found = re.search(r"resuming modes at (\d+):(\d+)", again[0].err)
     if found is None or any(each.status for each in again):
         raise RuntimeError(f"{kind}: the job does not go on: {again[0].err}")
-    return noticed - at[0], manifests[0].stat().st_mtime - noticed, batches - (6 * int(found[1]) + int(found[2]))
+    return noticed - at[0], saved - noticed, batches - (6 * int(found[1]) + int(found[2]))
 
 
 def cost_ms(server: Server, folder: Path, *options: str) -> float:
@@ -183,42 +127,6 @@ def cost_ms(server: Server, folder: Path, *options: str) -> float:
     program.write_text(COST)
     results = server.job("run", *options, "--every", "100000b", "--ckpt", "home", program, cwd=folder, ranks=[{}] * 2)
     return float(results[0].out.split()[-1])
-
-
-def steps(folder: Path) -> list[tuple[int, float, int]]:
-    """Return number, time and process of each step that rank 0 has done."""
-    lines = (folder / "log-0").read_text().splitlines() if (folder / "log-0").is_file() else []
-    return [(int(number), float(at), int(process)) for number, at, process in (line.split() for line in lines)]
-
-
-def periodic(server: Server, folder: Path) -> str:
-    """Kill a rank of a job that saves each 10 steps itself, under torchrun."""
-    import torch
-
-    program = folder / "own.py"
-    program.write_text(OWN.replace("MODES)", f"{str(MODES.parent)!r})"))
-    for name in ("whole", "killed"):
-        (folder / name).mkdir()
-    server.job(program, folder / "whole", cwd=folder, ranks=[{}] * 3, is_bare=True)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--max-restarts", "1"]
-    process = subprocess.Popen(
-        [*launch, str(program), str(folder / "killed")], env=environment(OMP_NUM_THREADS="1"), stderr=subprocess.DEVNULL
-    )
-    while process.poll() is None and len(steps(folder / "killed")) < 28:
-        time.sleep(0.0005)
-    os.kill(steps(folder / "killed")[-1][2], signal.SIGKILL)
-    at = time.time()
-    process.wait(200)
-    log = steps(folder / "killed")
-    before = max(number for number, when, _process in log if when <= at + 0.01)
-    resumed = int((folder / "killed" / "resumed-0").read_text().split()[0])
-    back = next(when for number, when, _process in log if when > at + 0.5 and number == before)
-    one, other = (torch.load(folder / name / "end-0.pt") for name in ("whole", "killed"))
-    differ = sum(int((one[key].flatten() != other[key].flatten()).sum()) for key in one)
-    values = sum(each.numel() for each in one.values())
-    return (
-        f"torch.save each 10 steps, torchrun: {before - resumed} steps lost, {back - at:.1f} s; {differ} of {values} values differ"
-    )
 
 
 def main() -> None:
@@ -244,7 +152,6 @@ def main() -> None:
             for way, given in ways.items():
                 each[way].append(cost_ms(server, folder / f"cost-{way}{turn}", *given))
         print("processor time a step, ms:", {way: [round(value, 1) for value in found] for way, found in each.items()})
-        print(periodic(server, folder))
     server.close()
 
 
