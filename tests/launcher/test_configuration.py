@@ -100,9 +100,18 @@ def test_what_may_not_be_resumed_is_refused(program: Program, tmp_path: Path) ->
         configure(program, (), tmp_path / "ckpt", RunOptions(seed=3))
     with pytest.raises(AnotherProgram, match="with arguments"):
         configure(program, ("--lr", "1"), tmp_path / "ckpt", RunOptions())
+
+
+def test_another_program_starts_beside_the_first_and_says_so(
+    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "ckpt", program, 1, epoch(1), seed=7)
     (tmp_path / "other.py").write_text(LOOPS)
-    with pytest.raises(AnotherProgram, match="none of 'other'"):
-        configure(Program.find(str(tmp_path / "other.py"), is_module=False), (), tmp_path / "ckpt", RunOptions())
+
+    other = Program.find(str(tmp_path / "other.py"), is_module=False)
+
+    assert configure(other, (), tmp_path / "ckpt", RunOptions())[1] is None
+    assert "holds checkpoints of 'train', none of 'other', which starts beside them" in capsys.readouterr().err
 
 
 def test_another_environment_is_refused_unless_it_is_allowed(program: Program, tmp_path: Path) -> None:

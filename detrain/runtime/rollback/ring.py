@@ -134,6 +134,8 @@ class Ring:
         if self._moments and not self._is_here(self._moments[-1], source, frame):
             self.clear()
         pool_jobs.wait()
+        if not self._moments:
+            gc.collect()  # a model of an earlier training that is garbage shall not be dropped behind the moment
         state = self._state(frame, baseline)
         if self._moments and not self.is_again:
             self._note_moves(self._moments[-1], state)
