@@ -103,7 +103,7 @@ def test_what_may_not_be_resumed_is_refused(program: Program, tmp_path: Path) ->
 
 
 def test_another_program_starts_beside_the_first_and_says_so(
-    program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Program, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     save(tmp_path / "ckpt", program, 1, epoch(1), seed=7)
     (tmp_path / "other.py").write_text(LOOPS)
@@ -111,7 +111,7 @@ def test_another_program_starts_beside_the_first_and_says_so(
     other = Program.find(str(tmp_path / "other.py"), is_module=False)
 
     assert configure(other, (), tmp_path / "ckpt", RunOptions())[1] is None
-    assert "holds checkpoints of 'train', none of 'other', which starts beside them" in capsys.readouterr().err
+    assert "holds checkpoints of 'train', none of 'other', which starts beside them" in capfd.readouterr().err
 
 
 def test_another_environment_is_refused_unless_it_is_allowed(program: Program, tmp_path: Path) -> None:
