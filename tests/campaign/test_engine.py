@@ -51,8 +51,8 @@ for epoch in range(3):
 def row(number: int, **changes: object) -> TrialRow:
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(TrialRow):
-        kind = str(TrialRow.__annotations__[field.name])
-        values[field.name] = {"str": "s", "int": 1, "float": 0.5, "bool": True, "tuple[int, ...]": (3, 30)}.get(kind)
+        kinds: dict[object, object] = {str: "s", int: 1, float: 0.5, bool: True, tuple[int, ...]: (3, 30)}
+        values[field.name] = kinds.get(field.type)
     values |= {"number": number, "mode": "IOV", "loss": None, **changes}
     return TrialRow(**values)
 

@@ -22,9 +22,10 @@ from detrain.base import messages
 from detrain.base.errors import LedgerInvalid, StoreError
 from detrain.faults.population.trial_row import TrialRow
 
-_NAMES: Final = TrialRow.__struct_fields__
+_TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(TrialRow)}
+_NAMES: Final = tuple(_TYPES)
 _COLUMNS: Final = ", ".join(f'"{name}"' for name in _NAMES)
-_SQL: Final = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "float | None": "REAL"}
+_SQL: Final[dict[object, str]] = {int: "INTEGER", bool: "INTEGER", float: "REAL", float | None: "REAL"}
 _GROUP: Final = 256
 """Rows of a commit, at most."""
 _GROUP_S: Final = 1.0
@@ -44,7 +45,7 @@ class Ledger:
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA synchronous=NORMAL")
             self._file.execute("BEGIN IMMEDIATE")
-            columns = ", ".join(f'"{name}" {_SQL.get(str(TrialRow.__annotations__[name]), "TEXT")}' for name in _NAMES)
+            columns = ", ".join(f'"{name}" {_SQL.get(_TYPES[name], "TEXT")}' for name in _NAMES)
             self._file.execute(f"CREATE TABLE IF NOT EXISTS trial({columns.replace('INTEGER', 'INTEGER PRIMARY KEY', 1)})")
             self._file.execute("CREATE TABLE IF NOT EXISTS begun(number INTEGER PRIMARY KEY)")
             self._file.execute("CREATE TABLE IF NOT EXISTS unfired(number INTEGER PRIMARY KEY, why TEXT)")

@@ -17,9 +17,8 @@ from detrain.faults.exchange.kernels import Instruction
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.plan import Kind, Operand, Plan
 from detrain.faults.population.address import ADDRESS_MODELS, masks, misplaced
-from detrain.faults.population.facts import Facts
+from detrain.faults.population.facts import Facts, Mode
 from detrain.faults.population.groups import SASSIFI_MODELS
-from detrain.faults.population.trial_row import Mode
 
 WARP: Final = 32
 _FLIP, _PAIR, _RANDOM, _ZERO = range(4)

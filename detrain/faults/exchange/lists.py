@@ -15,8 +15,9 @@ from detrain.faults.exchange.kernels import Kernels, escaped
 from detrain.faults.exchange.listed import Listed, ListedPlan, seed_of
 from detrain.faults.experiment import Injection
 from detrain.faults.population.address import ADDRESS_MODELS, masks
+from detrain.faults.population.facts import Mode
 from detrain.faults.population.groups import SASSIFI_MODELS
-from detrain.faults.population.trial_row import Mode, TrialRow
+from detrain.faults.population.trial_row import TrialRow
 
 MODES: Final[dict[str, Mode]] = {"inst_value": "IOV", "inst_address": "IOA"}
 _NAMES: Final = {mode: name for name, mode in MODES.items()}

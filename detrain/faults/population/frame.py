@@ -22,9 +22,9 @@ from detrain.faults.drawing import draw_injection
 from detrain.faults.models import FaultModel, model_named
 from detrain.faults.plan import Operand, trial_rng
 from detrain.faults.population.address import ADDRESS_MODELS, inside
+from detrain.faults.population.facts import Mode
 from detrain.faults.population.groups import OWN, SASSIFI_MODELS, Group, allowed_models, group_named
 from detrain.faults.population.profile import Output, Profile, work_of
-from detrain.faults.population.trial_row import Mode
 
 Rule = Literal["elements", "work", "bytes", "site"]
 StratumPart = Literal["stage", "group", "model", "mode", "layer", "dtype", "phase", "op"]

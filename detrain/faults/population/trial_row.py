@@ -4,43 +4,14 @@ its number.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-Mode = Literal["IOV", "IOA", "RF"]
-"""SASSIFI's modes: the value of an instruction, the address that it writes to, a register file (memory here)."""
+from detrain.faults.population.facts import Facts
 
 
-class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
+class TrialRow(Facts, frozen=True, kw_only=True):
     """One trial. All but `seconds` and `host` are the same whoever ran it, and in whatever order."""
 
-    number: int
-    """Index in the plan, from 0."""
-    stratum: str
-    weight: float
-    """How many times as likely the trial is in the population as in the drawing (f / q); 1 where they are the same."""
-    mode: Mode
-    group: int
-    """SASSIFI's instruction group, 0 to 13; -1 for RF."""
-    model: str
-    site: str
-    """Of RF: the variable's, `memory/` and its name."""
-    layer: str
-    op: str
-    stage: str
-    """forward, backward, optimizer; of RF the class of memory: weight, slot, statistic, stream, batch."""
-    operand: str
-    dtype: str
-    phase: int
-    epoch: int
-    batch: int
-    occurrence: int
-    replica: int
-    position: int
-    """Flat row-major index of the first element that is hit; in mode IOA of the one that is not written."""
-    elements: int
-    """How many are hit."""
     bits: tuple[int, ...]
     """Of the first element, bits that differ; 0 is the least significant."""
     golden: str
