@@ -337,6 +337,33 @@ def the_sites_of_a_step_have_names_of_their_own(subject: Subject) -> None:
     assert len({site.name for site in sites}) == len(sites) > 3
 
 
+def a_variable_in_memory_that_is_struck_differs_in_the_bit_that_is_said(subject: Subject) -> None:
+    """And is what its kind says; no other variable changes."""
+    instruments = trial.instruments
+    assert instruments is not None
+    subject.step()
+    sites = [site for site in instruments.memory() if site.operands["output"].dtype == "float32"]
+    for kind in ("weight", "slot", "statistic"):
+        of_kind = [site for site in sites if site.op == kind and site.operands["output"].shape]
+        assert of_kind, kind
+        site = of_kind[-1]
+        drawn = draw_injection(site, model_named("BIT:20"), 0, trial_rng(7, 0))
+        before = {name: array.copy() for name, array in subject.state().items()}
+        firing = instruments.strike(drawn)
+        changed = {name: array for name, array in subject.state().items() if array.tobytes() != before[name].tobytes()}
+        assert len(changed) == 1, (site.name, list(changed))
+        ((name, array),) = changed.items()
+        assert kind == (
+            "slot" if name.partition(" ")[0].isdigit() or name.endswith("of Adam") else "statistic" if "ing_" in name else "weight"
+        )
+        differing = array.view(np.uint32).ravel() ^ before[name].view(np.uint32).ravel()
+        (place,) = drawn.array("positions").tolist()
+        assert differing[place] == 1 << 20 == differing.sum()
+        assert firing is not None
+        golden, injected = (np.frombuffer(data, np.uint32)[0] for data in (firing.golden, firing.injected))
+        assert (golden, injected) == (before[name].view(np.uint32).ravel()[place], array.view(np.uint32).ravel()[place])
+
+
 def a_fault_at_a_site_does_what_its_plan_says_and_again(subject: Subject) -> None:
     """One bit of one value is flipped; the same fault gives the same state, bit for bit; unarmed, the site changes
     nothing.
@@ -411,6 +438,7 @@ NEEDS = {
     norms_are_those_of_the_values: "norms",
     a_plain_training_is_captured: "name",
     the_sites_of_a_step_have_names_of_their_own: "instruments",
+    a_variable_in_memory_that_is_struck_differs_in_the_bit_that_is_said: "instruments",
     a_fault_at_a_site_does_what_its_plan_says_and_again: "instruments",
 }
 """The promises, and the part of an adapter that makes each. An adapter without the part makes none."""
