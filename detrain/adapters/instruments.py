@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Protocol
 
 from detrain.faults.experiment import Experiment, Firing, Injection
@@ -73,3 +74,16 @@ class TakesInstruments(Protocol):
 
     def attach(self, instruments: Instruments) -> None:
         """Take a framework's side."""
+
+    def ends_with(self, loss: Callable[[], float]) -> bool:
+        """Return whether the trial ends with the step under way, because of its loss so far.
+
+        The rest of its body may be given finite numbers then: a program mostly ends where it sees others, and its
+        process has other trials to do.
+        """
+
+    def ends_with_error(self, error: Exception, frame: FrameType) -> bool:
+        """Return whether the trial ends with an exception of the step, raised below `frame`, and the process does not.
+
+        Numbers of any kind may be handed on in place of what the step did not give.
+        """

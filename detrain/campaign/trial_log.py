@@ -43,6 +43,8 @@ class TrialResult:
     """Why no other trial of its process was begun, and none of another would be."""
     left: str = ""
     """Why it was not begun, where another process can begin it."""
+    crash: str = ""
+    """The class of the exception with which it ended, in a process that does others."""
     seconds: float = 0.0
     """How long it took, in a process that does others."""
     error: str = ""
@@ -66,7 +68,7 @@ class TrialResult:
 def read_log(path: Path) -> TrialResult:
     """Return what a log says; of a step that was run again, the last."""
     steps: dict[Address, StepLine] = {}
-    end, start, obstacle, left, fired, alarm, is_armed = "", "", "", "", None, None, False
+    end, start, obstacle, left, crash, fired, alarm, is_armed = "", "", "", "", "", None, None, False
     missed: list[Address] = []
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
@@ -84,11 +86,14 @@ def read_log(path: Path) -> TrialResult:
             if entry.missed is not None:
                 missed.append(entry.missed)
             start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
+            crash = entry.crash or crash
             is_armed = is_armed or entry.is_armed
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
-    return TrialResult(0, tuple(steps.values()), end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle, left)
+    status = 1 if crash else 0  # as a process has that ends with an exception
+    known = tuple(steps.values())
+    return TrialResult(status, known, end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle, left, crash)
 
 
 def same_before(golden: TrialResult, trial: TrialResult, at: Address) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 
 import keras
 import tensorflow as tf
@@ -12,10 +13,13 @@ from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.graph_sites import Sites
 from detrain.adapters.tensorflow.faults.step_metrics import Series
+from detrain.faults.experiment import Experiment
 from detrain.python.process.random_streams import Streams
+from detrain.runtime.observers.experiment_run import ExperimentRun
 
 TensorFlow(Settings(0, 1), Streams())
-series = Series(Sites(lambda _name, _replica: [], counts=False))
+experiment = ExperimentRun([Experiment(log=os.devnull)], dict, lambda: None)
+series = Series(Sites(lambda _name, _replica: [], counts=False), experiment)
 series.on_keras()
 weight = tf.Variable(2.0)
 

@@ -120,8 +120,9 @@ class TensorFlow:
         self.norms = Norms(births, moments)
         self._instruments = None
         if settings.experiment is not None:
-            self._instruments = Instruments(settings.experiment.plans, Memory(self.variables, births))
+            self._instruments = Instruments(settings.experiment, Memory(self.variables, births))
             settings.experiment.attach(self._instruments)
+            moments.is_compared = True
         self._keras = Keras(
             Watchers(
                 births=births,

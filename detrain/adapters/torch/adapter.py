@@ -65,7 +65,7 @@ class Torch:
         self._processes = Processes(settings.ranks, settings.on_peer_error)
         self.replicas = self._processes.buckets
         if settings.experiment is not None:
-            settings.experiment.attach(Instruments(settings.experiment.plans))
+            settings.experiment.attach(Instruments(settings.experiment))
 
     def on_import(self, module: str) -> None:
         """Nothing that is followed belongs to PyTorch."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dis
 import inspect
 import os
 import site
@@ -118,6 +119,12 @@ def user_frames(innermost: FrameType) -> list[FrameType]:
             frames.append(frame)
         frame = frame.f_back
     return frames
+
+
+def catches(frame: FrameType) -> bool:
+    """Return whether a frame is inside of a `try` or `with` now, so that an exception may end there."""
+    entries = getattr(dis.Bytecode(frame.f_code), "exception_entries", ())
+    return any(entry.start <= frame.f_lasti < entry.end for entry in entries)
 
 
 def _slot_of_locals(frame: FrameType) -> ctypes.c_void_p:

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import NoReturn
 
 import msgspec
@@ -60,6 +60,8 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why no process can go back to begin this trial."""
     left: str = ""
     """Why this process could not go back to begin this trial; another one can."""
+    crash: str = ""
+    """The class of the exception with which the program would have ended: its process goes on without it."""
     end: str = ""
     """Why the run ended where it did: the last line."""
 
@@ -134,6 +136,21 @@ class ExperimentRun:
             self._instruments.arm(self.plan.occurrence)
             self._write(Log(is_armed=True))
             self._is_armed = True
+
+    def ends_with(self, loss: Callable[[], float]) -> bool:
+        """Return whether the trial of a campaign ends with the step under way, because of its loss so far.
+
+        What the rest of the body does with numbers that are none is not looked at then. Mostly it would end the
+        program.
+        """
+        plan, body = self.plan, self._body
+        if body is None or body < plan.at or not (plan.ends_with_loop and plan.stops_on_nonfinite):
+            return False
+        return self._done + 1 >= plan.least and not math.isfinite(loss())
+
+    def ends_with_error(self, _error: Exception, _frame: FrameType) -> bool:
+        """Return whether the trial ends with an exception of the step, and the process does not."""
+        return False
 
     def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
         """The body of a batch, if there was one, is over;

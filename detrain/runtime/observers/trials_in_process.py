@@ -24,7 +24,7 @@ from detrain.faults.experiment import Experiment
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
-from detrain.python.inspect.frames import names_of, user_frames
+from detrain.python.inspect.frames import catches, names_of, user_frames
 from detrain.runtime.observers.experiment_run import ExperimentRun, Log
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment
 from detrain.runtime.rollback.trial_window import Window
@@ -61,6 +61,17 @@ class Campaign(ExperimentRun):
         if not self._is_ending and not self._is_over:
             self._write(Log(end=why))
             self._is_over = True
+
+    def ends_with_error(self, error: Exception, frame: FrameType) -> bool:
+        """End the trial with an exception that the program does not catch, as it would end the process."""
+        is_of_trial = self._body is not None and self._body >= self.plan.at and self.plan.ends_with_loop and not self._is_over
+        if not is_of_trial or self._instruments is None or any(map(catches, user_frames(frame))):
+            return False
+        if self._is_armed:
+            self._instruments.disarm()
+        self._write(Log(crash=type(error).__name__))
+        self._is_over = True
+        return True
 
     def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
         """The body of a batch, if there was one, is over."""

@@ -4,15 +4,17 @@ TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
+import tensorflow as tf
+
+from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
 from detrain.adapters.tensorflow.faults.injector import Gate, Injector
 from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.faults.step_metrics import Series
-from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import Site
 
 
@@ -21,7 +23,8 @@ class Instruments:
 
     is_part_of_steps: Final = True
 
-    def __init__(self, plans: Sequence[Experiment], memory: Memory) -> None:
+    def __init__(self, experiment: TakesInstruments, memory: Memory) -> None:
+        plans = experiment.plans
         self._memory = memory
         injections = [plan.injection for plan in plans if plan.injection is not None and not plan.injection.is_in_memory]
         groups: dict[tuple[object, ...], list[Injection]] = {}
@@ -33,10 +36,12 @@ class Instruments:
         ]
         self._injector: Injector | EagerInjector | None = None
         first = plans[0]
+        if first.digests_at is None:  # with sites or without, a graph is computed as it was traced
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
         if plans[0].injection is not None:
             self.select(plans[0].injection)
-        self._series = Series(self._sites)
+        self._series = Series(self._sites, experiment)
 
     def _points(self, name: str, replica: int) -> list[Point]:
         return [injector for injector in self._injectors if isinstance(injector, Injector) and injector.fits(name, replica)]

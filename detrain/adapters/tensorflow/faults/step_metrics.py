@@ -16,9 +16,11 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
 
+from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, replica_of
 from detrain.adapters.tensorflow.faults.graph_sites import Sites
 from detrain.adapters.tensorflow.values.hidden import hidden_variable
@@ -30,8 +32,9 @@ _NOTHING: Final = np.zeros(2)
 class Series:
     """Notes losses and metrics."""
 
-    def __init__(self, sites: Sites) -> None:
-        self._sites = sites
+    def __init__(self, sites: Sites, experiment: TakesInstruments) -> None:
+        self._sites, self._experiment = sites, experiment
+        self._watch_calls()
         self._losses: dict[tuple[str, int], Any] = {}
         """Hidden variables by (function and turn in it, replica): [how often it was noted, the sum], since they were
         read."""
@@ -55,6 +58,28 @@ class Series:
             return original(tape, target, *args, **kwargs)
 
         tf.GradientTape.gradient = gradient
+
+    def _watch_calls(self) -> None:
+        """Have compiled functions return 0 for what is not finite, once a trial ends with their step; for all, where
+        they raise.
+
+        A program that sees a loss that is no number mostly ends there, and its process has other trials to do.
+        """
+        original = concrete_function.ConcreteFunction._call_flat
+
+        @functools.wraps(original)
+        def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(function, *args, **kwargs)
+            except tf.errors.OpError as error:
+                nothing = _nothing_of(function) if context.executing_eagerly() else None
+                if nothing is None or not self._experiment.ends_with_error(error, sys._getframe(1)):
+                    raise
+                return nothing
+            is_over = context.executing_eagerly() and self._experiment.ends_with(self.loss_so_far)
+            return tf.nest.map_structure(_finite, result) if is_over else result
+
+        concrete_function.ConcreteFunction._call_flat = called
 
     def on_keras(self) -> None:
         """Keras is there now."""
@@ -111,6 +136,10 @@ class Series:
     def begin(self) -> None:
         """The first step of this process is about to run: what there is, is not of it."""
         self.read()
+
+    def loss_so_far(self) -> float:
+        """Return the loss of the step under way, as far as it is known."""
+        return sum(self._eager.values()) + sum(float(_read(each)[1]) for each in self._losses.values())
 
     def has_loss(self) -> bool:
         """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
@@ -172,6 +201,22 @@ class Series:
                     turn += 1
                 values[numbered] = (total - before[1]) / (count - before[2])
         return values
+
+
+def _nothing_of(function: Any) -> Any:
+    """Return zeros in the form of what a function returns; None where shapes are not known."""
+    found = function.structured_outputs
+    tensors = [each for each in tf.nest.flatten(found) if isinstance(each, tf.Tensor)]
+    if not tensors or not all(each.shape.is_fully_defined() for each in tensors):
+        return None
+    return tf.nest.map_structure(lambda each: tf.zeros(each.shape, each.dtype) if isinstance(each, tf.Tensor) else each, found)
+
+
+def _finite(value: Any) -> Any:
+    if not isinstance(value, ops.EagerTensor) or not value.dtype.is_floating:
+        return value
+    array = value.numpy()
+    return tf.constant(np.where(np.isfinite(array), array, np.zeros((), array.dtype)), value.dtype)
 
 
 def _is_lost(added: float, total: float, count: float) -> bool:

@@ -218,6 +218,9 @@ class Moments:
         self._looks = 0
         self._reader: tuple[int, Reader, frozenset[str]] | None = None
         self._before_load: tuple[dict[str, int], dict[str, int], dict[str, int], int] = ({}, {}, {}, 0)
+        self.is_compared = False
+        """Whether the steps behind a way back are compared with those of a run that never went back: what has been
+        traced or built since may stay then."""
         self.set_by_loaders: set[str] = set()
         """Attributes that loads have set, which are not done again."""
 
@@ -315,7 +318,8 @@ class Moments:
         reasons = []
         if held.generation != self._generation:
             reasons.append("variables have been made or dropped since")
-        if held.built != len(self._building.units()):
+        is_built = held.built != len(self._building.units())
+        if is_built and not self.is_compared:
             reasons.append("functions have been traced or layers built since")
         made, in_loads = self._sets.made(), [moment.loaded.made for moment in _chain(held) if moment.loaded is not None]
         given = self._sets.given()
@@ -338,7 +342,8 @@ class Moments:
             elif owner is not None:
                 vars(owner)[name] = before
         held.sets = []
-        self._births.set_top_counts(held.births)
+        if not is_built:  # what was born while a function was traced stays, and is not born again
+            self._births.set_top_counts(held.births)
         made.update({key: held.made.get(key, 0) for key in new})
         self._draws.go_back(held.draws)
         self._sets.set_given(held.given)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
+from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.torch.faults import compiled, first_accesses
 from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.op_operands import dtype_of
@@ -12,7 +12,7 @@ from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import Where
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.adapters.torch.named_objects import NamedObjects
-from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import MEMORY, Site, memory_site
 
 
@@ -21,11 +21,12 @@ class Instruments:
 
     is_part_of_steps: Final = False
 
-    def __init__(self, plans: Sequence[Experiment]) -> None:
+    def __init__(self, experiment: TakesInstruments) -> None:
+        plans = experiment.plans
         self._injector = Injector()
         self._names = NamedObjects()
         self._ops = WatchedOps(Where(self._names), self._injector)
-        self._losses = Losses()
+        self._losses = Losses(experiment.ends_with)
         self._compiled = compiled.Watch()
         if plans[0].is_profile:
             first_accesses.watch()
