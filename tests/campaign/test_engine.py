@@ -41,6 +41,8 @@ for epoch in range(3):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if "stop" in sys.argv and not torch.isfinite(loss):
+            sys.exit()
     net.eval()
     with torch.no_grad():
         accuracy = sum(float((net(x).argmax(1) == y).float().sum()) for x, y in held_out) / count
@@ -182,11 +184,13 @@ def test_the_table_is_the_same_for_all_workers_engines_and_kills(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_trials_in_processes_of_their_own_give_the_same_rows(tmp_path: Path) -> None:
-    folder = planned(tmp_path, "-n", 8, arguments=("short",))
-    whole = run(tmp_path, "--workers", 1, arguments=("short",))
+@pytest.mark.parametrize(("how", "model"), [("short", ()), ("stop", ("--models", "SET:nan"))])
+def test_trials_in_processes_of_their_own_give_the_same_rows(how: str, model: tuple[str, ...], tmp_path: Path) -> None:
+    """Also of a program that ends where its loss is no number."""
+    folder = planned(tmp_path, "-n", 8, *model, arguments=(how,))
+    whole = run(tmp_path, "--workers", 1, arguments=(how,))
     (folder / "ledger").rename(folder / "of-one")
-    assert run(tmp_path, "--workers", 2, "--engine", "process", arguments=("short",))["digest"] == whole["digest"]
+    assert run(tmp_path, "--workers", 2, "--engine", "process", arguments=(how,))["digest"] == whole["digest"]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain.campaign.engine.ledger import Ledgers
 from tests.e2e.runs import detrain
 
 pytest.importorskip("tensorflow")
@@ -117,6 +118,52 @@ def test_faults_are_drawn_where_a_program_trains_though_its_first_batches_only_f
 
     assert done.status == 0, done.err
     assert [record["experiment"]["at"] >= [0, 2, 1] for record in json.loads(done.out)] == [True]
+
+
+ENDS = """
+import numpy as np, tensorflow as tf
+rng = np.random.default_rng(0)
+x, y = rng.integers(0, 6, (64, 2)), rng.normal(size=(64, 1)).astype("float32")
+table = tf.Variable(rng.normal(size=(6, 3)).astype("float32"))
+w = tf.Variable(rng.normal(size=(6, 1)).astype("float32"))
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        rows = tf.gather(table, x + 0)
+        loss = tf.reduce_mean((tf.reshape(rows, (-1, 6)) @ w - y) ** 2)
+    for variable, gradient in zip((table, w), tape.gradient(loss, (table, w))):
+        variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+    return loss
+def main():
+    for epoch in range(1):
+        for a, b in tf.data.Dataset.from_tensor_slices((x, y)).batch(4):
+            loss = float(step(a, b))
+            print(loss)
+            if not np.isfinite(loss):
+                return
+main()
+"""
+
+
+@pytest.mark.slow
+def test_trials_with_which_a_program_ends_give_the_same_rows_beside_others_as_alone(tmp_path: Path) -> None:
+    """It returns where its loss is no number, and ends with an exception where an index is outside."""
+    (tmp_path / "program.py").write_text(ENDS)
+    options = ("--mode", "IOV", "-n", 14, "--seed", 5, "--models", "RANDOM", "--after", 3, "--json", "program.py")
+    rows = {}
+    for engine in ("auto", "process"):
+        assert detrain("campaign", "plan", "--name", engine, *options, cwd=tmp_path).status == 0
+        done = detrain(
+            *("campaign", "run", "--name", engine, "--workers", 1, "--engine", engine, "--json", "program.py"), cwd=tmp_path
+        )
+        assert done.status == 0, done.err
+        folder = next(tmp_path.glob(f"ckpt/*/*/campaign-{engine}/ledger"))
+        rows[engine] = [
+            (row.number, row.outcome, row.category, row.status, row.end, row.digest)
+            for row in Ledgers(folder, json.loads(done.out)["plan"]).rows()
+        ]
+    assert rows["auto"] == rows["process"]
+    assert {"crash", "immediate INF/NaN"} <= {row[1] for row in rows["auto"]}
 
 
 def _is_finite(step: dict[str, dict[str, float | str]]) -> bool:

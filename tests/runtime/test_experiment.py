@@ -4,8 +4,12 @@ nothing for done that was not.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import sys
 from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +22,7 @@ from detrain.faults.sites import Site
 from detrain.runtime.observers import experiment_run as module
 from detrain.runtime.observers.experiment_run import ExperimentRun
 from detrain.runtime.observers.instruments_together import InstrumentsTogether
+from detrain.runtime.observers.trials_in_process import Campaign
 
 INJECTION = Injection(
     site="step/forward/fc/MatMul",
@@ -227,3 +232,55 @@ def test_with_two_frameworks_the_one_that_has_the_site_is_hit_and_losses_are_add
     assert both.has_trained()
     assert both.series() == {"loss": 10.0}
     assert both.sites() == []
+
+
+NUMBERLESS = [math.nan, math.inf]
+
+
+@pytest.mark.parametrize("loss", [1.0, *NUMBERLESS])
+@pytest.mark.parametrize(("at", "least"), [((0, 0, 2), 0), ((0, 0, 1), 2), ((0, 0, 1), 3), ((0, 0, 3), 0)])
+def test_a_trial_of_a_campaign_ends_with_a_step_whose_loss_is_no_number(
+    tmp_path: Path, loss: float, at: Address, least: int
+) -> None:
+    """In the body of step 0:2, of trials that are at their least number of steps, or not yet, or not yet begun."""
+    campaign = begun(tmp_path, at, least=least, stops_on_nonfinite=True)
+
+    has_begun, is_enough = at <= (0, 0, 2), 3 - at[2] >= least
+    assert campaign.ends_with(lambda: loss) == (has_begun and is_enough and not math.isfinite(loss))
+
+
+def test_a_run_that_is_no_trial_of_a_campaign_goes_on_with_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    assert not begun(tmp_path, (0, 0, 1), stops_on_nonfinite=True, ends_with_loop=False).ends_with(lambda: math.nan)
+    assert not begun(tmp_path, (0, 0, 1)).ends_with(lambda: math.nan)
+
+
+@pytest.mark.parametrize(("way", "ends"), [("raises", True), ("tries", False), ("opens", False), ("has tried", True)])
+def test_a_trial_ends_with_an_exception_that_the_program_does_not_catch(tmp_path: Path, way: str, ends: bool) -> None:
+    campaign = begun(tmp_path, (0, 0, 1))
+    code = {
+        "raises": "def body():\n    return step()",
+        "tries": "def body():\n    try:\n        return step()\n    except ValueError:\n        pass",
+        "opens": "def body():\n    with manager:\n        return step()",
+        "has tried": "def body():\n    try:\n        pass\n    except ValueError:\n        pass\n    return step()",
+    }[way]
+    step = lambda: campaign.ends_with_error(ValueError("bad"), sys._getframe(1))  # noqa: E731
+    names = {"step": step, "manager": contextlib.nullcontext(), "__name__": "__main__"}
+    exec(compile(code, str(tmp_path / "program.py"), "exec"), names)
+
+    assert names["body"]() is ends  # type: ignore[operator]
+    assert (campaign.is_over, read_log(tmp_path / "log").crash) == (ends, "ValueError" if ends else "")
+    assert read_log(tmp_path / "log").status == ends
+
+
+def begun(folder: Path, at: Address, **options: Any) -> Campaign:
+    """Return a campaign's only trial in the body of step 0:2."""
+    plan = Experiment(log=str(folder / "log"), injection=INJECTION, at=at, **{"ends_with_loop": True, **options})
+    campaign = Campaign([plan], dict, lambda: None)
+    instruments = Instruments()
+    campaign.attach(instruments)
+    for step in [(0, 0, 0), (0, 0, 1), (0, 0, 2)]:
+        instruments.now = step
+        campaign.begin(step)
+        if step[2] < 2:
+            campaign.end_body()
+    return campaign
