@@ -172,6 +172,8 @@ class _Process:
                     is_told = False
                 before, ended_at = ended_at, _written_at(logs[index], ended_at)
                 done = replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
+                if done.end == _ENDED and process.poll():  # with a status that the log does not know
+                    done = replace(done, end="")
                 yield from self._take(index, done, experiments[index])
                 if self.obstacle or self._has_ended:
                     break

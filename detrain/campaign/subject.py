@@ -7,6 +7,7 @@ its steps said), the sites of the step, and a folder for each trial. The run's o
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -24,19 +25,25 @@ from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
 from detrain.base.cursor import Address
 from detrain.base.errors import DetrainError, FaultInvalid
-from detrain.campaign.trial_log import HANG, TrialResult, failed, read_log
+from detrain.campaign.judging.check import PASSES, run_check
+from detrain.campaign.trial_log import HANG, TrialResult, failed, is_as, read_log
 from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
 from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner
 from detrain.python.process.environment import base_environment, threads_here
 from detrain.runtime.observers.experiment_run import StepLine
+from detrain.runtime.observers.said import KEEPS_VARIABLES, VARIABLES_SUFFIX
 from detrain.store import Catalogue, Entry, read_meta
 from detrain.store.catalogue import INFO_NAME, stations
 
 _NEVER: Final = "1000000000"
 _ALL: Final = "1000000000"
 _ERRORS: Final = "stderr"
+_OUTPUT: Final = "stdout"
+_FILES_LOCK: Final = ".files.lock"
+_CHECKED: Final = "checked"
+"""The check that a second golden run has passed."""
 _WATCHED: Final = ".watched"
 """What a step did whose sites were listed, if its ops were watched as they ran."""
 DEFAULT_LIMIT_S: Final = 3600.0
@@ -54,6 +61,8 @@ class Subject:
     """Whether what the program prints is kept back."""
     has_guard: bool = False
     """Whether hardware faults are looked for."""
+    check: str = ""
+    """What judges where the program has come to, at its end: a command, or module:function."""
     _seed: int = field(default=0, init=False)
     _sources: dict[str, str] = field(default_factory=dict, init=False)
     _is_looking: bool = field(default=False, init=False)
@@ -200,9 +209,52 @@ class Subject:
 
     def trial(self, experiment: Experiment, folder: Path | None = None) -> TrialResult:
         """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
-        with self.scratch(folder) as home:
+        with self.scratch(folder) as home, self._alone_with_files(experiment):
             self.link_golden((experiment.at[0], experiment.at[1], 0), home)
             return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
+
+    @contextlib.contextmanager
+    def _alone_with_files(self, experiment: Experiment) -> Iterator[None]:
+        """Keep others from running the program to its end meanwhile, if it writes files: they are judged behind it."""
+        is_whole = experiment.until is None and experiment.count is None and not experiment.is_profile
+        if not is_whole or not (self.check or read_log(self._golden / "log").files):
+            yield
+            return
+        with (self.folder / _FILES_LOCK).open("ab") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+            yield
+
+    def golden_again(self, golden: TrialResult) -> TrialResult | None:
+        """Return a second golden run, which is made if it has not been: what differs between them no fault did.
+
+        None where the program says nothing and writes nothing. Raises FaultInvalid where it is another to the bit, or
+        where the user's check fails on it.
+        """
+        if not (golden.said or golden.files or self.check):
+            return None
+        home = self._golden.with_name(f"{self._golden.name}-again")
+        checked = home / _CHECKED
+        again = read_log(home / "log")
+        first = min(golden.by_cursor())
+        if again.end != golden.end or (self.check and not (checked.is_file() and checked.read_text() == self.check)):
+            messages.say(f"golden run of {self.program.name} again: what differs between two, no fault did")
+            plan = Experiment(log="", at=(*first[:2], 0), until=None if golden.end == "program" else max(golden.by_cursor()))
+            again = self.trial(plan, home)
+            if self.check and again.check != PASSES:
+                raise FaultInvalid(
+                    f"the check {self.check!r} fails on a run without a fault: {again.error}",
+                    "it has to pass there: status 0, or true",
+                )
+            checked.write_text(self.check)
+        known = golden.by_cursor()
+        differing = sorted(at for at, step in again.by_cursor().items() if at not in known or not is_as(known[at], step))
+        if differing or not again.is_whole:
+            where = f"from step {written(differing[0])} on" if differing else f"in its end ({again.end or again.status})"
+            raise FaultInvalid(
+                f"a second run without a fault is another one {where}: a fault cannot be told from that",
+                "see what differs: detrain verify",
+            )
+        return again
 
     def unarmed(self, experiment: Experiment) -> TrialResult:
         """Run a trial with its fault in place, but never armed."""
@@ -234,7 +286,13 @@ class Subject:
                 process.wait()
                 status = HANG
         done = read_log(home / "log")
-        return replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home))
+        done = replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home))
+        variables = home / f"log{VARIABLES_SUFFIX}"
+        if self.check and experiment.is_armed and done.end == "program" and variables.is_file():
+            verdict, said = run_check(self.check, variables, self.limit_s)
+            done = replace(done, check=verdict, error=said)
+            variables.unlink()
+        return done
 
     @contextlib.contextmanager
     def process(
@@ -250,12 +308,14 @@ class Subject:
         if not Catalogue(home).entries():
             arguments += ["--seed", str(self._seed), "--fresh"]
         command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
-        environment = {**os.environ, **(settings or {}), VARIABLE: str(plan)}
-        with (home / _ERRORS).open("wb") as stderr:
+        keeps = {KEEPS_VARIABLES: "1"} if self.check and not experiments[0].has_checkpoints else {}
+        environment = {**os.environ, **(settings or {}), **keeps, VARIABLE: str(plan)}
+        with contextlib.ExitStack() as files:  # the process reads there what its program has said
+            stdout, stderr = (files.enter_context((home / name).open("w+b")) for name in (_OUTPUT, _ERRORS))
             process = subprocess.Popen(
                 [*command, self.program.shown, *self.arguments],
                 env=environment,
-                stdout=subprocess.DEVNULL if self.is_quiet else None,
+                stdout=stdout if self.is_quiet else None,
                 stderr=stderr,
                 preexec_fn=dying_with_this(),  # noqa: PLW1509  there are no other threads of Python here
             )

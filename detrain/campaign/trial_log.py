@@ -13,6 +13,7 @@ from detrain.base.errors import FaultInvalid, last_printed
 from detrain.faults.experiment import Alarm, Firing
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import Log, StepLine
+from detrain.runtime.observers.said import Said, Written
 from detrain.runtime.observers.trials_in_process import UNFIRED
 
 HANG: Final = 124
@@ -49,6 +50,12 @@ class TrialResult:
     """How long it took, in a process that does others."""
     error: str = ""
     """The end of what it wrote to stderr."""
+    said: tuple[Said, ...] = ()
+    """What the program wrote to stdout and stderr, by stretches; of a trial, from its fault on."""
+    files: tuple[Written, ...] | None = None
+    """Files that the program has written, as they are in its end; None: it did not come there, or nobody looked."""
+    check: str = ""
+    """What the user's check says of the program's end: passes, fails; empty where there was none."""
 
     @property
     def is_whole(self) -> bool:
@@ -72,6 +79,8 @@ def read_log(path: Path) -> TrialResult:
     missed: list[Address] = []
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
+    said: dict[tuple[int, int, int, bool], Said] = {}
+    files: tuple[Written, ...] | None = None
     if path.is_file():
         for line in path.read_bytes().splitlines():
             try:
@@ -88,12 +97,29 @@ def read_log(path: Path) -> TrialResult:
             start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
             crash = entry.crash or crash
             is_armed = is_armed or entry.is_armed
+            if entry.said is not None:
+                said[entry.said.place] = entry.said
+            files = files if entry.files is None else tuple(entry.files)
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
-    status = 1 if crash else 0  # as a process has that ends with an exception
-    known = tuple(steps.values())
-    return TrialResult(status, known, end, is_armed, fired, tuple(missed), sites, digests, alarm, start, obstacle, left, crash)
+    return TrialResult(
+        1 if crash else 0,  # as a process has that ends with an exception
+        tuple(steps.values()),
+        end,
+        is_armed,
+        fired,
+        tuple(missed),
+        sites,
+        digests,
+        alarm,
+        start,
+        obstacle,
+        left,
+        crash,
+        said=tuple(said.values()),
+        files=files,
+    )
 
 
 def same_before(golden: TrialResult, trial: TrialResult, at: Address) -> bool | None:

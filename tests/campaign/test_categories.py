@@ -5,20 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.campaign.categories import (
+from detrain.campaign.judging.categories import (
     Category,
     Given,
     are_only_warnings,
-    at_horizon,
     category_of,
-    compared,
-    differing_lines,
     known_error,
     nvbitfi_number,
     time_limit,
@@ -86,25 +82,6 @@ def test_each_category_can_be_reached() -> None:
     assert found == set(Category) - {Category.UNTOLD}
 
 
-@pytest.mark.parametrize(
-    ("changed", "number"),
-    [
-        ({"is_equal": True, "outcome": "masked"}, 3),
-        ({"outcome": "masked"}, 16),
-        ({"outcome": "finite (no accuracy to classify by)"}, 16),
-        ({"outcome": "slow degrade"}, 17),
-        ({"outcome": "immediate INF/NaN"}, 17),
-        ({"outcome": "crash", "status": 1, "exception": "ValueError"}, 5),
-        ({"outcome": "crash", "status": -11}, 5),
-        ({"outcome": "hang", "is_timeout": True, "status": 124}, 4),
-    ],
-)
-def test_at_a_horizon_variables_are_the_output_and_the_outcome_is_the_check(changed: dict[str, Any], number: int) -> None:
-    usual: dict[str, Any] = {"is_timeout": False, "status": 0, "exception": "", "is_equal": False, "outcome": ""}
-
-    assert at_horizon(**{**usual, **changed})[0] == number
-
-
 def test_both_streams_that_differ_are_silent_corruption() -> None:
     """Upstream has them uncategorized."""
     assert category_of(Given(has_other_stdout=True, has_other_stderr=True))[0] == 15
@@ -140,26 +117,6 @@ def test_nvbitfi_counts_one_more_from_xid_43_on() -> None:
 )
 def test_known_errors_are_told_by_their_text(text: str, known: str) -> None:
     assert known_error(text) == known
-
-
-def test_lines_that_differ_between_two_golden_runs_are_left_out() -> None:
-    one = "epoch 1 loss 0.25 in 3.5 s\nsaved in /tmp/a1\ndone"
-    other = "epoch 1 loss 0.25 in 4.1 s\nsaved in /tmp/b2\ndone"
-    patterns = differing_lines(one, other)
-
-    assert compared(one, patterns) == compared(other, patterns) == ["done"]
-    assert compared("epoch 1 loss 0.25 in 9 s\ndone, but", patterns) == ["done, but"]
-    assert compared("epoch 1 loss 0.75 in 9 s\nsaved in /tmp/c3", patterns) == ["epoch 1 loss 0.75 in 9 s"]
-
-
-def test_lines_of_one_golden_run_alone_are_left_out_as_they_are() -> None:
-    patterns = differing_lines("a\nretry (2)", "a")
-
-    assert compared("a\nretry (2)\nretry (3)", patterns) == ["a", "retry (3)"]
-
-
-def test_what_stands_between_colons_is_left_out() -> None:
-    assert compared(":::took 3 s:::\nresult 7\n::: open") == ["result 7", "::: open"]
 
 
 def test_warnings_alone_are_told_from_other_messages() -> None:

@@ -41,6 +41,7 @@ for epoch in range(3):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        print(loss.item())
         if "stop" in sys.argv and not torch.isfinite(loss):
             sys.exit()
     net.eval()
@@ -242,6 +243,10 @@ def test_a_sampled_campaign_is_planned_and_run(tmp_path: Path) -> None:
     rows = list(Ledgers(next(tmp_path.glob("ckpt/*/*/campaign-campaign/ledger")), found["plan"]).rows())
     assert {row.mode for row in rows} == {"IOV"}
     assert rows
+    # The program prints the losses.
+    assert all(row.stdout == "differs" for row in rows if row.loss != row.golden_loss)
+    assert all((row.stdout, row.stderr, row.category) == ("equal", "equal", 3) for row in rows if row.is_equal)
+    assert {row.files for row in rows} == {"not judged"}
     assert all(int(row.golden, 16) ^ int(row.injected, 16) == sum(1 << bit for bit in row.bits) for row in rows)
 
 
@@ -267,3 +272,55 @@ def test_a_sampled_campaign_is_reported_recorded_and_exported(mode: str, tmp_pat
     if mode == "RF":
         refused = detrain("campaign", "export", "--name", "c", "--out", "tree", "program.py", cwd=tmp_path)
         assert (refused.status, "memory" in refused.err) == (64, True), refused.err
+
+
+WRITES = PROGRAM.replace("for epoch in range(3):", "log = open('log.txt', 'w')\nfor epoch in range(2):").replace(
+    "    print(epoch, accuracy)",
+    "    print(epoch, accuracy, os.getpid())\n    log.write(f'{epoch} {loss.item()}\\n')",
+)
+WRITES += """
+torch.save(net.state_dict(), "model.pt")
+with open("pid.txt", "w") as file:
+    file.write(str(os.getpid()))
+if net[0].weight.abs().max() > 1e4:
+    sys.exit(3)
+"""
+JUDGES = """
+import os, sys
+import numpy, torch
+
+state = torch.load("model.pt")
+with numpy.load(os.environ["DETRAIN_VARIABLES"]) as file:
+    same = sum(numpy.array_equal(file[name], value.numpy()) for name in file.files for value in state.values())
+sys.exit(0 if same >= 4 and all(value.abs().max() < 2 for value in state.values()) else 1)
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_to_the_end_is_judged_by_status_files_and_the_users_check(tmp_path: Path) -> None:
+    """The oracle is the program itself, run by Python alone, and the check, run by hand on what a trial has left."""
+    pytest.importorskip("torch")
+    alone, folder = tmp_path / "alone", tmp_path / "trials"
+    for each in (alone, folder):
+        each.mkdir()
+        (each / "program.py").write_text(WRITES)
+        (each / "judges.py").write_text(JUDGES)
+    threads = {**environment(), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    subprocess.run([sys.executable, "program.py"], cwd=alone, env=threads, check=True, stdout=subprocess.DEVNULL)
+    options = ("--models", "FLIP:1,SET:1e6", "--stage", "optimizer", "--check", "python judges.py", "--seed", "3")
+    found = set()
+    for count in (1, 2, 3, 4):
+        done = detrain("campaign", "plan", "-n", count, *options, "program.py", cwd=folder)
+        assert done.status == 0, done.err
+        told = run(folder, "--workers", 1)
+        row = list(Ledgers(next(folder.glob("ckpt/*/*/campaign-campaign/ledger")), told["plan"]).rows())[-1]
+        left = {name: (folder / name).read_bytes() == (alone / name).read_bytes() for name in ("model.pt", "log.txt")}
+        if row.end == "program":
+            assert (row.number, row.files) == (count - 1, "equal" if all(left.values()) else "differs")
+            if row.check == "fails" or row.files == "differs":
+                assert row.category == (17 if row.check == "fails" else 16)
+            assert row.check in ("passes", "fails")
+        else:
+            assert (row.category, row.status) in ((5, 3), (17, 0)), row
+        found.add((row.category, row.files))
+    assert len(found) > 1

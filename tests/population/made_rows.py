@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detrain.campaign.categories import Category
+from detrain.campaign.judging.categories import Category
 from detrain.faults.bits import DTYPES
 from detrain.faults.population.frame import Choice
 from detrain.faults.population.plan import SampledPlan, sampled_plan
@@ -53,6 +53,10 @@ def rows(count: int, seed: int = 3, *, has_guard: bool = True, tells: bool = Tru
                 category=int(category),
                 status=1 if outcome == "crash" else 0,
                 error="RuntimeError" if outcome == "crash" else "",
+                stdout="differs" if is_harmful else "equal",
+                stderr="equal",
+                files="not judged",
+                check="",
                 steps=20,
                 is_equal=not is_harmful and rng.random() < 0.3,
                 equal_after=-1,

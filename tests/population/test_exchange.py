@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from detrain.base.errors import FaultInvalid
-from detrain.campaign.categories import Category, nvbitfi_number
+from detrain.campaign.judging.categories import Category, nvbitfi_number
 from detrain.faults.bits import DTYPES
 from detrain.faults.exchange.kernels import escaped, kernel_of
 from detrain.faults.exchange.listed import Listed, pattern_of, seed_of

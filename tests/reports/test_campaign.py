@@ -149,6 +149,19 @@ def test_categories_decide_where_they_are_told() -> None:
     assert (untold.kinds, untold.categories) == ({}, {})
 
 
+def test_categories_stand_beside_outcomes_and_what_differs() -> None:
+    summary = summarize(ROWS, ABOUT)
+    masked = [row for row in ROWS if row.outcome == "masked"]
+
+    assert summary.both["masked"] == {"3": len(masked)}
+    assert sum(count for counts in summary.both.values() for count in counts.values()) == len(ROWS)
+    assert summary.judged["stdout"] == {"differs": len(ROWS) - len(masked), "equal": len(masked)}
+    assert "check" not in summary.judged
+    text = "\n".join(lines_of(summary))
+    assert f"masked {len(masked):,}" in text
+    assert f"stdout: differs {len(ROWS) - len(masked):,}, equal {len(masked):,}" in text
+
+
 def test_categories_of_equal_trials_have_goodmans_intervals() -> None:
     rows = [msgspec.structs.replace(row, stratum="all", weight=1.0) for row in made_rows.rows(200)]
     found = summarize(rows, msgspec.structs.replace(ABOUT, strata={})).categories

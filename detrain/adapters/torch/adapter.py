@@ -19,6 +19,7 @@ from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.faults.instruments import Instruments
+from detrain.adapters.torch.faults.saved_files import note_saves
 from detrain.adapters.torch.guard.norms import Norms
 from detrain.adapters.torch.guard.rollback import Rollback
 from detrain.adapters.torch.hooks import GlobalHooks
@@ -66,6 +67,8 @@ class Torch:
         self.replicas = self._processes.buckets
         if settings.experiment is not None:
             settings.experiment.attach(Instruments(settings.experiment))
+            if settings.contents is not None:
+                note_saves(settings.contents.also_writes)
 
     def on_import(self, module: str) -> None:
         """Nothing that is followed belongs to PyTorch."""

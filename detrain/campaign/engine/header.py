@@ -13,6 +13,7 @@ from detrain.base.errors import CampaignStopped
 from detrain.campaign.engine.api import CampaignPlan
 from detrain.campaign.engine.drawn_plan import DrawnPlan
 from detrain.campaign.engine.ledger import Ledgers
+from detrain.campaign.judging.judge import Judge
 from detrain.campaign.outcomes import USUAL
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.random_campaign import RandomCampaign, plan_campaign
@@ -31,7 +32,7 @@ from detrain.faults.population.stopping import shares_by_pilot
 from detrain.launcher.program import Program
 from detrain.python.process.environment import set_threads
 
-VERSION: Final = 2
+VERSION: Final = 3
 _NAME: Final = "plan.json"
 _PROFILE: Final = "profile.json"
 
@@ -75,6 +76,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     after: int | None
     thresholds: Thresholds = USUAL
+    check: str = ""
+    """The user's, of the program's end: a command, or module:function."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of lines of the program's output that are not compared."""
     drawn: Drawn | None = None
     """Of a plan that draws as `detrain random` does, or:"""
     sampled: Sampled | None = None
@@ -89,7 +94,12 @@ class Campaign(msgspec.Struct, frozen=True):
     header: Header
     subject: Subject
     plan: CampaignPlan
-    golden: TrialResult
+    judge: Judge
+
+    @property
+    def golden(self) -> TrialResult:
+        """The golden run."""
+        return self.judge.golden
 
     @property
     def ledgers(self) -> Path:
@@ -101,7 +111,7 @@ def subject_of(header: Header, home: Path) -> Subject:
     """Return the program of a plan, to be run with the plan's number of threads."""
     set_threads(header.threads)
     program = Program.find(header.program, is_module=header.is_module)
-    return Subject(program, header.arguments, home, header.limit_s, has_guard=header.has_guard)
+    return Subject(program, header.arguments, home, header.limit_s, has_guard=header.has_guard, check=header.check)
 
 
 def make(header: Header, home: Path, name: str) -> Campaign:
@@ -121,15 +131,16 @@ def make(header: Header, home: Path, name: str) -> Campaign:
     if header.sampled is not None and isinstance(plan, SampledPlan):
         sampled = msgspec.structs.replace(header.sampled, profile=plan.profile.digest, allocation=plan.allocation)
         header = msgspec.structs.replace(header, sampled=sampled)
-    if known.is_file() and _read(known).digest != header.digest:
+    if known.is_file() and not _is_same(_read(known), header):
         raise CampaignStopped(
             f"there is another plan of that name in {str(folder)!r}", "give another --name, or delete that folder"
         )
+    judge = Judge(golden, subject.golden_again(golden), header.ignored)
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / f".{_NAME}.{os.getpid()}"
     written.write_bytes(msgspec.json.format(msgspec.json.encode(header), indent=1))
     written.replace(known)
-    return Campaign(folder, header, subject, plan, golden)
+    return Campaign(folder, header, subject, plan, judge)
 
 
 def find(program: Program, arguments: tuple[str, ...], home: Path, name: str) -> Path:
@@ -167,7 +178,7 @@ def load(folder: Path, arguments: tuple[str, ...] | None = None) -> Campaign:
     plan, golden = _plan_of(header, subject)
     if plan.digest != header.digest:
         raise CampaignStopped(f"the plan in {str(folder)!r} comes out as another one", "make a new one under another --name")
-    return Campaign(folder, header, subject, plan, golden)
+    return Campaign(folder, header, subject, plan, Judge(golden, subject.golden_again(golden), header.ignored))
 
 
 def _read(path: Path) -> Header:
@@ -180,6 +191,12 @@ def _read(path: Path) -> Header:
             f"{str(path)!r} is a plan of version {header.version}, expected {VERSION}", "run it with the detrain that made it"
         )
     return header
+
+
+def _is_same(known: Header, header: Header) -> bool:
+    """Return whether two plans draw the same trials and judge them the same."""
+    parts = [(each.digest, each.check, each.ignored, each.thresholds) for each in (known, header)]
+    return parts[0] == parts[1]
 
 
 def _shared_out_as(known: Header, wanted: Sampled) -> Sampled:

@@ -16,12 +16,14 @@ import numpy as np
 import xxhash
 
 from detrain.base.cursor import Address
-from detrain.campaign.categories import Category, at_horizon
+from detrain.campaign.judging.categories import Category, Given, category_of
+from detrain.campaign.judging.check import FAILS
+from detrain.campaign.judging.judge import Judge
 from detrain.campaign.outcomes import outcome_of
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, Firing
-from detrain.faults.outcome_classes import Thresholds
+from detrain.faults.outcome_classes import Outcome, Thresholds
 from detrain.faults.population.facts import Facts
 from detrain.faults.population.trial_row import TrialRow
 from detrain.python.inspect.program_metrics import is_accuracy
@@ -30,15 +32,22 @@ from detrain.runtime.observers.experiment_run import StepLine
 CRASH: Final = "crash"
 _GUARD_LOOKED: Final = -1
 _NO_GUARD: Final = -2
+_NOT_JUDGED: Final = "not judged"
+_TOLD: Final = frozenset(each.value for each in Outcome)
 
 
 @dataclass
 class Rows:
     """Makes the rows of a campaign."""
 
-    golden: TrialResult
+    judge: Judge
     thresholds: Thresholds
     has_guard: bool
+
+    @property
+    def golden(self) -> TrialResult:
+        """The golden run."""
+        return self.judge.golden
 
     @cached_property
     def known(self) -> Mapping[Address, StepLine]:
@@ -48,15 +57,39 @@ class Rows:
     def row(self, facts: Facts, plan: Experiment, done: TrialResult, golden: TrialResult) -> TrialRow:
         """Return the row of a trial that has been done, beside the run that it is compared with.
 
+        Its output are what the program said, the files that it wrote, and all variables; where the user has no check,
+        that is the outcome: an outcome that is told, and not masked, fails.
+
         Raises FaultInvalid where the two cannot be compared.
         """
         known = self.known if golden is self.golden else golden.by_cursor()
         row = _row(facts, plan, known, done, has_guard=self.has_guard)
         outcome = outcome_of(golden, done, plan.at, self.thresholds)
-        category, why = at_horizon(
-            is_timeout=done.status == HANG, status=done.status, exception=row.error, is_equal=row.is_equal, outcome=outcome
+        seen = self.judge.seen(plan.at, done, golden)
+        has_ill_outcome = not row.is_equal and outcome in _TOLD and outcome != Outcome.MASKED.value
+        category, why = category_of(
+            Given(
+                is_timeout=done.status == HANG,
+                status=done.status,
+                exception=row.error,
+                text=seen.text,
+                has_failed_check=done.check == FAILS if done.check else has_ill_outcome,
+                has_other_files=seen.files == "differs" or not row.is_equal,
+                has_other_stdout=seen.stdout == "differs",
+                has_other_stderr=seen.stderr == "differs",
+                has_only_warnings=seen.has_only_warnings,
+            )
         )
-        return msgspec.structs.replace(row, outcome=outcome, category=int(category), error=row.error or why)
+        return msgspec.structs.replace(
+            row,
+            outcome=outcome,
+            category=int(category),
+            error=row.error or why,
+            stdout=seen.stdout,
+            stderr=seen.stderr,
+            files=seen.files,
+            check=done.check,
+        )
 
 
 def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done: TrialResult, *, has_guard: bool) -> TrialRow:
@@ -82,6 +115,10 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
         category=0,
         status=done.status,
         error=end.partition(": ")[2] if end.startswith(CRASH) else "",
+        stdout=_NOT_JUDGED,
+        stderr=_NOT_JUDGED,
+        files=_NOT_JUDGED,
+        check="",
         steps=len(trained),
         is_equal=is_equal,
         equal_after=_equal_after(trained, known),

@@ -34,7 +34,7 @@ def do_lease(folder: Path, lease: Path, shard: str, *, in_one: bool) -> None:
 def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool) -> None:
     drawn = {number: to_loop(campaign.plan.trial(number)) for number in numbers}
     again = lambda number, plan: to_loop(found) if (found := campaign.plan.again(number, plan)) is not None else None  # noqa: E731
-    rows = Rows(campaign.golden, campaign.header.thresholds, campaign.header.has_guard)
+    rows = Rows(campaign.judge, campaign.header.thresholds, campaign.header.has_guard)
     began = time.monotonic()
     for done in do_trials(campaign.subject, drawn, campaign.golden, again, in_one=in_one, running=ledger.note_running):
         if done.found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,8 @@ _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each worker: bits depend on it.")
 @click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does.")
 @click.option("--time-limit", type=SECONDS, default=3600.0, metavar="S", help="A longer trial hangs [3600].")
+@click.option("--check", default="", metavar="COMMAND", help="Judges the program's end: a command, or module:function.")
+@click.option("--ignore-output", "ignored", multiple=True, metavar="REGEX", help="Lines of output not to be compared (repeatable).")
 @threshold_option()
 def plan(
     home: str,
@@ -79,6 +82,8 @@ def plan(
     threads: int,
     guard: bool,
     time_limit: float,
+    check: str,
+    ignored: tuple[str, ...],
     thresholds: Thresholds,
 ) -> int:
     """Write the plan of a campaign: which faults, in which steps, and how many.
@@ -98,6 +103,7 @@ def plan(
         raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
     if mode == "ISCA" and (groups is not None or pilot is not None or rule != "elements"):
         raise UsageError("--groups, --by and --pilot are of the other modes", "give --mode IOV, IOA or RF")
+    _require_judgeable(check, after, ignored)
     usual = {"ISCA": "", "IOV": _IOV_MODELS}.get(mode, "FLIP:1,ADJ:2")
     names = tuple(part.strip() for part in (models if models is not None else usual).split(",") if part.strip())
     header = Header(
@@ -114,6 +120,8 @@ def plan(
         count=_count(count, half_width, confidence),
         after=after,
         thresholds=thresholds,
+        check=check,
+        ignored=ignored,
     )
     if mode == "ISCA":
         drawn = Drawn(models=names, shares=shares, pattern=pattern, stage=stage, epochs=epochs)
@@ -142,6 +150,20 @@ _SHOWN = 6
 
 def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _require_judgeable(check: str, after: int | None, ignored: tuple[str, ...]) -> None:
+    """Raise UsageError for a check of what is not there, and for patterns that are none."""
+    if check and after is not None:
+        raise UsageError(
+            f"--check {check!r} judges the program's end, and --after {after} ends trials before it",
+            "leave out --after, or judge a horizon by the outcome",
+        )
+    for pattern in ignored:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(f"--ignore-output {pattern!r} is no regular expression: {error}", "see Python's module re") from error
 
 
 def _choice(wanted: dict[str, object]) -> Choice:

@@ -25,6 +25,14 @@ class TrialRow(Facts, frozen=True, kw_only=True):
     """Exit status of the program; 0 where the trial ended at its horizon."""
     error: str
     """Class of the exception, or the text that the category is by; empty for none."""
+    stdout: str
+    """What the program printed from the fault on, beside the golden run: equal, differs."""
+    stderr: str
+    """The same of stderr. Of a trial that ended at its horizon, without warnings, which a process gives once only."""
+    files: str
+    """The same of the files that the program has written in its end; not judged, where it did not come there."""
+    check: str
+    """What the user's check says of the program's end: passes, fails; empty where there was none."""
     steps: int
     """Steps done from the fault on, the faulty one counted."""
     is_equal: bool

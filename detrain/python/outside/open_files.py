@@ -181,6 +181,13 @@ class Files:
                 found[self.shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
         return found
 
+    def flush(self) -> None:
+        """Have what the program wrote to its files in them."""
+        for path in list(self._open):
+            for file in self._live(path):
+                with contextlib.suppress(OSError, ValueError):
+                    file.flush()
+
     def untouched(self) -> dict[str, FileState]:
         """Return the files that this process appends to, as they were before."""
         return {self.shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}

@@ -34,6 +34,8 @@ class Contents:
         self._thread = threading.get_ident()
         self._written: dict[str, Cursor] = {}
         """Files that the loop has written as a whole, and in which body it last did."""
+        self._all: dict[str, Address | None] = {}
+        """All files that have been opened to be written, and in which body they last were."""
         self._read_later: dict[str, Cursor] = {}
         """Those that a later training loop has read, and where: it must not write them again."""
         self._databases: dict[str, bytes] = {}
@@ -62,15 +64,29 @@ class Contents:
         since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) >= address]
         return sorted(self._files.shown(path) for path in since)
 
+    def all_written(self) -> dict[str, Address | None]:
+        """Return all files of the user's that the process has opened to write, and the body that last did, if one has.
+
+        What the program wrote to them has been flushed.
+        """
+        self._files.flush()
+        return {path: at for path, at in self._all.items() if self._is_its(path)}
+
     def writes(self, path: str) -> None:
         """The program writes a file as a whole."""
-        at = self._at(path)
+        at = self.also_writes(path)
         if at is None:
             return
         self._written[path], self.written_last = at, path
         read_at = self._read_later.get(path)
         if read_at is not None and read_at.phase == at.phase and read_at != at:
             self._kept.setdefault(path, _READ_AGAIN)
+
+    def also_writes(self, path: str) -> Cursor | None:
+        """The program writes a file, in some way; return in which body."""
+        at = self._at(path)
+        self._all[path] = (at.phase, at.epoch, at.batch) if at is not None else None
+        return at
 
     def removes(self, path: str) -> None:
         """The program takes a file away."""
@@ -79,7 +95,7 @@ class Contents:
 
     def changes(self, path: str) -> None:
         """The program opens a file to change something in it, or to make it if it is not there."""
-        at = self._at(path)
+        at = self.also_writes(path)
         if at is None:
             return
         self.written_last = path
@@ -95,8 +111,7 @@ class Contents:
         nothing.
         """
         wanted = "a" if mode == "w" and self.counts_on(path) else mode
-        if mode == "w":
-            self.writes(path)
+        (self.writes if mode == "w" else self.also_writes)(path)
         size = os.path.getsize(path) if mode == "a" and os.path.isfile(path) else 0
         made = open_file(wanted)
         self._files.opened(path, mode, made, size)
@@ -129,15 +144,19 @@ class Contents:
     def _at(self, path: str) -> Cursor | None:
         """Return in which body the program is, or None if the file is none of its loop's."""
         at = self._place() if threading.get_ident() == self._thread else None
-        is_its = at is not None and not self._files.is_own(path) and not path.startswith(_OF_THE_SYSTEM)
-        return at if is_its and is_user_file(path) else None
+        return at if at is not None and self._is_its(path) else None
+
+    def _is_its(self, path: str) -> bool:
+        return not self._files.is_own(path) and not path.startswith(_OF_THE_SYSTEM) and is_user_file(path)
 
     def _opened(self, path: str, mode: str) -> None:
         if "w" in mode or "x" in mode:
             self.writes(path)
         elif "+" in mode and "a" not in mode:
             self.changes(path)
-        elif "a" not in mode:
+        elif "a" in mode:
+            self.also_writes(path)
+        else:
             self._reads(path)
 
     def _watch_os(self) -> None:

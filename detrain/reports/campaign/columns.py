@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.campaign.categories import Category
+from detrain.campaign.judging.categories import Category
 from detrain.faults.bits import DTYPES
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.trial_row import TrialRow

@@ -108,6 +108,20 @@ def lines_of(summary: Summary) -> list[str]:
         for name, each in summary.outcomes.items()
     ]
     lines += _table(["outcome", "trials", "share", level], rows)
+    if summary.categories:
+        rows = [
+            [
+                name,
+                f"{each.count:,}",
+                charts.percent(each.share),
+                _between(each.low, each.high, each.share),
+                _outcomes(summary, name),
+            ]
+            for name, each in summary.categories.items()
+        ]
+        lines += ["", *_table(["category", "trials", "share", level, "of the outcomes"], rows)]
+    for name, counts in summary.judged.items():
+        lines += [f"{name}: " + ", ".join(f"{how or 'without'} {count:,}" for how, count in counts.items())]
     for breakdown in summary.breakdowns[:3]:
         rows = [
             [part.name, f"{part.trials:,}", charts.percent(mark.share), _between(mark.low, mark.high, mark.share)]
@@ -116,6 +130,12 @@ def lines_of(summary: Summary) -> list[str]:
         ]
         lines += ["", *_table([breakdown.title, "trials", "not masked", level], rows)]
     return lines
+
+
+def _outcomes(summary: Summary, category: str) -> str:
+    """Return which outcomes the trials of a category have."""
+    number = category.partition(" ")[0]
+    return ", ".join(f"{outcome} {counts[number]:,}" for outcome, counts in summary.both.items() if number in counts)
 
 
 def _between(low: float, high: float, share: float | None) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.campaign.categories import Category
+from detrain.campaign.judging.categories import Category
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.groups import Group
 from detrain.faults.population.trial_row import TrialRow
@@ -118,6 +118,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, Estimate]
     categories: dict[str, Estimate]
     kinds: dict[str, Estimate]
+    judged: dict[str, dict[str, int]]
+    """Of stdout, stderr, files and the user's check, how many trials were as the golden run, and how many were not."""
+    both: dict[str, dict[str, int]]
+    """By outcome, how many trials have each category's number."""
     ends: dict[str, int]
     equal_again: Estimate
     """Trials whose variables were all the golden run's again at the end."""
@@ -162,6 +166,8 @@ def summarize(
         outcomes=seen.shares_of(columns["outcome"], _order_of_outcomes(columns["outcome"])),
         categories=seen.categories(),
         kinds=seen.kinds(),
+        judged={name: dict(sorted(collections.Counter(columns[name].tolist()).items())) for name in _JUDGED if columns[name].any()},
+        both=_both(columns) if seen.kinds() else {},
         ends=dict(collections.Counter(str(end).partition(":")[0] or "status" for end in columns["end"]).most_common()),
         equal_again=sample.estimate(columns["is_equal"].astype(bool), None, confidence),
         breakdowns=[
@@ -183,6 +189,16 @@ def summarize(
         comparison_with=other[0] if other else "",
         seconds=total_s,
     )
+
+
+_JUDGED: Final = ("stdout", "stderr", "files", "check")
+
+
+def _both(columns: Columns) -> dict[str, dict[str, int]]:
+    found = {outcome: collections.Counter[str]() for outcome in _order_of_outcomes(columns["outcome"])}
+    for outcome, category in sorted(zip(columns["outcome"].tolist(), columns["category"].tolist(), strict=True)):
+        found[outcome][str(int(category))] += 1
+    return {outcome: dict(counts) for outcome, counts in found.items()}
 
 
 _KINDS: Final = ("masked", "DUE", "potential DUE", "SDC", "uncategorized", "untold")

@@ -24,6 +24,16 @@ from detrain.faults.experiment import Alarm, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.instruments_together import InstrumentsTogether
+from detrain.runtime.observers.said import (
+    BEHIND,
+    KEEPS_VARIABLES,
+    VARIABLES_SUFFIX,
+    Said,
+    Streams,
+    Written,
+    digests_of,
+    write_variables,
+)
 
 
 class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +72,9 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why this process could not go back to begin this trial; another one can."""
     crash: str = ""
     """The class of the exception with which the program would have ended: its process goes on without it."""
+    said: Said | None = None
+    files: list[Written] | None = None
+    """At the program's end: all that it has written."""
     end: str = ""
     """Why the run ended where it did: the last line."""
 
@@ -75,6 +88,8 @@ class ExperimentRun:
     stale: Mapping[str, object] = MappingProxyType({})
     """What names of the loop's function were bound to before the epoch: a process that starts there binds none of
     them."""
+    written: Callable[[], Mapping[str, Address | None]] = dict
+    """Returns the files that the program has written, and the bodies that did."""
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._tensors = tensors
@@ -82,6 +97,7 @@ class ExperimentRun:
         self._instruments: Instruments | None = None
         self._sides: list[Instruments] = []
         self._is_ending = self._has_begun = False
+        self._streams = Streams()
         self._take_up(plans[0])
 
     def _take_up(self, plan: Experiment) -> None:
@@ -123,6 +139,7 @@ class ExperimentRun:
     def begin(self, address: Address) -> None:
         """The body of a batch is about to run."""
         self._body = address
+        self._note_said(address)
         if self._instruments is None:
             return
         if not self._has_begun:
@@ -181,6 +198,7 @@ class ExperimentRun:
             return
         if self._is_armed:
             self._disarm(body)
+        self._note_said(body, is_body=True)
         if is_last and not self._instruments.has_trained():
             # No step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch.
             return
@@ -205,6 +223,7 @@ class ExperimentRun:
     def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
         """An epoch is over, what comes after its batches (validation) included."""
         self.end_body(is_last=True)
+        self._note_said((phase, epoch, BEHIND))
         if self._instruments is None or self.plan.is_profile:
             return
         series = self._instruments.series()
@@ -234,7 +253,22 @@ class ExperimentRun:
                 f"the program ended before {written(self.plan.at)}, where the fault was to be",
                 "choose an earlier step with --at",
             )
+        self._note_said((BEHIND, 0, 0))
+        if self._streams.are_seen:
+            self._write(Log(files=digests_of(self.written())))
+        self._keep_variables()
         self._write(Log(end="program"))
+
+    def _note_said(self, at: Address, *, is_body: bool = False) -> None:
+        """Note what the program has said up to here: of a trial, from its fault on."""
+        out, err = self._streams.take()
+        if (out or err) and (self.plan.injection is None or (at, is_body) >= (self.plan.at, True)):
+            self._write(Log(said=Said(at, is_body, out, err)))
+
+    def _keep_variables(self) -> None:
+        """Write the final variables beside the log, if a check wants them."""
+        if os.environ.get(KEEPS_VARIABLES):
+            write_variables(f"{self.plan.log}{VARIABLES_SUFFIX}", self._tensors())
 
     def _disarm(self, body: Address) -> None:
         assert self._instruments is not None

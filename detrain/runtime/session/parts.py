@@ -99,6 +99,8 @@ class Parts:
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
         self.world = World(config, self.files, catalogue, metas, known, position.place, is_restart=is_restart)
+        if self.experiment is not None:
+            self.experiment.written = self.world.contents.all_written
         self.uncaptured = Uncaptured(self.adapters, self.streams, self.world.contents, is_strict=config.is_strict)
         self.recorder.batches.suspects = self.uncaptured.named
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)

@@ -8,12 +8,10 @@ ours do not. Numbers of categories are SASSIFI's; NVBitFI has one more, for Xid 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
-
-from detrain.faults.outcome_classes import Outcome
 
 
 class Category(IntEnum):
@@ -153,24 +151,6 @@ def category_of(given: Given) -> tuple[Category, str]:
     return (Category.MASKED_ERROR, given.caught or "device") if given.caught or device else (Category.MASKED, "")
 
 
-def at_horizon(*, is_timeout: bool, status: int, exception: str, is_equal: bool, outcome: str) -> tuple[Category, str]:
-    """Return the category of a trial that ended at its horizon, where the program's own output is not yet there.
-
-    Its output are then all its variables, and the check is the outcome: 3 where the variables are the golden run's, 16
-    where they differ and the outcome is masked, or none that can be told, 17 where it is another.
-    """
-    told = {each.value for each in Outcome}
-    return category_of(
-        Given(
-            is_timeout=is_timeout,
-            status=status,
-            exception=exception,
-            has_other_files=not is_equal,
-            has_failed_check=not is_equal and outcome in told and outcome != Outcome.MASKED.value,
-        )
-    )
-
-
 _KNOWN: Final = re.compile(
     "|".join(
         (
@@ -193,46 +173,18 @@ def known_error(text: str) -> str:
     return found[0] if found else ""
 
 
-_WARNING: Final = re.compile(r"^(?:.*:\d+: \w*Warning: |  \S|[WEI]\d{4} \d\d:\d\d:\d\d|WARNING:|I0000 |W0000 |E0000 )")
-_COLONS: Final = ":::"
+_WARNING: Final = re.compile(
+    r"^(?:.*:\d+: \w*Warning: |  \S|\[?[WEI] ?\d{4} \d\d:\d\d:\d\d|WARNING:|[IWEF]0000 "
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] )"
+)
 
 
-def differing_lines(one: str, other: str) -> list[str]:
-    """Return patterns of the lines by which two golden runs differ: with lines that fit them left out, they are equal.
-
-    Of two lines at one place, words that differ may be any; the others must be as they are, so that a loss beside a
-    time is still compared. Lines of unlike lengths are left out as they are.
-    """
-    lines, others = one.splitlines(), other.splitlines()
-    patterns = []
-    for number in range(max(len(lines), len(others))):
-        mine, its = (each[number] if number < len(each) else "" for each in (lines, others))
-        words, other_words = re.split(r"(\s+)", mine), re.split(r"(\s+)", its)
-        if mine == its:
-            continue
-        if len(words) == len(other_words):
-            pairs = zip(words, other_words, strict=True)
-            patterns.append("^" + "".join(re.escape(a) if a == b else r"\s+" if a.isspace() else r"\S*" for a, b in pairs) + "$")
-        else:
-            patterns += [f"^{re.escape(line)}$" for line in (mine, its) if line]
-    return list(dict.fromkeys(patterns))
-
-
-def compared(text: str, patterns: Iterable[str] = ()) -> list[str]:
-    """Return the lines of a program's output that are compared: without what stands between `:::`, as in SASSIFI, and
-    without lines that fit a pattern.
-    """
-    known = [re.compile(pattern) for pattern in patterns]
-    kept = []
-    for line in text.splitlines():
-        if line.startswith(_COLONS) and line.endswith(_COLONS) and len(line) >= 2 * len(_COLONS):
-            continue
-        if not any(pattern.search(line) for pattern in known):
-            kept.append(line)
-    return kept
+def is_warning(line: str) -> bool:
+    """Return whether a line of stderr is a warning of Python's, or a line of a framework's log (absl, glog)."""
+    return _WARNING.match(line) is not None
 
 
 def are_only_warnings(golden: Sequence[str], trial: Sequence[str]) -> bool:
     """Return whether lines of stderr differ, and those that are new or gone are warnings alone."""
     changed = [line for line in {*golden, *trial} if golden.count(line) != trial.count(line)]
-    return bool(changed) and all(_WARNING.match(line) for line in changed)
+    return bool(changed) and all(map(is_warning, changed))

@@ -1,0 +1,72 @@
+"""The user's check of what a program has come to: a command, or a function of a module, in a process of its own.
+
+It runs where the program ran, behind its end: what the program has written is there, and its final variables are in an
+`.npz` file whose path is in the environment (`DETRAIN_VARIABLES`), or is what the function is given, as arrays by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from detrain.base.child_processes import dying_with_this
+from detrain.base.errors import UsageError
+
+VARIABLES: Final = "DETRAIN_VARIABLES"
+PASSES: Final = "passes"
+FAILS: Final = "fails"
+_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_CALL: Final = (
+    "import importlib, sys\n"
+    "import numpy\n"
+    "sys.path.insert(0, '')\n"
+    "module, _, name = sys.argv[1].partition(':')\n"
+    "with numpy.load(sys.argv[2]) as file:\n"
+    "    found = getattr(importlib.import_module(module), name)({key: file[key] for key in file.files})\n"
+    "sys.exit(0 if found else 1)\n"
+)
+
+
+def command_of(check: str, variables: Path) -> list[str]:
+    """Return the command of a check. Raises UsageError for a text that is none."""
+    if _FUNCTION.fullmatch(check):
+        return [sys.executable, "-c", _CALL, check, str(variables)]
+    try:
+        words = shlex.split(check)
+    except ValueError as error:
+        raise UsageError(f"--check {check!r} is no command: {error}", "give a command, or module:function") from error
+    if not words:
+        raise UsageError("--check is empty", "give a command, or module:function")
+    return words
+
+
+def run_check(check: str, variables: Path, limit_s: float) -> tuple[str, str]:
+    """Return whether a check passes (its exit status is 0, or its function returns true), and the end of what it said.
+
+    One without an end fails. `python` in a command is this one.
+
+    Raises UsageError where it cannot be started.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    try:
+        done = subprocess.run(
+            command_of(check, variables),
+            env={**os.environ, "PATH": path, VARIABLES: str(variables)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=limit_s,
+            check=False,
+            preexec_fn=dying_with_this(),
+        )
+    except subprocess.TimeoutExpired:
+        return FAILS, f"no end within {limit_s:.0f} s"
+    except OSError as error:
+        raise UsageError(f"--check {check!r} cannot be started: {error.strerror}", "give a command, or module:function") from error
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return FAILS if done.returncode else PASSES, said[-1] if said else f"status {done.returncode}"

@@ -1,0 +1,138 @@
+"""What a trial's program said, wrote and left, beside the golden run's over the same steps.
+
+Two runs without a fault say what is not compared: words, lines and files that differ between them.
+
+A trial that ends at its horizon has said what it has up to there, and has not written its files yet. It may share its
+process with others; so what a process says once only (warnings of Python's, lines of a framework's log) is left out,
+and files are not judged. A trial to the program's end is judged by all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from detrain.base.cursor import Address
+from detrain.campaign.judging.categories import are_only_warnings, is_warning
+from detrain.campaign.judging.lines import Masks
+from detrain.campaign.trial_log import TrialResult
+from detrain.runtime.observers.said import BEHIND, Said, Written
+
+Judgement = Literal["equal", "differs", "not judged"]
+_PROGRAM: Final = "program"
+_LOOP: Final = "loop"
+_END: Final = (BEHIND, BEHIND, BEHIND, True)
+_Place = tuple[int, int, int, bool]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What of a trial was compared with the golden run, and with what result."""
+
+    stdout: Judgement
+    stderr: Judgement
+    has_only_warnings: bool
+    """What differs in stderr are warnings alone."""
+    files: Judgement
+    text: str
+    """All that the program has said from the fault on."""
+
+
+@dataclass
+class Judge:
+    """Compares trials with two golden runs: the one that all are compared with, and another of the same."""
+
+    golden: TrialResult
+    again: TrialResult | None
+    """None: the program says nothing and writes nothing, so there was no need of another."""
+    ignored: Sequence[str] = ()
+    """Patterns of lines that the user wants left out."""
+
+    def seen(self, at: Address, done: TrialResult, golden: TrialResult) -> Seen:
+        """Return what a trial whose fault was at a cursor gave, beside the run that it is compared with."""
+        first, last = (*at, True), _last(done)
+        is_whole = done.end == _PROGRAM
+        mine, its = (_texts(run.said, first, last) for run in (golden, done))
+        known, found = (self._out.compared(text) for text, _ in (mine, its))
+        known_errors, found_errors = (self._errors(text, is_whole=is_whole) for _, text in (mine, its))
+        has_other_errors = known_errors != found_errors
+        return Seen(
+            stdout=_judged(known != found),
+            stderr=_judged(has_other_errors),
+            has_only_warnings=has_other_errors and are_only_warnings(known_errors, found_errors),
+            files=self._files(at, done, golden) if is_whole else "not judged",
+            text="\n".join(its),
+        )
+
+    @cached_property
+    def _out(self) -> Masks:
+        masks, its = Masks(self.ignored), self._again_by_place
+        for said in self.golden.said if self.again is not None else ():
+            masks.learn(said.out, its[said.place].out if said.place in its else "")
+        return masks
+
+    @cached_property
+    def _err(self) -> Masks:
+        masks, its = Masks(self.ignored), self._again_by_place
+        for said in self.golden.said if self.again is not None else ():
+            masks.learn(said.err, its[said.place].err if said.place in its else "")
+        return masks
+
+    @property
+    def _again_by_place(self) -> dict[_Place, Said]:
+        return {said.place: said for said in self.again.said} if self.again is not None else {}
+
+    @cached_property
+    def _warnings(self) -> frozenset[str]:
+        """Warnings that the golden run gives somewhere: a process gives each once, and a trial's is another."""
+        lines = (line for said in self.golden.said for line in self._err.compared(said.err))
+        return frozenset(filter(is_warning, lines))
+
+    def _errors(self, text: str, *, is_whole: bool) -> list[str]:
+        lines = self._err.compared(text)
+        return [line for line in lines if line not in self._warnings and (is_whole or not is_warning(line))]
+
+    @cached_property
+    def _varying_files(self) -> frozenset[str]:
+        known, its = _by_path(self.golden.files), _by_path(self.again.files if self.again is not None else None)
+        return frozenset(path for path in {*known, *its} if self.again is not None and _other(known.get(path), its.get(path)))
+
+    def _files(self, at: Address, done: TrialResult, golden: TrialResult) -> Judgement:
+        """Compare what is in all files that the trial has written, or should have."""
+        if done.files is None or golden.files is None:
+            return "not judged"
+        known, its = _by_path(golden.files), _by_path(done.files)
+        varying = self._varying_files
+        paths = {path for path, file in known.items() if file.last is None or file.last >= at} | set(its)
+        if any(path not in known for path in varying):  # names that differ from run to run
+            paths &= set(known)
+        paths -= varying
+        return _judged(any(_other(known.get(path), its.get(path)) for path in paths))
+
+
+def _judged(differs: object) -> Judgement:
+    return "differs" if differs else "equal"
+
+
+def _by_path(files: Iterable[Written] | None) -> dict[str, Written]:
+    return {file.path: file for file in files or ()}
+
+
+def _other(one: Written | None, other: Written | None) -> bool:
+    return one is None or other is None or one.digest != other.digest
+
+
+def _last(done: TrialResult) -> _Place:
+    """Return the last stretch of a run that is over."""
+    if done.end == _PROGRAM:
+        return _END
+    last = max(((step.phase, step.epoch, step.batch if step.batch >= 0 else BEHIND, True) for step in done.steps), default=_END)
+    return (*last[:2], BEHIND, True) if done.end == _LOOP else last
+
+
+def _texts(said: Iterable[Said], first: _Place, last: _Place) -> tuple[str, str]:
+    """Return what a run has said, to stdout and stderr, between two places."""
+    chosen = sorted((each for each in said if first <= each.place <= last), key=lambda each: each.place)
+    return "".join(each.out for each in chosen), "".join(each.err for each in chosen)
