@@ -324,3 +324,37 @@ def test_a_trial_to_the_end_is_judged_by_status_files_and_the_users_check(tmp_pa
             assert (row.category, row.status) in ((5, 3), (17, 0)), row
         found.add((row.category, row.files))
     assert len(found) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["IOV", "IOA"])
+def test_an_exported_list_is_taken_again_and_does_the_same_faults(mode: str, tmp_path: Path) -> None:
+    """Whole commands, since files are handed over: plan, run, export, plan by the list, run, export again."""
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    models = ("--models", "FLIP:1") if mode == "IOV" else ("--models", "ADJ:2")
+    given = ("-n", 40, "--mode", mode, *models, "--groups", "GPR", "--after", 2, "--name", "first")
+    first = detrain("campaign", "plan", *given, "program.py", cwd=tmp_path)
+    assert first.status == 0, first.err
+    told = run(tmp_path, "--workers", 1, "--name", "first")
+    rows = list(Ledgers(next(tmp_path.glob("ckpt/*/*/campaign-first/ledger")), told["plan"]).rows())
+    export = ("campaign", "export", "--tool", "sassifi")
+    assert detrain(*export, "--out", "tree", "--name", "first", "program.py", cwd=tmp_path).status == 0
+    (listed,) = (path for path in (tmp_path / "tree").rglob("mode*.txt") if path.read_text().count("\n") == len(rows))
+    more = listed.with_name(listed.name.replace(".txt", "").rpartition(".")[0] + ".41.txt")
+    line = listed.read_text().splitlines()[0].split()
+    more.write_text(listed.read_text() + " ".join([line[0], line[1], "99999999", *line[3:]]) + "\n")
+
+    refused = detrain("campaign", "plan", "--list", more, "--after", 2, "--name", "more", "program.py", cwd=tmp_path)
+    again = detrain("campaign", "plan", "--list", listed, "--after", 2, "--name", "again", "program.py", cwd=tmp_path)
+
+    assert (refused.status, "got number 99999999" in refused.err) == (82, True), refused.err
+    assert again.status == 0, again.err
+    told = run(tmp_path, "--workers", 1, "--name", "again")
+    found = list(Ledgers(next(tmp_path.glob("ckpt/*/*/campaign-again/ledger")), told["plan"]).rows())
+    what = ("site", "epoch", "batch", "position", "bits", "golden", "injected", "outcome", "category", "stdout", "digest")
+    assert [[getattr(row, name) for name in what] for row in found] == [[getattr(row, name) for name in what] for row in rows]
+    assert detrain(*export, "--out", "second", "--name", "again", "program.py", cwd=tmp_path).status == 0
+    assert (tmp_path / "second" / listed.relative_to(tmp_path / "tree")).read_bytes() == listed.read_bytes()
+    report = detrain("campaign", "report", "--name", "again", "program.py", cwd=tmp_path)
+    assert (report.status, "trials" in report.out) == (0, True), report.err

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from detrain.base.errors import FaultInvalid
+from detrain.campaign.engine.rows import told_row
 from detrain.campaign.judging.categories import Category, nvbitfi_number
 from detrain.faults.bits import DTYPES
 from detrain.faults.exchange.kernels import escaped, kernel_of
@@ -19,6 +20,7 @@ from detrain.faults.exchange.lists import (
     ListName,
     listed,
     parse_name,
+    plan_of_lines,
     plan_of_list,
     read_list,
     read_results,
@@ -187,6 +189,42 @@ def test_warps_and_addresses_of_a_list_are_hit_whole(tmp_path: Path) -> None:
     assert experiment.injection is not None
     assert experiment.injection.array("sources").tolist() == [0, 0]
     assert experiment.injection.array("positions").tolist() == [0, 1]
+
+
+def test_addresses_outside_of_the_tensor_are_no_trials_and_are_counted() -> None:
+    """The oracle counts index ^ mask over all addresses and seeds of a site whose size is no power of two."""
+    launch = KERNELS.launches[0]
+    lines, landed = [], []
+    for output in KERNELS.outputs(launch, int(Group.GPR)):
+        if output.elements & (output.elements - 1) == 0 or output.site.executions * output.site.replicas > 1:
+            continue
+        width = (output.elements - 1).bit_length()
+        for element in range(0, output.elements, 7):
+            for bit in range(width):
+                place = KERNELS.number(output.site.name, launch.at, int(Group.GPR), occurrence=0, replica=0, element=element)
+                lines.append(Listed(*place, 0.5, (bit + 0.5) / width))
+                landed.append(element ^ 1 << bit < output.elements)
+    plan = plan_of_lines(ListName("IOA", int(Group.GPR), 0, len(lines)), lines, KERNELS, PROFILE.digest, group=0)
+
+    told = [plan.told(number) for number in range(plan.count)]
+    is_run = [plan.trial(number)[1].injection is not None for number in range(plan.count)]
+
+    assert is_run == [not each for each in told]
+    alive = [number for number, each in enumerate(told) if each != "never read"]
+    assert [is_run[number] for number in alive] == [landed[number] for number in alive]
+    assert {"", "address outside"} <= set(told)
+
+
+def test_what_nothing_depends_on_is_masked_without_a_run() -> None:
+    dead = next(iter(PROFILE.dead))
+    launch = next(each for each in KERNELS.launches if each.kind == dead.kind)
+    group = int(next(iter(sorted(dead.groups))))
+    place = KERNELS.number(dead.site.name, launch.at, group, occurrence=0, replica=0, element=0)
+    plan = plan_of_lines(ListName("IOV", group, 0, 1), [Listed(*place, 0.5, 0.5)], KERNELS, PROFILE.digest, group=group)
+
+    assert (plan.told(0), plan.trial(0)[1].injection) == ("never read", None)
+    row = told_row(*plan.trial(0), plan.told(0), has_guard=False)
+    assert (row.outcome, row.category, row.site) == ("masked", 1, dead.site.name)
 
 
 @pytest.mark.parametrize(

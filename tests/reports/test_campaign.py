@@ -149,6 +149,18 @@ def test_categories_decide_where_they_are_told() -> None:
     assert (untold.kinds, untold.categories) == ({}, {})
 
 
+def test_addresses_outside_are_counted_and_change_no_estimate() -> None:
+    outside = [msgspec.structs.replace(row, number=row.number + 10**6, outcome="address outside", category=0) for row in ROWS[:30]]
+    with_them, without = summarize([*ROWS, *outside], ABOUT), summarize(ROWS, ABOUT)
+
+    assert (with_them.outcomes, with_them.categories, with_them.masked) == (without.outcomes, without.categories, without.masked)
+    assert (with_them.outside, with_them.trials) == (30, len(ROWS))
+    share = f"{100 * 30 / (len(ROWS) + 30):.1f} %"
+    assert any(line.startswith("address outside (none is run)") and share in line for line in lines_of(with_them))
+    with pytest.raises(UsageError, match="all 30 trials have addresses outside"):
+        summarize(outside, ABOUT)
+
+
 def test_categories_stand_beside_outcomes_and_what_differs() -> None:
     summary = summarize(ROWS, ABOUT)
     masked = [row for row in ROWS if row.outcome == "masked"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from detrain.faults.experiment import Experiment
-from detrain.faults.population.facts import Facts
+from detrain.faults.population.facts import Facts, Told
 
 
 class CampaignPlan(Protocol):
@@ -24,6 +24,9 @@ class CampaignPlan(Protocol):
 
     def trial(self, number: int) -> tuple[Facts, Experiment]:
         """Return what is known of a trial before it is run, and its experiment."""
+
+    def told(self, number: int) -> Told:
+        """Return what is known of a trial without running it; its experiment has no injection then."""
 
     def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
         """Return a trial whose fault did not fire drawn again, where its step has other sites; None: it is not."""

@@ -11,7 +11,7 @@ import xxhash
 from detrain.campaign.random_campaign import RandomCampaign
 from detrain.faults.experiment import Experiment
 from detrain.faults.models import FaultModel
-from detrain.faults.population.facts import Facts
+from detrain.faults.population.facts import Facts, Told
 from detrain.faults.population.groups import own_group, use_of
 from detrain.faults.sites import Site
 
@@ -35,6 +35,10 @@ class DrawnPlan:
     def trial(self, number: int) -> tuple[Facts, Experiment]:
         """Return what is known of a trial, and its experiment."""
         return self._facts(number, *self.campaign.drawing.trial(number, self.campaign.after))
+
+    def told(self, number: int) -> Told:
+        """Return that nothing is known beforehand."""
+        return ""
 
     def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
         """Return it drawn among the sites of its own step."""

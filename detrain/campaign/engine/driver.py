@@ -17,11 +17,12 @@ from detrain.campaign.batch_of_trials import left_running
 from detrain.campaign.engine.api import Ended, Engine, Lease
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
-from detrain.campaign.engine.rows import crash_row
+from detrain.campaign.engine.rows import crash_row, told_row
 from detrain.campaign.engine.work import DetrainWork, ordered, to_loop
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.plan import SampledPlan
 from detrain.faults.population.stopping import Look, last_look
+from detrain.faults.population.trial_row import OUTSIDE
 from detrain.faults.statistics.looks import Looks
 from detrain.store.lock import hold
 
@@ -82,9 +83,10 @@ class StopAt:
         """Return what the last planned look finds that all trials before are done for."""
         plan, ledgers = campaign.plan, Ledgers(campaign.ledgers, campaign.plan.digest)
         strata = plan.strata if isinstance(plan, SampledPlan) else None
-        rows = [row for row in ledgers.rows() if row.number < plan.count]
+        rows = [row for row in ledgers.rows() if row.number < plan.count and row.outcome != OUTSIDE]
+        no_trials = [number for number in range(plan.count) if plan.told(number) == OUTSIDE]
         is_harmful = lambda row: row.outcome != Outcome.MASKED.value  # noqa: E731
-        return last_look(rows, list(ledgers.unfired()), self._looks(plan.count), is_harmful, self.half_width, strata)
+        return last_look(rows, [*ledgers.unfired(), *no_trials], self._looks(plan.count), is_harmful, self.half_width, strata)
 
     def next(self, count: int, missing: int) -> int:
         """Return before which number all trials are done next, where `missing` is the first that is not."""
@@ -217,6 +219,7 @@ class Driver:
 
     def _without_crashes(self, numbers: list[int]) -> list[int]:
         """Return numbers without those whose workers have died twice: these are crashes."""
+        numbers = self._without_told(numbers)
         lost = self._ledgers.lost()
         for number in [number for number in numbers if lost.get(number, 0) >= _MOST_LOST]:
             facts, plan = self._campaign.plan.trial(number)
@@ -224,6 +227,17 @@ class Driver:
             ledger.add(crash_row(facts, plan, has_guard=self._campaign.header.has_guard))
             ledger.close()
         return [number for number in numbers if lost.get(number, 0) < _MOST_LOST]
+
+    def _without_told(self, numbers: list[int]) -> list[int]:
+        """Return numbers without those of which is known what comes of them: their rows are written here."""
+        plan, has_guard = self._campaign.plan, self._campaign.header.has_guard
+        told = {number: known for number in numbers if (known := plan.told(number))}
+        if told:
+            ledger = self._ledger(_DRIVER)
+            for number, known in told.items():
+                ledger.add(told_row(*plan.trial(number), known, has_guard=has_guard))
+            ledger.close()
+        return [number for number in numbers if number not in told]
 
     def _ledger(self, name: str) -> Ledger:
         return Ledger(self._campaign.ledgers / f"{name}.sqlite", self._campaign.plan.digest)

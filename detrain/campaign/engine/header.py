@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -21,6 +21,9 @@ from detrain.campaign.subject import DEFAULT_LIMIT_S, Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import environment_difference
+from detrain.faults.exchange.listed import Listed
+from detrain.faults.exchange.lists import ListName, plan_of_lines
+from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.experiment import Experiment
 from detrain.faults.model_shares import FIDELITY
 from detrain.faults.models import PUBLISHED, model_named
@@ -58,6 +61,14 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     """By stratum, the share of the trials; none yet: that of the population, or what a pilot says."""
 
 
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """A list of injections of another tool's."""
+
+    name: ListName
+    tool: Literal["sassifi", "nvbitfi"]
+    lines: tuple[Listed, ...]
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a plan."""
 
@@ -83,6 +94,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     drawn: Drawn | None = None
     """Of a plan that draws as `detrain random` does, or:"""
     sampled: Sampled | None = None
+    listing: Listing | None = None
+    """Or a list of another tool's."""
     digest: str = ""
     """Of the plan."""
 
@@ -235,13 +248,27 @@ def profile_for(subject: Subject) -> Profile:
 
 
 def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResult]:
+    least = LEAST_WITH_GUARD if header.has_guard else 0
+    if header.listing is not None:
+        profile, listing = profile_for(subject), header.listing
+        is_sassifi = listing.tool == "sassifi"
+        listed = plan_of_lines(
+            listing.name,
+            listing.lines,
+            (sassifi_kernels if is_sassifi else nvbitfi_kernels)(profile),
+            profile.digest,
+            group=listing.name.group if is_sassifi else None,
+            after=header.after,
+            least=least,
+            path=listing.name.list_name,
+        )
+        return listed, _whole(subject)
     if header.sampled is not None:
         profile, sampled = profile_for(subject), header.sampled
-        least = LEAST_WITH_GUARD if header.has_guard else 0
         plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, shares=None)
         if sampled.allocation:
             plan = replace(plan, allocation=sampled.allocation)
-        return plan, subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)
+        return plan, _whole(subject)
     drawn = header.drawn or Drawn()
     campaign: RandomCampaign = plan_campaign(
         subject,
@@ -255,3 +282,7 @@ def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResul
         thresholds=header.thresholds,
     )
     return DrawnPlan(campaign, header.count), campaign.golden
+
+
+def _whole(subject: Subject) -> TrialResult:
+    return subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)

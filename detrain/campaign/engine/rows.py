@@ -24,8 +24,8 @@ from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, Firing
 from detrain.faults.outcome_classes import Outcome, Thresholds
-from detrain.faults.population.facts import Facts
-from detrain.faults.population.trial_row import TrialRow
+from detrain.faults.population.facts import Facts, Told
+from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
 
@@ -98,9 +98,7 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
     last = trained[-1] if trained else None
     at_last = known.get(_cursor(last)) if last is not None else None
     is_equal = last is not None and at_last is not None and last.state != "" and last.state == at_last.state
-    injection = plan.injection
-    assert injection is not None
-    unsigned = dtype_named(injection.dtype).unsigned.newbyteorder("<")
+    unsigned = dtype_named(facts.dtype).unsigned.newbyteorder("<")
     fired = done.fired or Firing(0, b"", b"")
     before, after = np.frombuffer(fired.golden, unsigned), np.frombuffer(fired.injected, unsigned)
     digits = unsigned.itemsize * 2
@@ -141,6 +139,14 @@ def crash_row(facts: Facts, plan: Experiment, *, has_guard: bool) -> TrialRow:
     return msgspec.structs.replace(
         row, outcome=CRASH, category=int(Category.EXIT_STATUS), end="crash: its worker died twice", error="its worker died twice"
     )
+
+
+def told_row(facts: Facts, plan: Experiment, told: Told, *, has_guard: bool) -> TrialRow:
+    """Return the row of a trial of which is known what comes of it, so that nothing is run."""
+    row = _row(facts, plan, {}, TrialResult(0, (), f"not run: {told}"), has_guard=has_guard)
+    if told == "never read":
+        return msgspec.structs.replace(row, outcome=Outcome.MASKED.value, category=int(Category.NEVER_READ), is_equal=True)
+    return msgspec.structs.replace(row, outcome=OUTSIDE)
 
 
 def _filled(step: StepLine, known: Mapping[Address, StepLine], at: Address) -> StepLine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -14,6 +14,7 @@ from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, threshold_opti
 from detrain.faults.sites import STAGES
 
 if TYPE_CHECKING:
+    from detrain.campaign.engine.header import Header
     from detrain.faults.outcome_classes import Thresholds
     from detrain.faults.population.frame import Choice
 
@@ -54,6 +55,8 @@ _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each worker: bits depend on it.")
 @click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does.")
 @click.option("--time-limit", type=SECONDS, default=3600.0, metavar="S", help="A longer trial hangs [3600].")
+@click.option("--list", "listed", type=click.Path(path_type=Path), help="The faults of a list of SASSIFI's or NVBitFI's.")
+@click.option("--list-of", type=click.Choice(["sassifi", "nvbitfi"]), default="sassifi", show_default=True, help="Whose list.")
 @click.option("--check", default="", metavar="COMMAND", help="Judges the program's end: a command, or module:function.")
 @click.option("--ignore-output", "ignored", multiple=True, metavar="REGEX", help="Lines of output not to be compared (repeatable).")
 @threshold_option()
@@ -82,6 +85,8 @@ def plan(
     threads: int,
     guard: bool,
     time_limit: float,
+    listed: Path | None,
+    list_of: Literal["sassifi", "nvbitfi"],
     check: str,
     ignored: tuple[str, ...],
     thresholds: Thresholds,
@@ -104,6 +109,9 @@ def plan(
     if mode == "ISCA" and (groups is not None or pilot is not None or rule != "elements"):
         raise UsageError("--groups, --by and --pilot are of the other modes", "give --mode IOV, IOA or RF")
     _require_judgeable(check, after, ignored)
+    others: dict[str, object]
+    others = {"-n": count, "--half-width": half_width, "--models": models, "--groups": groups, "--pilot": pilot, "--epochs": epochs}
+    _require_only_listed(listed, others)
     usual = {"ISCA": "", "IOV": _IOV_MODELS}.get(mode, "FLIP:1,ADJ:2")
     names = tuple(part.strip() for part in (models if models is not None else usual).split(",") if part.strip())
     header = Header(
@@ -123,7 +131,9 @@ def plan(
         check=check,
         ignored=ignored,
     )
-    if mode == "ISCA":
+    if listed is not None:
+        header = _of_list(header, listed, list_of)
+    elif mode == "ISCA":
         drawn = Drawn(models=names, shares=shares, pattern=pattern, stage=stage, epochs=epochs)
         header = msgspec.structs.replace(header, drawn=drawn)
     else:
@@ -150,6 +160,24 @@ _SHOWN = 6
 
 def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _require_only_listed(listed: Path | None, others: dict[str, object]) -> None:
+    """Raise UsageError where a list is given, and options by which others would be drawn."""
+    given = ", ".join(name for name, value in others.items() if value is not None)
+    if listed is not None and given:
+        raise UsageError(f"--list {str(listed)!r} says which faults, and {given} would draw others", "leave one of them out")
+
+
+def _of_list(header: Header, path: Path, tool: Literal["sassifi", "nvbitfi"]) -> Header:
+    """Return a header with the faults of a list. Raises FaultInvalid for what is none."""
+    import msgspec
+
+    from detrain.campaign.engine.header import Listing
+    from detrain.faults.exchange.lists import parse_name, read_list
+
+    listing = Listing(name=parse_name(path), tool=tool, lines=tuple(read_list(path)))
+    return msgspec.structs.replace(header, listing=listing, count=len(listing.lines))
 
 
 def _require_judgeable(check: str, after: int | None, ignored: tuple[str, ...]) -> None:

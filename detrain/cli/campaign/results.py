@@ -95,6 +95,9 @@ def record(
 
     check_writable(out)
     campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    told = campaign.plan.told(number)
+    if told:
+        raise UsageError(f"nothing is run of trial {number}: {told}", "give another number")
     facts, plan = campaign.plan.trial(number)
     done = run_trial(campaign.subject, facts.model, campaign.header.seed, plan)
     found = record_of(campaign.subject, done, campaign.header.thresholds)
@@ -125,20 +128,22 @@ def export(
     """Write a campaign as the files that SASSIFI's or NVBitFI's scripts read: profile, lists, results."""
     import msgspec
 
+    from detrain.campaign.engine.header import profile_for
     from detrain.faults.exchange.tree import export_tree
     from detrain.faults.population.plan import SampledPlan
+    from detrain.faults.population.trial_row import OUTSIDE
 
     campaign = found_campaign(home, name, program, arguments, is_module=is_module)
-    if not isinstance(campaign.plan, SampledPlan):
+    if campaign.header.drawn is not None:
         raise UsageError("a campaign in the mode ISCA has no profile to be written", "plan one in the mode IOV or IOA")
 
     def injection_of(row: TrialRow) -> Any:
         return campaign.plan.trial(row.number)[1].injection
 
-    if "RF" in campaign.plan.choice.modes:
+    if isinstance(campaign.plan, SampledPlan) and "RF" in campaign.plan.choice.modes:
         raise UsageError("a campaign in the mode RF hits memory, which is no output of an op", "plan one in the mode IOV or IOA")
-    rows, app = _rows(campaign), campaign.subject.program.name
-    files = export_tree(out, campaign.plan.profile, rows, tool=tool, app=app, injection_of=injection_of)  # type: ignore[arg-type]
+    rows, app = [row for row in _rows(campaign) if row.outcome != OUTSIDE], campaign.subject.program.name
+    files = export_tree(out, profile_for(campaign.subject), rows, tool=tool, app=app, injection_of=injection_of)  # type: ignore[arg-type]
     if as_json:
         click.echo(msgspec.json.encode([str(file) for file in files]).decode())
     else:
@@ -176,8 +181,10 @@ def _about(campaign: Campaign, program: str, known: dict[str, Any]) -> About:
     }
     if isinstance(campaign.plan, SampledPlan):
         return about_plan(campaign.plan, **said)
-    drawn = header.drawn
+    drawn, listing = header.drawn, header.listing
     options = {"mode": "ISCA", "models": ", ".join(drawn.models) or "the 18 published", "shares": drawn.shares} if drawn else {}
+    if listing is not None:
+        options = {"list": listing.name.list_name, "of": listing.tool}
     return About(
         program=campaign.subject.program.name,
         arguments=header.arguments,

@@ -44,6 +44,8 @@ class Instruction:
     occurrence: int
     replica: int
     element: int
+    is_dead: bool = False
+    """Whether nothing depends on it, so that a fault there is masked for certain."""
 
 
 def kernel_of(site: str) -> str:
@@ -70,6 +72,7 @@ class Kernels:
             kernels.setdefault(output.kind, {})[kernel] = None
             for group in groups_of(output):
                 self._of.setdefault((kernel, output.kind, group), []).append(output)
+        self._dead = {(output.kind, output.site.name) for output in profile.dead}
         self._kernels = {kind: list(names) for kind, names in kernels.items()}
         self._ends: dict[tuple[str, int, int], list[int]] = {
             key: list(itertools.accumulate(each.in_step for each in outputs)) for key, outputs in self._of.items()
@@ -133,7 +136,8 @@ class Kernels:
         rest = number - (self._ends[key][place - 1] if place else 0)
         run, element = divmod(rest, output.elements)
         occurrence, replica = divmod(run, output.site.replicas)
-        return Instruction(output, launch.at, occurrence, replica, element)
+        is_dead = (output.kind, output.site.name) in self._dead
+        return Instruction(output, launch.at, occurrence, replica, element, is_dead)
 
     def number(self, site: str, at: Address, group: int, *, occurrence: int, replica: int, element: int) -> tuple[str, int, int]:
         """Return the kernel, the launch and the number of an instruction. Raises FaultInvalid for one that is none."""

@@ -17,7 +17,7 @@ from detrain.faults.exchange.kernels import Instruction
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.plan import Kind, Operand, Plan
 from detrain.faults.population.address import ADDRESS_MODELS, masks, misplaced
-from detrain.faults.population.facts import Facts, Mode
+from detrain.faults.population.facts import Facts, Mode, Told
 from detrain.faults.population.groups import SASSIFI_MODELS
 
 WARP: Final = 32
@@ -39,8 +39,8 @@ class ListedPlan:
     """The trials of a list; all weigh the same."""
 
     profile_digest: str
-    group: int
-    """SASSIFI's group, as rows have it."""
+    group: int | None
+    """SASSIFI's group, as rows have it; None: each output's own."""
     model: int
     """SASSIFI's bit-flip model, 0 to 7."""
     mode: Mode
@@ -63,20 +63,21 @@ class ListedPlan:
     def trial(self, number: int) -> tuple[Facts, Experiment]:
         """Return what is known of a trial, and its experiment.
 
-        Raises FaultInvalid for a number that is not in it, or an address that is outside of the tensor.
+        It has no injection where nothing is run (`told`). Raises FaultInvalid for a number that is not in it.
         """
         if not 0 <= number < self.count:
             raise FaultInvalid(f"there is no trial {number} in a list of {self.count}", "numbers are from 0")
         one, line = self.instructions[number], self.lines[number]
+        site = one.output.site
         if self.mode == "IOA":
             drawn = _address(one, self.model, line.bit_seed)
         else:
-            drawn = injection(one.output.site, _value(one, self.model, line.bit_seed), Operand.OUTPUT, one.replica)
-        site, positions = one.output.site, drawn.array("positions")
+            drawn = injection(site, _value(one, self.model, line.bit_seed), Operand.OUTPUT, one.replica)
+        positions = drawn.array("positions") if drawn is not None and self.mode != "IOA" else np.array([one.element])
         phase, epoch, batch = one.at
         experiment = Experiment(
             log="",
-            injection=drawn,
+            injection=None if one.is_dead else drawn,
             at=one.at,
             occurrence=one.occurrence,
             count=self.after,
@@ -89,23 +90,29 @@ class ListedPlan:
             stratum="listed",
             weight=1.0,
             mode=self.mode,
-            group=self.group,
+            group=int(one.output.group) if self.group is None else self.group,
             model=SASSIFI_MODELS[self.model],
             site=site.name,
             layer=site.layer,
             op=site.op,
             stage=site.stage,
             operand="output",
-            dtype=drawn.dtype,
+            dtype=one.output.dtype,
             phase=phase,
             epoch=epoch,
             batch=batch,
             occurrence=one.occurrence,
             replica=one.replica,
-            position=int(drawn.array("sources")[0] if self.mode == "IOA" else positions[0]),
-            elements=int(positions.size),
+            position=int(positions[0]),
+            elements=int(positions.size) + (self.mode == "IOA" and drawn is not None),
         )
         return facts, experiment
+
+    def told(self, number: int) -> Told:
+        """Return what is known of a trial without running it: its address is outside, or nothing reads what it hits."""
+        if self.instructions[number].is_dead:
+            return "never read"
+        return "address outside" if self.trial(number)[1].injection is None else ""
 
     def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
         """Return None: a list says which fault it is."""
@@ -149,7 +156,8 @@ def seed_of(bits: tuple[int, ...], pattern: int, what: int, dtype: DType) -> flo
     return min((pattern + 0.5) / (1 << dtype.width), 1 - 2**-53) if what == _RANDOM else 0.5
 
 
-def _address(one: Instruction, model: int, seed: float) -> Injection:
+def _address(one: Instruction, model: int, seed: float) -> Injection | None:
+    """Return the fault of a wrong address; None where that is outside of the tensor."""
     bits = ADDRESS_MODELS.get(SASSIFI_MODELS[model])
     if bits is None:
         raise FaultInvalid(f"{SASSIFI_MODELS[model]} is no model of addresses", f"give one of {', '.join(ADDRESS_MODELS)}")
@@ -158,8 +166,5 @@ def _address(one: Instruction, model: int, seed: float) -> Injection:
         raise FaultInvalid(f"{one.output.site.name!r} has no address bit for a seed of {seed}", "leave the line out")
     landed = one.element ^ each[int(len(each) * seed)]
     if landed >= one.output.elements:
-        raise FaultInvalid(
-            f"address {landed} is outside of {one.output.site.name!r}, which has {one.output.elements} elements",
-            "what a device does there is not known: leave the line out, and count it by itself",
-        )
+        return None
     return misplaced(one.output.site, one.element, landed, one.replica)

@@ -88,7 +88,26 @@ def plan_of_list(
 
     Raises FaultInvalid, with the line, where it does not fit.
     """
-    name, lines = parse_name(path), read_list(path)
+    name = parse_name(path)
+    of = name.group if group is None else group
+    return plan_of_lines(name, read_list(path), kernels, profile_digest, group=of, after=after, least=least, path=path)
+
+
+def plan_of_lines(
+    name: ListName,
+    lines: Sequence[Listed],
+    kernels: Kernels,
+    profile_digest: str,
+    *,
+    group: int | None,
+    after: int | None = None,
+    least: int = 0,
+    path: Path | str = "list",
+) -> ListedPlan:
+    """Return the lines of a list as a plan, against a profile. `group`: for the rows; None: each output's own.
+
+    Raises FaultInvalid, with the line, where it does not fit.
+    """
     if not lines:
         raise FaultInvalid(f"{str(path)!r} is empty", "upstream makes such lists of groups without an instruction: leave it out")
     instructions = []
@@ -99,7 +118,7 @@ def plan_of_list(
             raise FaultInvalid(f"{path}:{number}: {error.what}", error.todo) from error
     plan = ListedPlan(
         profile_digest,
-        name.group if group is None else group,
+        group,
         name.model,
         name.mode,
         tuple(instructions),

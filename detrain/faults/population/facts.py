@@ -10,6 +10,11 @@ Mode = Literal["IOV", "IOA", "RF"]
 """SASSIFI's modes: the value of an instruction, the address that it writes to, a register file (memory here)."""
 
 
+Told = Literal["", "address outside", "never read"]
+"""What is known of a trial without running it: nothing; its address is behind the tensor's end, and what a device does
+there nothing here can tell; nothing depends on what it hits, so that it is masked for certain."""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan knows of one trial."""
 

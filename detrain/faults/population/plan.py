@@ -22,7 +22,7 @@ from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.address import draw_address
-from detrain.faults.population.facts import Facts
+from detrain.faults.population.facts import Facts, Told
 from detrain.faults.population.frame import Cell, Choice, Frame, frame_of
 from detrain.faults.population.profile import Profile
 
@@ -108,6 +108,10 @@ class SampledPlan:
             facts = facts_of(number, cell, injection, experiment, weight=self.strata[stratum] / drawn_share)
             return facts, experiment
         raise FaultInvalid(f"trial {number} cannot be drawn from {stratum!r}: {why.what}", why.todo)
+
+    def told(self, number: int) -> Told:
+        """Return that nothing is known beforehand: what is, is counted, and not drawn."""
+        return ""
 
     def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
         """Return None: a fault that did not fire is of a step that is not as the profile has it. It is counted, not

@@ -4,9 +4,14 @@ its number.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from detrain.faults.population.facts import Facts
+
+OUTSIDE: Final = "address outside"
+"""The outcome of a wrong address behind its tensor's end: no trial is run, and it is neither masked nor harmful."""
 
 
 class TrialRow(Facts, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from detrain.faults.population.trial_row import OUTSIDE
 from detrain.faults.statistics.estimates import ENOUGH
 from detrain.faults.statistics.libraries import library
 from detrain.reports.campaign import charts
@@ -107,6 +108,9 @@ def lines_of(summary: Summary) -> list[str]:
         [name, f"{each.count:,}", charts.percent(each.share), _between(each.low, each.high, each.share)]
         for name, each in summary.outcomes.items()
     ]
+    if summary.about.outside:
+        count = f"{summary.outside:,}" if summary.outside else "–"
+        rows.append([f"{OUTSIDE} (none is run)", count, charts.percent(summary.about.outside), "of all, an exact count"])
     lines += _table(["outcome", "trials", "share", level], rows)
     if summary.categories:
         rows = [

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from detrain.base.errors import UsageError
 from detrain.campaign.judging.categories import Category
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.groups import Group
-from detrain.faults.population.trial_row import TrialRow
+from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.faults.statistics.allocation import trials_for
 from detrain.faults.statistics.comparison import Comparison, paired
 from detrain.faults.statistics.estimates import Estimate, Sample
@@ -113,6 +114,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     about: About
     trials: int
+    outside: int
+    """Trials of a list whose address is outside of the tensor: none was run. Those of a drawn plan are not in it."""
     confidence: float
     masked: Estimate
     outcomes: dict[str, Estimate]
@@ -147,8 +150,15 @@ def summarize(
 ) -> Summary:
     """Return what a campaign's rows say; `other` is a campaign on the same plan, with its name, to compare with.
 
-    Rows of the other are paired by their numbers: that these are the same faults, the caller sees to.
+    Rows of the other are paired by their numbers: that these are the same faults, the caller sees to. Addresses outside
+    are counted, and in no estimate.
     """
+    outside = sum(row.outcome == OUTSIDE for row in rows)
+    if outside:
+        about = msgspec.structs.replace(about, outside=outside / len(rows))
+        rows = [row for row in rows if row.outcome != OUTSIDE]
+    if not rows:
+        raise UsageError(f"all {outside} trials have addresses outside of their tensors: none is run", "give other trials")
     columns = columns_of(rows)
     sample = Sample(columns["weight"], columns["stratum"].astype(str), about.strata or None)
     not_masked = ~is_masked(columns)
@@ -161,6 +171,7 @@ def summarize(
     return Summary(
         about=about,
         trials=len(rows),
+        outside=outside,
         confidence=confidence,
         masked=masked,
         outcomes=seen.shares_of(columns["outcome"], _order_of_outcomes(columns["outcome"])),
