@@ -17,7 +17,8 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.cursor import Address
-from detrain.campaign.subject import Subject
+from detrain.campaign.full_disk import require_room
+from detrain.campaign.subject import Subject, errors_of
 from detrain.campaign.trial_log import TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
@@ -178,6 +179,8 @@ class _Process:
                 if self.obstacle or self._has_ended:
                     break
                 index, changed = index + 1, time.monotonic()
+            if status := process.poll():
+                require_room(self.home, status, errors_of(self.home))
             process.kill()
             process.wait()
 

@@ -25,6 +25,7 @@ from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
 from detrain.base.cursor import Address
 from detrain.base.errors import DetrainError, FaultInvalid
+from detrain.campaign.full_disk import require_room
 from detrain.campaign.judging.check import PASSES, run_check
 from detrain.campaign.trial_log import HANG, TrialResult, failed, is_as, read_log
 from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
@@ -287,6 +288,8 @@ class Subject:
                 status = HANG
         done = read_log(home / "log")
         done = replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home))
+        if not done.is_whole and status != HANG:
+            require_room(home, status, done.error)
         variables = home / f"log{VARIABLES_SUFFIX}"
         if self.check and experiment.is_armed and done.end == "program" and variables.is_file():
             verdict, said = run_check(self.check, variables, self.limit_s)

@@ -13,6 +13,7 @@ from typing import Final
 
 from detrain.base import messages
 from detrain.base.errors import CampaignStopped, HomeInUse, StoreError, last_printed
+from detrain.campaign import full_disk
 from detrain.campaign.batch_of_trials import left_running
 from detrain.campaign.engine.api import Ended, Engine, Lease
 from detrain.campaign.engine.header import Campaign
@@ -128,6 +129,10 @@ class Driver:
 
         Raises HomeInUse if another driver has it, CampaignStopped, StoreError.
         """
+        with full_disk.told(self._campaign.folder):
+            return self._run()
+
+    def _run(self) -> Progress:
         folder = self._campaign.folder
         try:
             hold(folder, _DRIVER)
@@ -181,7 +186,7 @@ class Driver:
         rest = [number for number in ended.lease.numbers if number not in known]
         self._in_vain = self._in_vain + 1 if len(rest) == len(ended.lease.numbers) else 0
         if ended.status in _OWN_ERRORS:
-            what, todo = last_printed(ended.said) or (ended.said, "")
+            what, todo = last_printed(ended.said) or (ended.said or f"a worker has ended with status {ended.status}", "")
             kind = StoreError if ended.status == StoreError.exit_code else CampaignStopped
             raise kind(what, todo or "run the campaign again: it goes on where it was")
         if ended.status:

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from detrain.base.errors import CampaignStopped
+from detrain.campaign import full_disk
 from detrain.campaign.engine.api import CampaignPlan
 from detrain.campaign.engine.drawn_plan import DrawnPlan
 from detrain.campaign.engine.ledger import Ledgers
@@ -129,8 +130,13 @@ def subject_of(header: Header, home: Path) -> Subject:
 
 def make(header: Header, home: Path, name: str) -> Campaign:
     """Find sites, make the golden run, and write the plan; one that is there is kept if it is the same but longer or
-    shorter.
+    shorter. Raises CampaignStopped for another plan of that name, StoreError where there is no room.
     """
+    with full_disk.told(home):
+        return _made(header, home, name)
+
+
+def _made(header: Header, home: Path, name: str) -> Campaign:
     subject = subject_of(header, home)
     header = msgspec.structs.replace(
         header, key=subject.key, sources=subject.sources(), environment=subject.environment(), program=str(subject.program.shown)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from detrain.campaign import full_disk
 from detrain.campaign.batch_of_trials import in_order
 from detrain.campaign.engine.api import Lease
 from detrain.campaign.engine.header import Campaign, load
@@ -24,11 +25,12 @@ def do_lease(folder: Path, lease: Path, shard: str, *, in_one: bool) -> None:
     """Do the trials of a lease that are not in this worker's ledger. Raises what stops the campaign."""
     campaign = load(folder)
     numbers = msgspec.json.decode(lease.read_bytes(), type=list[int])
-    ledger = Ledger(campaign.ledgers / f"{shard}.sqlite", campaign.plan.digest)
-    try:
-        _do(campaign, numbers, ledger, in_one=in_one)
-    finally:
-        ledger.close()
+    with full_disk.told(folder):
+        ledger = Ledger(campaign.ledgers / f"{shard}.sqlite", campaign.plan.digest)
+        try:
+            _do(campaign, numbers, ledger, in_one=in_one)
+        finally:
+            ledger.close()
 
 
 def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool) -> None:

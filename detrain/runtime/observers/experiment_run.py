@@ -19,7 +19,7 @@ from detrain.adapters.instruments import Instruments
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
-from detrain.base.errors import FaultInvalid, FaultNotFired
+from detrain.base.errors import FaultInvalid, FaultNotFired, StoreError
 from detrain.faults.experiment import Alarm, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
@@ -320,7 +320,12 @@ class ExperimentRun:
         return state.hexdigest()
 
     def _write(self, line: Log) -> None:
-        self._log.write(msgspec.json.encode(line) + b"\n")
+        left = memoryview(msgspec.json.encode(line) + b"\n")
+        try:
+            while left:  # where there is little room, less is written than was asked for
+                left = left[self._log.write(left) or 0 :]
+        except OSError as error:  # or it would be the program's error, and an outcome
+            raise StoreError(f"cannot write {self.plan.log!r}: {error.strerror}", "make room there") from error
 
     def stop(self, why: str) -> None:
         """End the process at once, unless it ends anyway: what the program does after its training is not wanted."""
