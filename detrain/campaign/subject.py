@@ -287,7 +287,8 @@ class Subject:
                 process.wait()
                 status = HANG
         done = read_log(home / "log")
-        done = replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home))
+        crash = done.end.partition(": ")[2] if status == 1 and done.end.startswith("crash") else ""
+        done = replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home), crash=crash)
         if not done.is_whole and status != HANG:
             require_room(home, status, done.error)
         variables = home / f"log{VARIABLES_SUFFIX}"

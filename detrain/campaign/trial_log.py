@@ -45,7 +45,7 @@ class TrialResult:
     left: str = ""
     """Why it was not begun, where another process can begin it."""
     crash: str = ""
-    """The class of the exception with which it ended, in a process that does others."""
+    """The class of the exception with which it ended."""
     seconds: float = 0.0
     """How long it took, in a process that does others."""
     error: str = ""

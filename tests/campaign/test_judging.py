@@ -140,6 +140,14 @@ def test_what_is_missing_at_the_end_is_seen() -> None:
     assert JUDGE.seen((0, 0, 1), whole, GOLDEN).stdout == "differs"
 
 
+@pytest.mark.parametrize(
+    ("changed", "found"), [({}, "not judged"), ({3: "loss nan\n"}, "not judged"), ({2: "loss 9\n"}, "differs")]
+)
+def test_what_a_step_says_in_which_its_trial_was_ended_is_not_judged(changed: dict[int, str], found: str) -> None:
+    done = replace(windowed(1, 3, changed=changed), end="non-finite loss")
+    assert JUDGE.seen((0, 0, 1), done, GOLDEN).stdout == found
+
+
 def with_files(**digests: str) -> TrialResult:
     files = tuple(Written(path, digest) for path, digest in digests.items())
     return replace(GOLDEN, files=files)

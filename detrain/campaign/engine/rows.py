@@ -112,7 +112,7 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
         outcome="",
         category=0,
         status=done.status,
-        error=end.partition(": ")[2] if end.startswith(CRASH) else "",
+        error=done.crash,
         stdout=_NOT_JUDGED,
         stderr=_NOT_JUDGED,
         files=_NOT_JUDGED,

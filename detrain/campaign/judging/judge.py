@@ -23,6 +23,7 @@ from detrain.runtime.observers.said import BEHIND, Said, Written
 Judgement = Literal["equal", "differs", "not judged"]
 _PROGRAM: Final = "program"
 _LOOP: Final = "loop"
+_CUT: Final = "non-finite loss"
 _END: Final = (BEHIND, BEHIND, BEHIND, True)
 _Place = tuple[int, int, int, bool]
 
@@ -52,15 +53,18 @@ class Judge:
 
     def seen(self, at: Address, done: TrialResult, golden: TrialResult) -> Seen:
         """Return what a trial whose fault was at a cursor gave, beside the run that it is compared with."""
-        first, last = (*at, True), _last(done)
+        first, last = (*at, True), _last(done) if done.end != _CUT else _before_last(done)
         is_whole = done.end == _PROGRAM
         mine, its = (_texts(run.said, first, last) for run in (golden, done))
         known, found = (self._out.compared(text) for text, _ in (mine, its))
         known_errors, found_errors = (self._errors(text, is_whole=is_whole) for _, text in (mine, its))
         has_other_errors = known_errors != found_errors
+        # Of a step in which the trial was ended, what the program would have said behind that is not there.
+        is_cut = not done.is_whole or done.crash != "" or done.end == _CUT
+        usual: Judgement = "not judged" if is_cut else "equal"
         return Seen(
-            stdout=_judged(known != found),
-            stderr=_judged(has_other_errors),
+            stdout="differs" if known != found else usual,
+            stderr="differs" if has_other_errors else usual,
             has_only_warnings=has_other_errors and are_only_warnings(known_errors, found_errors),
             files=self._files(at, done, golden) if is_whole else "not judged",
             text="\n".join(its),
@@ -130,6 +134,11 @@ def _last(done: TrialResult) -> _Place:
         return _END
     last = max(((step.phase, step.epoch, step.batch if step.batch >= 0 else BEHIND, True) for step in done.steps), default=_END)
     return (*last[:2], BEHIND, True) if done.end == _LOOP else last
+
+
+def _before_last(done: TrialResult) -> _Place:
+    """Return the last stretch before the last step."""
+    return *_last(done)[:3], False
 
 
 def _texts(said: Iterable[Said], first: _Place, last: _Place) -> tuple[str, str]:

@@ -31,7 +31,7 @@ class TrialRow(Facts, frozen=True, kw_only=True):
     error: str
     """Class of the exception, or the text that the category is by; empty for none."""
     stdout: str
-    """What the program printed from the fault on, beside the golden run: equal, differs."""
+    """What the program printed from the fault on, beside the golden run: equal, differs, not judged (cut off)."""
     stderr: str
     """The same of stderr. Of a trial that ended at its horizon, without warnings, which a process gives once only."""
     files: str
