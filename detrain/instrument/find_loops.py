@@ -112,7 +112,7 @@ def _parsed(file: str, known: str, tree: ast.Module) -> ast.Module:
 
 def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:
     for scope in scopes_in(file, tree, (), ()):
-        if any(node.lineno == loop.lineno for node, _parents in loops_in(scope.node)):
+        if any(isinstance(node, AnyLoop) and node.lineno == loop.lineno for node in own_nodes(scope.node)):
             return _loop(scope, loop)
     raise CannotRewrite(f"{file}:{loop.lineno}: the loop is in the body of a class", "put it into a function, or at the top level")
 

@@ -81,12 +81,26 @@ def _is_in_update(loop: AnyLoop) -> bool:
     return any(isinstance(tape, ast.Name) and tape.id not in own for tape in asked)
 
 
+def _goes_over_optimizers(loop: AnyLoop) -> bool:
+    """Return whether a loop takes a step of each of several optimizers, `for net, opt in zip(nets, optimizers)`: inside
+    another loop it is a part of one update.
+    """
+    if isinstance(loop, ast.While) or "opt" not in ast.unparse(loop.iter).lower():
+        return False
+    targets = set(bound_names([loop.target]))
+    deeper = {id(node) for child in own_nodes(loop) if isinstance(child, AnyLoop) for node in ast.walk(child)}
+    steps = (n for n in own_nodes(loop) if isinstance(n, ast.Call) and called_name(n) == "step" and id(n) not in deeper)
+    return any(
+        isinstance(n.func, ast.Attribute) and isinstance(n.func.value, ast.Name) and n.func.value.id in targets for n in steps
+    )
+
+
 def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
     """Yield each loop of a function with the loops around it, outermost first."""
 
     def walk(node: ast.AST, parents: list[AnyLoop]) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, AnyLoop) and not _is_in_update(child):
+            if isinstance(child, AnyLoop) and not (_is_in_update(child) or (parents and _goes_over_optimizers(child))):
                 yield child, parents
                 yield from walk(child, [*parents, child])
             elif not isinstance(child, Inner):
@@ -97,7 +111,8 @@ def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
 
 def inner_nodes(loop: AnyLoop) -> set[int]:
     """Return the `id` of all that stands in the loops inside a loop."""
-    inner = (child for child in own_nodes(loop) if isinstance(child, AnyLoop) and not _is_in_update(child))
+    loops = (child for child in own_nodes(loop) if isinstance(child, AnyLoop))
+    inner = (child for child in loops if not _is_in_update(child) and not _goes_over_optimizers(child))
     return {id(node) for child in inner for node in ast.walk(child)}
 
 

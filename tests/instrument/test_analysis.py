@@ -449,6 +449,35 @@ def test_a_loop_over_optimizers_under_one_tape_is_no_batch_loop(tmp_path: Path) 
     )
 
 
+def test_a_loop_that_steps_several_optimizers_is_a_part_of_the_step(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for x, y in loader: #B1
+                for net, opt, losses in zip(nets, optimizers, all_losses):
+                    loss = loss_fn(net(x), y)
+                    opt.zero_grad()
+                    loss.backward()
+                    opt.step() #U1
+                    losses.append(loss.item())
+        """,
+    )
+
+
+def test_a_loop_over_optimizers_around_whole_trainings_is_none(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for seed in range(2):
+            for net, optimizer in zip(nets, optimizers): #E1
+                for x, y in loader: #B1
+                    loss_fn(net(x), y).backward()
+                    optimizer.step() #U1
+        """,
+    )
+
+
 def test_a_loop_that_enters_a_tape_which_was_made_before_it_is_a_batch_loop(tmp_path: Path) -> None:
     check(
         tmp_path,

@@ -105,10 +105,21 @@ def _decode_same_form(decoding: Decoding, found: list[Any], form: list[Item], cu
     return chosen
 
 
+class _InTensors:
+    """Keeps the memory of tensors for an array, which then has no other array beneath it: as one that `numpy()`
+    returns. It is written alike when its tensor is gone.
+    """
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__ = array.__array_interface__
+
+
 def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
     _kind, owner_item, offset, shape, strides, name, is_writeable = node
     is_live = type(current) is np.ndarray
-    if decoding.nodes[owner_item[0]][0] == "memory":  # of a framework's tensors
+    is_of_tensors = decoding.nodes[owner_item[0]][0] == "memory"
+    if is_of_tensors:
         owner: Any = array_in_memory(decoding, owner_item[0], path)
     else:
         owner = decoding.decode(owner_item, owner_of(current) if is_live else ABSENT, f"{path}.base")
@@ -117,14 +128,17 @@ def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) 
         return ABSENT
     if flat.dtype != object:
         made: Array = np.ndarray(tuple(shape), named_dtype(name), flat.view(np.uint8), offset, tuple(strides))
+        if is_of_tensors and made.dtype.isnative and made.dtype.isbuiltin == 1:
+            made = np.asarray(_InTensors(made))
     elif any(number % flat.itemsize for number in (offset, *strides)):
         raise ValueError(
             f"{shown(path)} is a view from {offset} by {strides}; expected multiples of {flat.itemsize}, whole objects"
         )
     else:
         made = np.ndarray(tuple(shape), flat.dtype, flat, offset, tuple(strides))
-    made.flags.writeable = is_writeable and made.flags.writeable
-    is_at = is_live and (owner_of(current) is owner or decoding.nodes[owner_item[0]][0] == "memory")
+    if not is_writeable:
+        made.flags.writeable = False
+    is_at = is_live and (owner_of(current) is owner or is_of_tensors)
     if is_at and _place(current) == _place(made):
         return current
     return made
