@@ -129,9 +129,6 @@ SINGLY: Final[dict[str, list[object]]] = TABLE | {
     "batches": ["batch_size=None", "batch_size=None, shuffle=True"],
     "collate_fn": [None],
 }
-    "batches": ["batch_size=None", "batch_size=None, shuffle=True"],
-    "collate_fn": [None],
-}
 """Where each row comes by itself, as it is."""
 STREAMED: Final[dict[str, list[object]]] = TABLE | {
     "data": ["stream"],
