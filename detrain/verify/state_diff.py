@@ -11,7 +11,7 @@ import numpy as np
 
 from detrain.base.digest import Array, digest_array, raw_bytes
 from detrain.export.object_tensors import is_tensor, values_of
-from detrain.python.inspect.object_graph import CONTAINERS
+from detrain.python.inspect.object_graph import CONTAINERS, SPENT_NAMES
 from detrain.store.snapshot import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same", "memory")
@@ -130,13 +130,26 @@ def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
     graphs = [msgspec.msgpack.decode(snapshot.python) for snapshot in (one, other)]
     walk = _Walk(one, other, graphs[0]["nodes"], graphs[1]["nodes"])
     roots = [graph["roots"] for graph in graphs]
+    spent = [_spent(graph) for graph in graphs]
     for key in [*roots[0], *(key for key in roots[1] if key not in roots[0])]:
         name = key.rpartition("|")[2]
-        if key not in roots[0] or key not in roots[1]:
+        if key == SPENT_NAMES:
+            parted = (spent[0] ^ spent[1]) & roots[0].keys() & roots[1].keys()
+            yield from (Difference(f"whether {each.rpartition('|')[2]} is read", "value") for each in sorted(parted))
+        elif key not in roots[0] or key not in roots[1]:
+            # One that a phase before has bound, which a resumed run does not enter, is bound to nothing there.
+            if key in spent[0] | spent[1]:
+                continue
             yield Difference(name, "value", f"only in the {'first' if key in roots[0] else 'second'}")
         else:
             for path in dict.fromkeys(walk.differences(roots[0][key], roots[1][key], name)):
                 yield walk.tensors.get(path) or Difference(path, "value")
+
+
+def _spent(graph: Mapping[str, Any]) -> set[str]:
+    """Return the names of a state that are read no more."""
+    item = graph["roots"].get(SPENT_NAMES)
+    return set() if item is None else {name for name in graph["nodes"][item[0]][1] if isinstance(name, str)}
 
 
 class _Walk:

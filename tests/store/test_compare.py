@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from tqdm import tqdm
 
+from detrain.python.inspect.object_graph import SPENT_NAMES
 from detrain.store import Meta, Snapshot
 from detrain.verify.state_diff import compare
 from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes
@@ -22,6 +23,24 @@ META = Meta(
 def snapshot(world: World) -> Snapshot:
     encoded = encode(world, baseline_of({}))
     return Snapshot(META, {}, {}, encoded.graph, encoded.arrays)
+
+
+def state_of(nodes: list[object], roots: dict[str, object]) -> Snapshot:
+    return Snapshot(META, {}, {}, msgspec.msgpack.encode({"nodes": nodes, "roots": roots}), {})
+
+
+def test_a_name_that_is_read_no_more_may_be_bound_in_one_state_only() -> None:
+    """What a phase before has bound: a resumed run does not enter its body."""
+    nodes: list[object] = [["list", [1]], ["list", [2]], ["list", ["m|net"]], ["list", ["m|net", "m|opt"]]]
+    without = state_of(nodes, {"m|x": [0]})
+    spent = state_of(nodes, {"m|x": [0], "m|net": [1], SPENT_NAMES: [2]})
+    read = state_of(nodes, {"m|x": [0], "m|net": [1]})
+    other = state_of(nodes, {"m|x": [0], "m|net": [0], SPENT_NAMES: [2]})
+
+    assert compare(without, spent) == compare(spent, without) == []
+    assert [str(each) for each in compare(without, read)] == ["net: only in the second"]
+    assert [str(each) for each in compare(read, spent)] == ["whether net is read: differs"]
+    assert compare(other, spent) != []
 
 
 @given(recipes)

@@ -212,6 +212,8 @@ class Hooks:
         return False
 
 
+SPENT_NAMES: Final = "kept|names that are read no more"
+"""The root that lists the roots of such names: what they are bound to may be held elsewhere."""
 OF_GRAPH: Final = "the graph behind it, so a `backward` through it fails in a resumed run"
 """What a checkpoint does not hold of a tensor that was computed: its value it does."""
 WITH_VARIABLES: Final = "with variables of its own"

@@ -25,7 +25,7 @@ from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
-from detrain.python.inspect.object_graph import STREAMS, deep_calls
+from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, deep_calls
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import Pulls
@@ -41,9 +41,6 @@ _SKIPPED_TYPES = (ModuleType,)
 _CALLED: Final = "called by a pipeline"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
-_KEPT: Final = "kept|names that are read no more"
-
-
 _DEEPEST: Final = 5
 """How far from a name generators of random numbers are looked for, and in collections of how many values."""
 _MOST_INSIDE: Final = 64
@@ -201,7 +198,7 @@ class Capture:
                     roots[key] = encoder.encode(value, _path(root, name))
                     kept.append(key)
         if kept:
-            roots[_KEPT] = encoder.encode(kept, _KEPT)
+            roots[SPENT_NAMES] = encoder.encode(kept, SPENT_NAMES)
         # Last: what handles a signal is an object of the program's, and found at its place.
         roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
         return roots
@@ -213,7 +210,7 @@ class Capture:
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: RunningLoop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
-        kept: Any = decoder.decode(decoder.roots.pop(_KEPT, None), ABSENT, _KEPT) or ()
+        kept: Any = decoder.decode(decoder.roots.pop(SPENT_NAMES, None), ABSENT, SPENT_NAMES) or ()
         for root, values in _namespaces(frame, is_everything=True) if kept else ():
             for name in values:
                 if f"{root}|{name}" in kept:  # the live object is this one's, not that of a name that was bound to it, too
