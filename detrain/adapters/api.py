@@ -114,6 +114,9 @@ class SharedTensors(Protocol):
     def is_shared(self, value: object) -> bool:
         """Return whether an object is such a tensor."""
 
+    def is_computed(self, value: object) -> bool:
+        """Return whether an object is such a tensor that weights went into: gradients would go back through it."""
+
     def look(self, value: object) -> SharedTensor | None:
         """Return what such a tensor is, or None for anything else."""
 

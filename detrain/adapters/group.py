@@ -92,6 +92,13 @@ class Adapters:
         """Return the value of a tensor or variable of one of the frameworks, or None for anything else."""
         return next((array for each in self._all if (array := each.leaves.to_array(value)) is not None), None)
 
+    def is_computed(self, value: object) -> bool:
+        """Return whether an object is a tensor that weights went into, as far as its framework tells, or a tuple with
+        one.
+        """
+        parts = value if isinstance(value, tuple) else (value,)
+        return any(each.shared.is_computed(part) for each in self._all if each.shared is not None for part in parts)
+
     def tensors(self) -> dict[str, Array]:
         """Return the values of what training changes, by key: of variables, and of what names lead to."""
         named = [each.names.tensors() for each in self._all if each.names is not None]

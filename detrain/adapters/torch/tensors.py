@@ -34,6 +34,10 @@ class Tensors:
     def __init__(self) -> None:
         watch()
 
+    def is_computed(self, value: object) -> bool:
+        """Return whether a value is a tensor on an autograd graph: what weights went into, and no data."""
+        return isinstance(value, torch.Tensor) and value.grad_fn is not None
+
     def is_shared(self, value: object) -> bool:
         """Return whether a value is a tensor with a storage of plain memory.
 
