@@ -34,3 +34,39 @@ def test_killed_at_random_cuts_it_ends_as_if_never_killed(program: Path, seed: i
 
     if "no loop over epochs" not in whole.err or every != "1":  # then there is a checkpoint each ten minutes
         assert "resuming" in killed.err
+
+
+STEPS = """\
+import torch
+from torch import nn
+net = nn.Linear(3, 1)
+optimizer = torch.optim.Adam(net.parameters(), 0.01)
+seen, state = [], torch.zeros(3)
+def learn():
+    rows = torch.stack(seen)
+    seen.clear()
+    for _ in range(4):
+        optimizer.zero_grad()
+        net(rows).square().mean().backward()
+        optimizer.step()
+for t in range(1, 101):
+    state = 0.9 * state + torch.randn(3)
+    seen.append(state)
+    if t % 25 == 0:
+        learn()
+print(float(net.weight.detach().sum()))
+"""
+
+
+@pytest.mark.fast
+def test_turns_that_train_nothing_take_no_checkpoints(torch_server: Server, tmp_path: Path) -> None:
+    """Steps in an environment, between which PPO trains now and then, are epochs: with a checkpoint at each, a run spent
+    all of its time on them.
+    """
+    (tmp_path / "steps.py").write_text(STEPS)
+
+    whole = torch_server.detrain("run", "--keep", "99", "steps.py", cwd=tmp_path)
+
+    assert whole.status == 0, whole.err
+    assert len(list(tmp_path.glob("ckpt/*.h5"))) < 20
+    assert whole.out == torch_server.bare("steps.py", cwd=tmp_path).out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import FrameType
+from typing import Final
 
 from detrain.base import messages
 from detrain.base.config import Config, Mode
@@ -20,6 +21,10 @@ from detrain.runtime.session.state_parts import StateParts
 from detrain.store import Meta, Snapshot
 
 
+_EMPTY: Final = 3
+"""So many epochs in a row without a batch are turns of something else, as steps in an environment."""
+
+
 class Checkpointer:
     """Takes checkpoints, and tells the observers."""
 
@@ -31,6 +36,9 @@ class Checkpointer:
         self._epoch_base = -1
         """The epoch at whose start the last checkpoint was taken or restored: those inside of it rest on that."""
         self._epoch_at = time.monotonic()
+        self._batches_at, self._batches_saved, self._empty_epochs = -1, -1, 0
+        """How many batches were done at the start of this epoch and of that with the last checkpoint; and how many epochs
+        before this one had none."""
         self._has_said_behind = False
 
     def begin_phase(self) -> None:
@@ -43,18 +51,22 @@ class Checkpointer:
         """An epoch starts. Return how long the last one took, in seconds."""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
+        before, self._batches_at = self._batches_at, self._state.position.batches_done
+        self._empty_epochs = self._empty_epochs + 1 if self._batches_at == before else 0
         return last_took
 
     def has_restored(self, meta: Meta) -> None:
         """The state of a checkpoint has been set."""
         self.has_updates = True  # or there would be no checkpoint: see `unsupported.check_training`
         if meta.cut == "epoch":
-            self._epoch_base = meta.epoch
+            self._epoch_base, self._batches_saved = meta.epoch, meta.batches_done
         self._saves.last_at = time.monotonic()
 
     def is_due_at_epoch(self, last_took: float) -> bool:
         """Return whether one is due at the start of an epoch, if the last epoch took so many seconds."""
         every = self._config.every
+        if every.unit != "minutes" and self._empty_epochs >= _EMPTY and self._batches_saved == self._batches_at:
+            return False
         if every.unit == "epochs":
             return self._state.position.epoch % max(int(every.count), 1) == 0
         if every.unit == "batches":
@@ -108,7 +120,7 @@ class Checkpointer:
             self._saves.save(self._state.position.cursor(cut), snapshot)
             self._state.recorder.batches.record_next_at_once()
         if cut == "epoch":
-            self._epoch_base = self._state.position.epoch
+            self._epoch_base, self._batches_saved = self._state.position.epoch, self._batches_at
 
     def take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> Snapshot:
         """Return the state at a cut: tensors of optimizers are copied when they are written, all else is copied."""
