@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from detrain.base.errors import CannotSeek
 from detrain.python.inspect.object_graph import Encoded
+from detrain.python.inspect.progress import stands_still
 from detrain.python.loaders.strategy import Entered, reason_to_load, reasons_to_load
 
 
@@ -86,6 +88,22 @@ def test_code_that_loads_is_not_trusted_beside_libraries_or_with_what_would_not_
 
     assert reasons[0] == "cursor (sqlite3.Cursor): whether loading moves it is unknown"
     assert "imports pytest, which may keep a state" in reasons[1]
+
+
+def test_a_folder_of_the_program_without_an_init_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_rows").mkdir()
+    (tmp_path / "own_rows" / "rows.py").write_text("")
+    program = tmp_path / "program.py"
+    program.write_text("import own_rows.rows\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("own_rows.rows")
+
+    assert reasons_to_load(Loop(map(len, [])), NOTHING_LOST, [str(program)], is_first=True) == []
+
+
+def test_standard_output_stands_still_and_standard_input_does_not() -> None:
+    assert stands_still(sys.__stderr__)
+    assert not stands_still(sys.__stdin__)
 
 
 DRAWS = """

@@ -205,6 +205,8 @@ def is_open_for_writing(value: Any) -> bool:
 
 def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
+    if isinstance(value, _FILES) and _is_standard(value):
+        return not value.closed and value.writable()  # standard output, under a progress bar
     module = module_of(type(value))
     is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)
     is_kind = is_kind or module.startswith(_STAND_INS)

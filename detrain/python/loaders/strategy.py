@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import builtins
 import io
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
@@ -29,7 +30,7 @@ from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.stdlib_objects import parts
-from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
 from detrain.python.inspect.stored_attributes import is_of_framework
@@ -350,4 +351,7 @@ def _foreign_modules(file: str) -> frozenset[str]:
 
 
 def _is_of_program(top: str) -> bool:
-    return is_user_module(sys.modules.get(top))
+    module = sys.modules.get(top)
+    folders = getattr(module, "__path__", ()) if getattr(module, "__file__", None) is None else ()
+    # A folder of modules without an `__init__.py` has no file of its own.
+    return is_user_module(module) or any(is_user_file(os.path.join(folder, "__init__.py")) for folder in folders)
