@@ -50,6 +50,16 @@ def weights_that_the_loop_ties_and_unties(w: Any) -> Step:
 
 
 @case()
+def a_closure_over_a_name_that_is_not_bound_yet(w: Any) -> Step:
+    model = trained(w, network())
+
+    w.deferred = lambda: later
+    if model is None:
+        later = 1
+    return descend
+
+
+@case()
 def a_model_that_only_a_closure_holds(w: Any) -> Step:
     model, losses = network(), []
     optimizer = torch.optim.Adam(model.parameters(), 0.05)

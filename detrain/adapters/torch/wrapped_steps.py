@@ -13,6 +13,7 @@ from typing import Any, Final
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
+from detrain.python.codec.state_rules import has_contents
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.names import class_name
 
@@ -35,7 +36,10 @@ def parts(value: FunctionType) -> tuple[str, list[object]] | None:
     """Return the kind of such a function and what it is around; None for any other, and for those of PyTorch's own
     classes, which are there in every process.
     """
-    code, cells = value.__code__, [cell.cell_contents for cell in value.__closure__ or ()]
+    code = value.__code__
+    if not all(map(has_contents, value.__closure__ or ())):
+        return None
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
     if code is _HOOKED and code.co_freevars == ("func",) and has_user_code(cells[0]):
         return "torch.hooked", cells
     if code is _SCHEDULED and code.co_freevars == ("func", "opt_ref"):

@@ -20,7 +20,6 @@ from detrain.runtime.session.saves import Saves
 from detrain.runtime.session.state_parts import StateParts
 from detrain.store import Meta, Snapshot
 
-
 _EMPTY: Final = 3
 """So many epochs in a row without a batch are turns of something else, as steps in an environment."""
 
@@ -37,7 +36,7 @@ class Checkpointer:
         """The epoch at whose start the last checkpoint was taken or restored: those inside of it rest on that."""
         self._epoch_at = time.monotonic()
         self._batches_at, self._batches_saved, self._empty_epochs = -1, -1, 0
-        """How many batches were done at the start of this epoch and of that with the last checkpoint; and how many epochs
+        """How many batches were done at the start of this epoch and of that with the last checkpoint; how many epochs
         before this one had none."""
         self._has_said_behind = False
 
