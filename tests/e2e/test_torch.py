@@ -61,8 +61,7 @@ print(float(net.weight.detach().sum()))
 @pytest.mark.fast
 def test_turns_that_train_nothing_take_no_checkpoints(torch_server: Server, tmp_path: Path) -> None:
     """Steps in an environment, between which PPO trains now and then, are epochs: with a checkpoint at each, a run
-    spent
-    all of its time on them.
+    spent all of its time on them.
     """
     (tmp_path / "steps.py").write_text(STEPS)
 
