@@ -384,6 +384,9 @@ class Adapter(Protocol):
     def uncaptured(self) -> list[str]:
         """Return what state there is that a checkpoint does not hold, in words."""
 
+    def at_rest(self) -> AbstractContextManager[None]:
+        """Inside, what the framework keeps in one of several forms is in the one that checkpoints hold."""
+
     def flush(self) -> None:
         """Have what the program has written through the framework reach its files: a kill after the cut must not lose
         it.

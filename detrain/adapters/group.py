@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +251,14 @@ class Adapters:
         """It has been left."""
         for each in self._all:
             each.end_phase()
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Inside, what the frameworks keep in one of several forms is in the one that checkpoints hold."""
+        with ExitStack() as stack:
+            for each in self._all:
+                stack.enter_context(each.at_rest())
+            yield
 
     def flush(self) -> None:
         """Have what the program has written through the frameworks reach its files."""

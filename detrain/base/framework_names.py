@@ -87,7 +87,11 @@ TORCH: Final = FrameworkNames(
         *("torch.multiprocessing", "torch.futures", "torch.overrides", "torch.utils._python_dispatch", "torch.library"),
         *("torch.sparse", "torch.nested", "torch.masked"),
     ),
-    open_again=("torch.fx.graph_module:", "torch.distributed.algorithms.join:Joinable"),  # a base of DistributedDataParallel
+    open_again=(
+        *("torch.fx.graph_module:", "torch.distributed.algorithms.join:Joinable"),  # a base of DistributedDataParallel
+        *("torch.distributed.fsdp._fully_shard._fully_shard:FSDP", "torch.distributed.fsdp:FSDP"),
+        *("torch.distributed.fsdp._fully_shard._fsdp_init:FSDP", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:"),
+    ),
     named=(
         *("torch:", "torch.nn.", "torch.optim.", "torch.functional:", "torch.utils.data._utils.collate:", "torchmetrics."),
         *("transformers.activations:", "transformers.optimization:", "transformers.trainer_pt_utils:"),

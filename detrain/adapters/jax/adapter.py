@@ -10,6 +10,7 @@ import functools
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NoReturn
 
 import jax
@@ -111,6 +112,10 @@ class Jax:
     def uncaptured(self) -> list[str]:
         """All is captured, or named by the codec where it meets it."""
         return []
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """Nothing has several forms."""
+        return nullcontext()
 
     def flush(self) -> None:
         """Have the callbacks run that compiled functions have asked for: they may print, draw and write."""

@@ -13,6 +13,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -225,6 +226,10 @@ class TensorFlow:
         queues = [f"{queue.name} (a tf.queue with elements)" for queue in self._queues if queue.size() > 0]
         found = [*self.variables.uncaptured(), *queues, *self._keras.uncaptured(), *self._fit.not_captured()]
         return [*found, *self._datasets.not_captured(), *self._draws.not_captured()]
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """Nothing has several forms."""
+        return nullcontext()
 
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""

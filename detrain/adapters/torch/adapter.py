@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Final
 
 import torch
@@ -17,7 +18,9 @@ import torch.utils.data
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
+from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.faults.instruments import Instruments
 from detrain.adapters.torch.faults.saved_files import note_saves
 from detrain.adapters.torch.guard.norms import Norms
@@ -42,7 +45,6 @@ class Torch:
     name = "torch"
     variables = None
     rules = None
-    building = None
     weights = None
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
@@ -54,12 +56,14 @@ class Torch:
             )
         self._settings = settings
         flags.fix(settings.seed, settings.threads)
-        self._updates = Updates(settings.on_update)
         self.shared = Tensors()
         self.names = NamedObjects()
         self.random = RandomStreams()
         self.loaders = Loaders(settings.moment, settings.elements, getattr(settings.probes, "fail", None))
-        self.leaves = Leaves(self.loaders)
+        self._fully_sharded = FullySharded()
+        self._updates = Updates(settings.on_update, self._fully_sharded.kept_of)
+        self.building = self._fully_sharded
+        self.leaves = Leaves(self.loaders, SpreadTensors(self._fully_sharded))
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
@@ -79,6 +83,7 @@ class Torch:
             "flags": {name: get() for name, (get, _set) in flags.FLAGS.items()},
             "loaders": self.loaders.counts(),
             "hooks": self._hooks.count(),
+            "fully sharded": self._fully_sharded.state(),
             **({} if self._processes.buckets is None else {"buckets": self._processes.buckets.state()}),
         }
         return json.dumps(state, sort_keys=True).encode()
@@ -88,6 +93,7 @@ class Torch:
         was = json.loads(state)
         if self._processes.buckets is not None:
             self._processes.buckets.restore(was.get("buckets", []))  # first: it moves streams, and leaves gradients
+        self._fully_sharded.restore(was.get("fully sharded", []))
         for name, value in was["flags"].items():
             get, set_flag = flags.FLAGS[name]
             if get() != value:
@@ -109,13 +115,18 @@ class Torch:
             self._settings.probes.fail(error)
         flags.refix()
         self._hooks.begin_phase()
+        self._fully_sharded.begin_phase()
 
     def end_phase(self) -> None:
         """Nothing is noted of a loop that is over."""
 
     def uncaptured(self) -> list[str]:
         """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
-        return self._hooks.uncaptured()
+        return [*self._hooks.uncaptured(), *self._fully_sharded.uncaptured()]
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """Inside, modules under FSDP2 have their shards."""
+        return self._fully_sharded.at_rest()
 
     def flush(self) -> None:
         """PyTorch writes nothing by itself."""

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KIND, Loaders
+from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors, is_spread, shard_of
 from detrain.adapters.torch.held_memory import unseen
 from detrain.adapters.torch.streams import GeneratorStream
 from detrain.adapters.torch.tensors import grad_function
@@ -50,8 +51,8 @@ class Leaves:
 
     constant_type = None
 
-    def __init__(self, loaders: Loaders) -> None:
-        self._loaders = loaders
+    def __init__(self, loaders: Loaders, spread: SpreadTensors) -> None:
+        self._loaders, self._spread = loaders, spread
 
     def to_array(self, value: object) -> Array | None:
         """Return a tensor's value; of dtypes that NumPy has not (bfloat16) its bytes, of one that is made of others all
@@ -59,6 +60,8 @@ class Leaves:
         """
         if not isinstance(value, torch.Tensor):
             return None
+        if is_spread(value):
+            return self.to_array(shard_of(value))
         described = self.parts(value)
         if described is not None:
             inside = [*described[1], *(each for part in described[1] if isinstance(part, list) for each in part)]
@@ -108,6 +111,10 @@ class Leaves:
             return "torch.compiled", [value.dynamo_ctx, _of_program(value)]
         if isinstance(value, torch.jit.ScriptModule):
             return scripted.KIND, scripted.parts(value)
+        if (spread := self._spread.parts(value)) is not None:
+            return spread
+        if is_spread(value):
+            return "torch.unknown", [Unknown()]
         if isinstance(value, torch.Tensor):
             with unseen():
                 return _tensor_parts(value)
@@ -151,6 +158,9 @@ class Leaves:
             return _remake_compiled(parts, current)
         if kind == scripted.KIND:
             return scripted.remake(parts, current)
+        if kind in (TENSOR, MESH):
+            with unseen():
+                return self._spread.remake(kind, parts, current)
         if kind == "torch.unknown":
             return None if current is ABSENT else current
         with unseen(), torch.inference_mode(mode=False):

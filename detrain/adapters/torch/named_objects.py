@@ -20,6 +20,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from detrain.adapters.torch.distributed.spread_tensors import shard_of
 from detrain.adapters.torch.held_memory import unseen
 from detrain.base.digest import Array
 from detrain.faults.sites import Kind
@@ -194,7 +195,7 @@ def _arrays(tensor: Any) -> Iterator[tuple[str, Array]]:
     """
     if torch.nn.parameter.is_lazy(tensor) or tensor.device.type == "meta":
         return
-    tensor = tensor.detach()
+    tensor = shard_of(tensor).detach()
     if hasattr(type(tensor), "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             yield from ((f".{name}{part}", array) for part, array in _arrays(getattr(tensor, name)))
@@ -204,4 +205,4 @@ def _arrays(tensor: Any) -> Iterator[tuple[str, Array]]:
     elif tensor.layout is torch.strided and not tensor.is_nested:
         plain = tensor.int_repr() if tensor.is_quantized else tensor.resolve_conj().resolve_neg()
         data = plain.cpu().contiguous().reshape(-1).view(torch.uint8)
-        yield f" {tensor.dtype}{list(tensor.shape)}", data.numpy().copy()
+        yield f" {tensor.dtype}{list(tensor.shape)}", data.clone().numpy()

@@ -12,6 +12,7 @@ from torch.autograd import graph
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from detrain.adapters.torch.distributed.spread_tensors import shard_of
 from detrain.base.digest import digest_array
 
 _MOST_FUNCTIONS: Final = 100_000
@@ -30,8 +31,9 @@ class Updates:
     or is it no more what it was, then there was an update.
     """
 
-    def __init__(self, on_update: Callable[[int], None]) -> None:
-        self._on_update = on_update
+    def __init__(self, on_update: Callable[[int], None], kept_of: Callable[[Any], Any] = lambda tensor: tensor) -> None:
+        """`kept_of`: of what gradients are taken of, what is there between two steps."""
+        self._on_update, self._kept_of = on_update, kept_of
         self._has_optimizer = self._is_by_hand = False
         self._leaves: list[tuple[weakref.ref[torch.Tensor], tuple[object, ...]]] = []
         register_optimizer_step_post_hook(self._stepped)
@@ -57,7 +59,8 @@ class Updates:
             self._on_update(_BY_HAND)
             return
         before = self._leaves
-        leaves = [_plain(each) for each in inputs if isinstance(each, torch.Tensor)] or list(_leaves_behind(tensors))
+        found = [_plain(each) for each in inputs if isinstance(each, torch.Tensor)] or _leaves_behind(tensors)
+        leaves = [self._kept_of(each) for each in found]
         self._leaves = [(weakref.ref(leaf), _mark(leaf)) for leaf in leaves]
         if before and any(reference() is None or _mark(reference()) != mark for reference, mark in before):
             self._is_by_hand, self._leaves = True, []
@@ -90,5 +93,6 @@ def _mark(tensor: Any) -> tuple[object, ...]:
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return (tensor._version,)
     with torch._C._DisableFuncTorch():
-        plain = tensor.detach().cpu().contiguous().reshape(-1)
-        return tensor._version, digest_array(plain.view(torch.uint8).numpy())
+        plain = shard_of(tensor).detach().cpu().contiguous().reshape(-1)
+        # A copy: PyTorch lets go of no storage (as FSDP2 does) that an array of NumPy's has looked at.
+        return tensor._version, digest_array(plain.view(torch.uint8).clone().numpy())

@@ -100,30 +100,32 @@ class Capture:
         pool_jobs.wait()
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
-        live = {(root, name) for root, values in _namespaces(frame) for name in values}
-        unread = []
-        for root, values in _namespaces(frame, is_everything=True):
-            for name, value in values.items():
-                place, is_held = _place(root, name), _may_be_held_elsewhere(value)
-                if not is_held:
-                    found.data[place] = id(value)
-                elif left is None or not left.is_bound(place, value):
-                    found.bind(f"{root}|{name}", value)
-                if (root, name) in live:
-                    encoder.encode(value, _path(root, name))
-                elif is_held or left is None or left.data.get(place) != id(value):
-                    unread.append((value, _path(root, name)))
-                if root.startswith("module|") and isinstance(value, type | FunctionType):
-                    found.bind_static(value)
-        # Last: in a run that resumes they hold other things, which give no address to what names that are read lead to.
-        for value, path in unread:
-            encoder.encode(value, path)
-        for module in _modules(frame).values():
-            found.bind_static(module)
-        for name, value in self._called().items():
-            encoder.encode(value, f"{_CALLED}, {name}")
-        if loop is not None and not loop.is_fetched_in_body:
-            encoder.encode_loader(_source(loop), _LOADER)
+        with self._adapters.at_rest():
+            live = {(root, name) for root, values in _namespaces(frame) for name in values}
+            unread = []
+            for root, values in _namespaces(frame, is_everything=True):
+                for name, value in values.items():
+                    place, is_held = _place(root, name), _may_be_held_elsewhere(value)
+                    if not is_held:
+                        found.data[place] = id(value)
+                    elif left is None or not left.is_bound(place, value):
+                        found.bind(f"{root}|{name}", value)
+                    if (root, name) in live:
+                        encoder.encode(value, _path(root, name))
+                    elif is_held or left is None or left.data.get(place) != id(value):
+                        unread.append((value, _path(root, name)))
+                    if root.startswith("module|") and isinstance(value, type | FunctionType):
+                        found.bind_static(value)
+            # Last: in a run that resumes they hold other things, which give no address to what names that are read lead
+            # to.
+            for value, path in unread:
+                encoder.encode(value, path)
+            for module in _modules(frame).values():
+                found.bind_static(module)
+            for name, value in self._called().items():
+                encoder.encode(value, f"{_CALLED}, {name}")
+            if loop is not None and not loop.is_fetched_in_body:
+                encoder.encode_loader(_source(loop), _LOADER)
         return found
 
     def encode(
@@ -184,23 +186,24 @@ class Capture:
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline, changed: dict[str, object]) -> dict[str, Item]:
         roots: dict[str, Item] = {}
         kept: list[str] = []
-        for root, values in _namespaces(frame):
-            for name, value in values.items():
-                if any(rules.is_spent(value) for rules in self._adapters.rules):
-                    continue
-                roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
-        # What no name will be read for again may still be used, by what does not say which objects it calls.
-        roots |= {f"{_CALLED}|{name}": encoder.encode(value, f"{_CALLED}, {name}") for name, value in self._called().items()}
-        for root, values in _namespaces(frame, is_everything=True):
-            for name, value in values.items():
-                key = f"{root}|{name}"
-                if key not in roots and baseline.is_bound(key, value):
-                    roots[key] = encoder.encode(value, _path(root, name))
-                    kept.append(key)
-        if kept:
-            roots[SPENT_NAMES] = encoder.encode(kept, SPENT_NAMES)
-        # Last: what handles a signal is an object of the program's, and found at its place.
-        roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
+        with self._adapters.at_rest():
+            for root, values in _namespaces(frame):
+                for name, value in values.items():
+                    if any(rules.is_spent(value) for rules in self._adapters.rules):
+                        continue
+                    roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
+            # What no name will be read for again may still be used, by what does not say which objects it calls.
+            roots |= {f"{_CALLED}|{name}": encoder.encode(value, f"{_CALLED}, {name}") for name, value in self._called().items()}
+            for root, values in _namespaces(frame, is_everything=True):
+                for name, value in values.items():
+                    key = f"{root}|{name}"
+                    if key not in roots and baseline.is_bound(key, value):
+                        roots[key] = encoder.encode(value, _path(root, name))
+                        kept.append(key)
+            if kept:
+                roots[SPENT_NAMES] = encoder.encode(kept, SPENT_NAMES)
+            # Last: what handles a signal is an object of the program's, and found at its place.
+            roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
         return roots
 
     def _called(self) -> dict[str, object]:

@@ -63,7 +63,7 @@ class Processes:
                 "let the program take RANK and WORLD_SIZE as the launcher sets them, or run it with --bare",
             )
         backend = str(distributed.get_backend())
-        found = [*_spread(), *(self.buckets.unknown_hooks() if self.buckets is not None else ())]
+        found = [*(self.buckets.unknown_hooks() if self.buckets is not None else ())]
         found += [f"the backend {backend!r}"] if any(name in backend for name in _UNKNOWN_BACKENDS) else []
         found += ["RPC"] if "torch.distributed.rpc" in sys.modules and torch.distributed.rpc.api._is_current_rpc_agent_set() else []
         if found:

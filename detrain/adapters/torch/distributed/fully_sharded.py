@@ -1,0 +1,230 @@
+"""Modules under FSDP2 (`fully_shard`): what it keeps beside the shards of their weights, and where no name leads to it.
+
+Between two steps the weights of a module are, as a rule, sharded. They may be whole instead: behind a forward without
+a backward (a validation) those of the root module are, and those of modules that the program wants so. Whole weights
+are no state, they come of the shards: for a checkpoint the module has its shards, and a resumed process gathers where
+the first run had gathered, all ranks together. Gradients that are still to be reduced (accumulation without
+communication) are state of a weight, and so are the switches that the program has set.
+
+The source: torch/distributed/fsdp/_fully_shard (`_fsdp_state.py`, `_fsdp_param_group.py`, `_fsdp_param.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from detrain.base.errors import Diverged
+from detrain.python.inspect.object_graph import AND_READ
+
+_SWITCHES: Final = (
+    *("reduce_grads", "all_reduce_grads", "reshard_after_backward", "unshard_in_backward", "gradient_divide_factor"),
+    *("reduce_scatter_unused_params", "force_sum_reduction_for_comms", "unshard_async_op"),
+)
+_SHARDED: Final = "SHARDED"
+_POST_FORWARD: Final = "SHARDED_POST_FORWARD"
+STALE: Final = f"weights of FSDP2 (gathered before they changed{AND_READ})"
+
+
+class FullySharded:
+    """What FSDP2 keeps in this process."""
+
+    def __init__(self) -> None:
+        self._wanted: list[tuple[Any, str]] = []
+        """Groups of weights that are to be gathered, and in which form they are then."""
+        self._known: dict[int, tuple[Any, Any]] = {}
+        """The group and FSDP2's parameter of each sharded weight, by its identity."""
+
+    def states(self) -> list[Any]:
+        """Return FSDP2's states, in the order in which the program called `fully_shard`."""
+        known = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
+        if known is None:
+            return []
+        mapping = sys.modules["torch.distributed._composable_state"]._module_state_mapping  # type: ignore[attr-defined]
+        found = [reference() for reference in mapping.values()]
+        return list({id(each): each for each in found if isinstance(each, known.FSDPState)}.values())
+
+    def begin_phase(self) -> None:
+        """A loop is entered: have what is done at the first forward without communication done now, so that tensors and
+        hooks are there, and stay.
+        """
+        for group in self._groups():
+            if group.is_sharded and not group._reset_sharded_params:
+                for parameter in group.fsdp_params:
+                    parameter.reset_sharded_param()  # pads shards
+            group._register_state_dict_hooks()
+            _number(group)
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return, as data, of each state: its part, its switches, and in which form its weights are."""
+        return [
+            {
+                "root": state._is_root,
+                "last": state._state_ctx.is_last_backward,
+                "groups": [
+                    {
+                        "form": group._sharded_state.name,
+                        "gathered": any(hasattr(each, "_unsharded_param") for each in group.fsdp_params),
+                        "frees": group.post_forward_mesh_info is not None,
+                        "switches": {name: getattr(group, name) for name in _SWITCHES if hasattr(group, name)},
+                    }
+                    for group in _groups(state)
+                ],
+            }
+            for state in self.states()
+        ]
+
+    def restore(self, was: list[dict[str, Any]]) -> None:
+        """Set parts and switches, and have all weights sharded, to be filled. All ranks do this together.
+
+        Raises Diverged where the program has others.
+        """
+        states = self.states()
+        if [len(each["groups"]) for each in was] != [len(_groups(state)) for state in states]:
+            raise Diverged(
+                f"the program has called `fully_shard` for {len(states)} modules, where the first run had {len(was)}",
+                "call it for the same modules before the loop, or start anew with --fresh",
+            )
+        self.begin_phase()
+        self._wanted, self._known = [], self._parameters()
+        for state, held in zip(states, was, strict=True):
+            if held["root"] and state._is_root is None:
+                state._lazy_init()
+        for state, held in zip(states, was, strict=True):
+            state._state_ctx.is_last_backward = held["last"]
+            for group, before in zip(_groups(state), held["groups"], strict=True):
+                if before["gathered"] and not all(hasattr(each, "_unsharded_param") for each in group.fsdp_params):
+                    _gather(group)
+                group._to_sharded()
+                for name, value in before["switches"].items():
+                    setattr(group, name, value)
+                if before["frees"] != (group.post_forward_mesh_info is not None):
+                    group.post_forward_mesh_info = group.mesh_info if before["frees"] else None
+                if before["form"] != _SHARDED:
+                    self._wanted.append((group, before["form"]))
+
+    def build_made(self) -> None:
+        """The shards are as they were: gather them where they were gathered. All ranks do this together."""
+        wanted, self._wanted = self._wanted, []
+        for group, form in wanted:
+            _gather(group)
+            if form == _POST_FORWARD:
+                group._to_sharded_post_forward()
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Let names lead to the shards of weights that are gathered."""
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        self._known = self._parameters()
+        for group in self._groups():
+            for parameter in group.fsdp_params if not group.is_sharded else ():
+                info = parameter._module_info
+                modules = (info.module, *info.shared_modules)
+                for module, name in zip(modules, (info.param_name, *info.shared_param_names), strict=True):
+                    before.append((module._parameters, name, module._parameters[name]))
+                    module._parameters[name] = parameter.sharded_param
+        try:
+            yield
+        finally:
+            for held, name, value in before:
+                held[name] = value
+
+    def unreduced(self, tensor: Any) -> list[Any] | None:
+        """Return gradients of a sharded weight that are still to be reduced: as they came, in the type they are reduced
+        in, and, with the first weight of a group, its sums over the shards alone; None if there are none.
+        """
+        found = self._find(tensor)
+        if found is None:
+            return None
+        group, parameter = found
+        whole = getattr(parameter, "_unsharded_param", None)
+        partial = group._partial_reduce_output if group.fsdp_params[0] is parameter else None
+        held = [None if whole is None else whole.grad, parameter.unsharded_accumulated_grad, partial]
+        return held if any(each is not None for each in held) else None
+
+    def set_unreduced(self, tensor: Any, held: list[Any] | None) -> bool:
+        """Set them; return whether that could be done."""
+        found = self._find(tensor)
+        if found is None:
+            return held is None
+        group, parameter = found
+        grad, accumulated, partial = held or (None, None, None)
+        whole = getattr(parameter, "_unsharded_param", None)
+        if whole is None and grad is not None:
+            return False
+        if whole is not None and whole.grad is not grad:
+            whole.grad = grad
+        parameter.unsharded_accumulated_grad = accumulated
+        if group.fsdp_params[0] is parameter:
+            group._partial_reduce_output = partial
+        return True
+
+    def kept_of(self, tensor: Any) -> Any:
+        """Return the sharded weight of one that is whole, and its memory perhaps gone; any other tensor itself."""
+        parameters = (each for group in self._groups() for each in group.fsdp_params)
+        return next((each.sharded_param for each in parameters if vars(each).get("_unsharded_param") is tensor), tensor)
+
+    def uncaptured(self) -> list[str]:
+        """Return what a resumed run would have otherwise, in words."""
+        return [STALE] if any(map(_is_stale, self._groups())) else []
+
+    def unknown(self) -> list[str]:
+        """Return what of FSDP2 is not known to be exact, in words."""
+        groups = list(self._groups())
+        found = {"a hook of FSDP2's for all_reduce" for group in groups if getattr(group, "_all_reduce_hook", None) is not None}
+        for name, default in (("_all_gather_comm", "DefaultAllGather"), ("_reduce_scatter_comm", "DefaultReduceScatter")):
+            for group in groups:
+                kind = type(getattr(group, name, None)).__name__
+                if kind not in (default, "NoneType"):
+                    found.add(f"communication of FSDP2's by {kind}")
+        return sorted(found)
+
+    def _groups(self) -> Iterator[Any]:
+        for state in self.states():
+            yield from _groups(state)
+
+    def _parameters(self) -> dict[int, tuple[Any, Any]]:
+        return {id(each.sharded_param): (group, each) for group in self._groups() for each in group.fsdp_params}
+
+    def _find(self, tensor: Any) -> tuple[Any, Any] | None:
+        known = self._known.get(id(tensor))
+        return known if known is not None and known[1].sharded_param is tensor else None
+
+
+def _groups(state: Any) -> list[Any]:
+    several = getattr(state, "_fsdp_param_groups", None)
+    return list(several) if several is not None else [each for each in [state._fsdp_param_group] if each is not None]
+
+
+def _number(group: Any) -> None:
+    """Number the hooks of a group in the order of its weights: FSDP2 goes by a set of modules, whose order is chance."""
+    modules = dict.fromkeys(each._module_info.module for each in group.fsdp_params)
+    held = (group._module_to_pre_save_state_dict_hook_handle, group._module_to_pre_load_state_dict_hook_handle)
+    handles = [handles[module] for module in modules for handles in held if module in handles]
+    numbers = sorted(handle.id for handle in handles)
+    hooks = [handle.hooks_dict_ref().pop(handle.id) for handle in handles]
+    for handle, hook, number in zip(handles, hooks, numbers, strict=True):
+        handle.hooks_dict_ref()[number], handle.id = hook, number
+
+
+def _gather(group: Any) -> None:
+    group.lazy_init()
+    group.unshard()
+    group.wait_for_unshard()
+
+
+def _is_stale(group: Any) -> bool:
+    """Return whether whole weights are not those that gathering now would give, as far as this process has them."""
+    if group.is_sharded or group._sharded_state.name == _POST_FORWARD:
+        return False
+    for parameter in group.fsdp_params:
+        shards = parameter._sharded_param_data
+        if len(parameter.all_gather_outputs) != 1 or not shards.numel():
+            continue
+        gathered = parameter.all_gather_outputs[0].view(-1, shards.numel())
+        rank = getattr(group.mesh_info, "shard_mesh_rank", 0)
+        if not gathered[rank].equal(shards.to(gathered.dtype)):
+            return True
+    return False

@@ -1,0 +1,155 @@
+"""Tensors that are spread over the processes of a job (`DTensor`: FSDP2, tensor parallelism) as leaves of objects.
+
+Each process keeps what it has: its shard, a tensor as any other, and beside it, as data, how all shards lie: the mesh,
+the placements, the shape of the whole. No process asks another one. A tensor of the program's own is put back in place;
+it is known by its shard, which has an address. One that the loop has made (a moment of Adam's) is made anew over a mesh
+that the process has.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+from detrain.adapters.torch.distributed.fully_sharded import FullySharded
+
+TENSOR: Final = "torch.spread"
+MESH: Final = "torch.mesh"
+
+
+def is_spread(value: object) -> bool:
+    """Return whether a value is such a tensor."""
+    cls = _find("torch.distributed.tensor", "DTensor")
+    return cls is not None and isinstance(value, cls)
+
+
+def shard_of(value: Any) -> Any:
+    """Return the shard that this process has of such a tensor; any other tensor itself."""
+    return value._local_tensor if is_spread(value) else value
+
+
+class SpreadTensors:
+    """Describes such tensors and their meshes, and makes them again."""
+
+    def __init__(self, fully_sharded: FullySharded) -> None:
+        self._fully_sharded = fully_sharded
+        self._by_shard: dict[int, weakref.ref[Any]] = {}
+        """The tensors that have been met, by the identity of their shards."""
+
+    def parts(self, value: Any) -> tuple[str, list[object]] | None:
+        """Return the kind and the parts of a spread tensor that was not computed, or of a mesh; None for others."""
+        mesh = _find("torch.distributed.device_mesh", "DeviceMesh")
+        if mesh is not None and type(value) is mesh:
+            return MESH, _mesh_parts(value)
+        if not is_spread(value) or value.grad_fn is not None:
+            return None
+        layout = _layout(value)
+        if layout is None:
+            return None
+        self._by_shard[id(value._local_tensor)] = weakref.ref(value)
+        held = (value.requires_grad, value.grad, value._backward_hooks, value._post_accumulate_grad_hooks)
+        unreduced = self._fully_sharded.unreduced(value)
+        return TENSOR, [value._local_tensor, value.device_mesh, layout, [*held, unreduced], dict(vars(value))]
+
+    def remake(self, kind: str, parts: list[Any], current: Any) -> object | None:
+        """Return what `parts` described: the one that is there, with what it held; else a new one."""
+        if kind == MESH:
+            return _mesh(parts, current)
+        shard, mesh, layout, (requires_grad, grad, backward, accumulated, unreduced), attributes = parts
+        found = self._there(shard, layout, current)
+        if found is None:
+            found = _made(shard, mesh, layout)
+        if found is None:
+            return None
+        if found.requires_grad != requires_grad:
+            found.requires_grad_(requires_grad)
+        if found.grad is not grad:
+            found.grad = grad
+        if found._backward_hooks is not backward:
+            found._backward_hooks = backward
+        if found._post_accumulate_grad_hooks is not accumulated:
+            found._post_accumulate_grad_hooks = accumulated
+        vars(found).update(attributes)
+        for gone in vars(found).keys() - attributes.keys():
+            del vars(found)[gone]
+        return found if self._fully_sharded.set_unreduced(found, unreduced) else None
+
+    def _there(self, shard: Any, layout: list[Any], current: Any) -> Any:
+        """Return the tensor that the process has with this shard, or None."""
+        known = self._by_shard.get(id(shard))
+        for each in (current, None if known is None else known()):
+            if is_spread(each) and each._local_tensor is shard and _layout(each) == layout:
+                return each
+        return None
+
+
+def _layout(value: Any) -> list[object] | None:
+    """Return how the shards of a tensor lie, as data; None where it is not known what would make it again."""
+    placements = [_placement(each) for each in value._spec.placements]
+    if None in placements:
+        return None
+    spec = value._spec
+    plain = type(spec)(spec.mesh, spec.placements, tensor_meta=spec.tensor_meta)
+    if getattr(spec, "shard_order", None) != getattr(plain, "shard_order", None):
+        return None
+    return [placements, list(value.shape), list(value.stride())]
+
+
+def _placement(placement: Any) -> list[object] | None:
+    name = type(placement).__name__
+    if name == "Shard":
+        return [name, placement.dim]
+    if name == "_StridedShard":
+        return [name, placement.dim, placement.split_factor]
+    if name == "Partial":
+        return [name, placement.reduce_op]
+    return [name] if name == "Replicate" else None
+
+
+def _made(shard: Any, mesh: Any, layout: list[Any]) -> Any:
+    """Return a new tensor of a shard, without asking the other processes."""
+    placements, shape, stride = layout
+    kinds = sys.modules.get("torch.distributed.tensor.placement_types")
+    spec, meta = (_find("torch.distributed.tensor._dtensor_spec", name) for name in ("DTensorSpec", "TensorMeta"))
+    cls = _find("torch.distributed.tensor", "DTensor")
+    if kinds is None or spec is None or meta is None or cls is None:
+        return None
+    made: list[Any] = []
+    for name, *values in placements:
+        factor = {"split_factor": values.pop()} if name == "_StridedShard" else {}
+        made.append(getattr(kinds, name)(*values, **factor))
+    how = spec(mesh, tuple(made), tensor_meta=meta(torch.Size(shape), tuple(stride), shard.dtype))
+    return cls(shard, how, requires_grad=False)
+
+
+def _mesh_parts(mesh: Any) -> list[object]:
+    names = mesh.mesh_dim_names
+    return [mesh.device_type, mesh.mesh.tolist(), None if names is None else list(names), _groups(mesh)]
+
+
+def _groups(mesh: Any) -> list[str]:
+    """Return the names of the groups of processes along a mesh: by the order they were made in, alike in each run."""
+    try:
+        return [str(mesh.get_group(dimension).group_name) for dimension in range(mesh.ndim)]
+    except RuntimeError:  # this process is not in it
+        return []
+
+
+def _mesh(parts: list[Any], current: Any) -> object | None:
+    """Return the mesh that the process has of a description: which of several of one kind, all processes say alike."""
+    cls = _find("torch.distributed.device_mesh", "DeviceMesh")
+    if cls is None:
+        return None
+    live: Iterable[Any] = (each for each in gc.get_objects() if type(each) is cls)
+    candidates = [current] if type(current) is cls and _mesh_parts(current) == parts else live
+    return next((each for each in candidates if _mesh_parts(each) == parts), None)
+
+
+def _find(module: str, name: str) -> Any:
+    """Return a class of a module that the program has imported, or None."""
+    return getattr(sys.modules.get(module), name, None)

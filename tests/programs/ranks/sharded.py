@@ -1,0 +1,147 @@
+"""A small network whose weights are spread over several processes, in one of many ways: FSDP2 (`fully_shard`), FSDP,
+ZeroRedundancyOptimizer, tensor parallelism. Dropout and noise are each rank's own; loss and norms are printed.
+"""
+
+import hashlib
+import random
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, ShardingStrategy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(48, 24)
+        self.norm = nn.LayerNorm(24)
+        self.first = nn.Linear(24, 48)
+
+    def forward(self, inputs):
+        hidden = nn.functional.dropout(torch.tanh(self.first(self.norm(inputs))), 0.2, self.training)
+        return inputs + self.last(hidden)
+
+
+class Net(nn.Module):
+    """Some of its weights divide evenly by no world, and one is smaller than all."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.enter = nn.Linear(12, 24)
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+        self.leave = nn.Linear(24, 5)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs):
+        self.seen += len(inputs)
+        hidden = self.enter(inputs) * self.scale
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.leave(hidden)
+
+
+def spread(mode, model):
+    """Return the model as this mode has it."""
+    world = dist.get_world_size()
+    if mode.startswith("fsdp2"):
+        options = {}
+        if mode == "fsdp2 mixed":
+            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        if mode == "fsdp2 unsharded":
+            options["reshard_after_forward"] = False
+        if mode == "fsdp2 hybrid":
+            options["mesh"] = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+        else:
+            options["mesh"] = init_device_mesh("cpu", (world,))
+        if mode == "fsdp2 recomputed":
+            apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
+        for block in model.blocks:
+            fully_shard(block, **options)
+        return fully_shard(model, **options)
+    if mode.startswith("fsdp1"):
+        strategies = {"fsdp1 shard": ShardingStrategy.SHARD_GRAD_OP, "fsdp1 none": ShardingStrategy.NO_SHARD}
+        for number, block in enumerate(model.blocks):
+            model.blocks[number] = FullyShardedDataParallel(block, device_id=torch.device("cpu"), use_orig_params="orig" in mode)
+        return FullyShardedDataParallel(
+            model,
+            device_id=torch.device("cpu"),
+            use_orig_params="orig" in mode,
+            sharding_strategy=strategies.get(mode, ShardingStrategy.FULL_SHARD),
+        )
+    if mode == "tensors":
+        mesh = init_device_mesh("cpu", (world,))
+        for block in model.blocks:
+            parallelize_module(block, mesh, {"first": ColwiseParallel(), "last": RowwiseParallel()})
+        return model
+    return DistributedDataParallel(model)
+
+
+def digest(tensors):
+    values = [each.to_local() if isinstance(each, DTensor) else each for each in tensors if isinstance(each, torch.Tensor)]
+    values = [each.detach().contiguous().reshape(-1).view(torch.uint8) for each in values]
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in values)).hexdigest()[:20]
+
+
+def main(mode):
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(5)
+    data = TensorDataset(torch.randn(world * 36, 12), torch.randint(5, (world * 36,)))
+    model = spread(mode, Net())
+    random.seed(rank)
+    torch.manual_seed(5 if mode == "tensors" else 100 + rank)
+    shares = DistributedSampler(data, 1 if mode == "tensors" else world, 0 if mode == "tensors" else rank)
+    loader = DataLoader(data, 6, sampler=shares)
+    if mode.startswith("zero"):
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    else:
+        kind = torch.optim.SGD if mode == "fsdp2 momentum" else torch.optim.AdamW
+        optimizer = kind(model.parameters(), 0.01, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.7)
+    for epoch in range(3):
+        shares.set_epoch(epoch)
+        model.train()
+        total = torch.zeros(1)
+        for step, (inputs, labels) in enumerate(loader):
+            if mode != "tensors":
+                inputs = inputs * random.uniform(0.9, 1.1)
+            is_last = "accumulated" not in mode or step % 3 == 2
+            if mode == "fsdp2 accumulated unreduced":
+                model.set_requires_gradient_sync(is_last)
+            loss = nn.functional.cross_entropy(model(inputs).float(), labels)
+            loss.backward()
+            if "clipped" in mode:
+                norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                total += norm.full_tensor() if isinstance(norm, DTensor) else norm
+            if is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+            total += loss.detach()
+        schedule.step()
+        dist.all_reduce(total)
+        model.eval()
+        with torch.no_grad():
+            held_out = model(data.tensors[0]).float().mean()
+        if rank == 0:
+            print(f"epoch {epoch} loss {total.item():.8f} held out {held_out.item():.8f}", flush=True)
+    state = optimizer.optim.state if mode.startswith("zero") else optimizer.state
+    kept = [value for held in state.values() for value in held.values()]
+    weights, moments = digest([*model.parameters(), *model.buffers()]), digest(kept)
+    print(f"rank {rank} weights {weights} moments {moments} draws {torch.rand(1).item()} {random.random()}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
