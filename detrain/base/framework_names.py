@@ -90,6 +90,7 @@ TORCH: Final = FrameworkNames(
     open_again=(
         *("torch.fx.graph_module:", "torch.distributed.algorithms.join:Joinable"),  # a base of DistributedDataParallel
         *("torch.distributed.fsdp._fully_shard._fully_shard:FSDP", "torch.distributed.fsdp:FSDP"),
+        "torch.distributed.optim.zero_redundancy_optimizer:ZeroRedundancyOptimizer",
         *("torch.distributed.fsdp._fully_shard._fsdp_init:FSDP", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:"),
     ),
     named=(

@@ -23,6 +23,10 @@ _LISTED_AGAIN: Final = frozenset(
 )
 """Where DistributedDataParallel and optimizers list what modules have: names that lead through these come last."""
 _KEYS: Final = "jax.key"
+_SPREAD: Final = "torch.spread"
+"""The kind of a tensor that is spread over the processes of a job: its shard, mesh, layout, …, gradient at 4, and at 7
+gradients that are still to be reduced.
+"""
 _FORM: Final = 5
 """Where the node of an immutable tensor says what it is besides its value, if it is anything."""
 _LISTS: Final = {"list": 1, "tuple": 1, "deque": 1, "namedtuple": 2, "made": 2}
@@ -101,6 +105,8 @@ def _parts(node: list[Any], name: str) -> Iterator[tuple[Any, str]]:
     elif kind == "shared":
         for item in node[5]:
             yield item, f"{name}.grad"
+    elif kind == "made" and node[1] == _SPREAD:
+        yield from ((node[2][place], f"{name}.{part}") for place, part in ((0, "shard"), (4, "grad"), (7, "unreduced")))
     elif kind == "made" and node[1] == _KEYS:
         yield node[2][1], name
     elif kind in _LISTS:

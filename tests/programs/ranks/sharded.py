@@ -1,5 +1,6 @@
-"""A small network whose weights are spread over several processes, in one of many ways: FSDP2 (`fully_shard`), FSDP,
-ZeroRedundancyOptimizer, tensor parallelism. Dropout and noise are each rank's own; loss and norms are printed.
+"""A small network whose weights are spread over several processes, in a way that is said by words: FSDP2
+(`fully_shard`), FSDP, ZeroRedundancyOptimizer, tensor parallelism, and what goes with them. Dropout and noise are each
+rank's own; loss and norms are printed.
 """
 
 import hashlib
@@ -51,35 +52,37 @@ class Net(nn.Module):
         return self.leave(hidden)
 
 
-def spread(mode, model):
-    """Return the model as this mode has it."""
+def spread(words, model):
+    """Return the model as these words say."""
     world = dist.get_world_size()
-    if mode.startswith("fsdp2"):
+    if "fsdp2" in words:
         options = {}
-        if mode == "fsdp2 mixed":
+        if "mixed" in words:
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        if mode == "fsdp2 unsharded":
+        if "kept" in words:
             options["reshard_after_forward"] = False
-        if mode == "fsdp2 hybrid":
+        if "regrouped" in words:
+            options["reshard_after_forward"] = 2
+        if "hybrid" in words:
             options["mesh"] = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
         else:
             options["mesh"] = init_device_mesh("cpu", (world,))
-        if mode == "fsdp2 recomputed":
+        if "recomputed" in words:
             apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
         for block in model.blocks:
             fully_shard(block, **options)
         return fully_shard(model, **options)
-    if mode.startswith("fsdp1"):
-        strategies = {"fsdp1 shard": ShardingStrategy.SHARD_GRAD_OP, "fsdp1 none": ShardingStrategy.NO_SHARD}
+    if "fsdp1" in words:
+        strategies = [ShardingStrategy.SHARD_GRAD_OP] if "kept" in words else [ShardingStrategy.FULL_SHARD]
         for number, block in enumerate(model.blocks):
-            model.blocks[number] = FullyShardedDataParallel(block, device_id=torch.device("cpu"), use_orig_params="orig" in mode)
+            model.blocks[number] = FullyShardedDataParallel(block, device_id=torch.device("cpu"), use_orig_params="views" in words)
         return FullyShardedDataParallel(
             model,
             device_id=torch.device("cpu"),
-            use_orig_params="orig" in mode,
-            sharding_strategy=strategies.get(mode, ShardingStrategy.FULL_SHARD),
+            use_orig_params="views" in words,
+            sharding_strategy=strategies[0],
         )
-    if mode == "tensors":
+    if "tensors" in words:
         mesh = init_device_mesh("cpu", (world,))
         for block in model.blocks:
             parallelize_module(block, mesh, {"first": ColwiseParallel(), "last": RowwiseParallel()})
@@ -93,35 +96,39 @@ def digest(tensors):
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in values)).hexdigest()[:20]
 
 
-def main(mode):
+def main(words):
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
     data = TensorDataset(torch.randn(world * 36, 12), torch.randint(5, (world * 36,)))
-    model = spread(mode, Net())
+    model = spread(words, Net())
     random.seed(rank)
-    torch.manual_seed(5 if mode == "tensors" else 100 + rank)
-    shares = DistributedSampler(data, 1 if mode == "tensors" else world, 0 if mode == "tensors" else rank)
+    is_own = "tensors" not in words  # else all ranks compute one batch together
+    torch.manual_seed(100 + rank if is_own else 5)
+    shares = DistributedSampler(data, world, rank) if is_own else DistributedSampler(data, 1, 0)
     loader = DataLoader(data, 6, sampler=shares)
-    if mode.startswith("zero"):
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    if "zero" in words:
+        optimizer = ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.Adam, parameters_as_bucket_view="views" in words, lr=0.01
+        )
     else:
-        kind = torch.optim.SGD if mode == "fsdp2 momentum" else torch.optim.AdamW
-        optimizer = kind(model.parameters(), 0.01, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.7)
     for epoch in range(3):
         shares.set_epoch(epoch)
         model.train()
         total = torch.zeros(1)
         for step, (inputs, labels) in enumerate(loader):
-            if mode != "tensors":
+            if is_own:
                 inputs = inputs * random.uniform(0.9, 1.1)
-            is_last = "accumulated" not in mode or step % 3 == 2
-            if mode == "fsdp2 accumulated unreduced":
+            is_last = "accumulated" not in words or step % 3 == 2
+            if "unreduced" in words:
                 model.set_requires_gradient_sync(is_last)
+            if "partly" in words:  # reduced within the shards, not over the replicas
+                model.set_requires_all_reduce(is_last)
             loss = nn.functional.cross_entropy(model(inputs).float(), labels)
             loss.backward()
-            if "clipped" in mode:
+            if "clipped" in words:
                 norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                 total += norm.full_tensor() if isinstance(norm, DTensor) else norm
             if is_last:
@@ -135,7 +142,7 @@ def main(mode):
             held_out = model(data.tensors[0]).float().mean()
         if rank == 0:
             print(f"epoch {epoch} loss {total.item():.8f} held out {held_out.item():.8f}", flush=True)
-    state = optimizer.optim.state if mode.startswith("zero") else optimizer.state
+    state = optimizer.optim.state if "zero" in words else optimizer.state
     kept = [value for held in state.values() for value in held.values()]
     weights, moments = digest([*model.parameters(), *model.buffers()]), digest(kept)
     print(f"rank {rank} weights {weights} moments {moments} draws {torch.rand(1).item()} {random.random()}", flush=True)
@@ -144,4 +151,4 @@ def main(mode):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -15,6 +15,7 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.parallel import DistributedDataParallel
 
 from detrain.adapters.torch.distributed.buckets import Buckets
+from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
 
@@ -23,20 +24,21 @@ _COLLECTIVES: Final = (
     *("all_reduce", "broadcast", "barrier", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
     *("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "monitored_barrier", "send", "recv"),
 )
-_SPREAD: Final = {
-    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"): "FSDP",
-    ("torch.distributed.tensor", "DTensor"): "DTensor (FSDP2, tensor parallelism)",
-    ("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer"): "ZeroRedundancyOptimizer",
-    ("torch.distributed.pipelining.stage", "_PipelineStageBase"): "pipeline stages",
-}
+_FSDP: Final = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", "FSDP")
+_STAGES: Final = ("torch.distributed.pipelining.stage", "_PipelineStageBase", "pipeline stages")
+_TENSORS: Final = ("torch.distributed.tensor", "DTensor", "DTensor (FSDP2, tensor parallelism)")
+_ZERO: Final = ("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer")
 """Classes (module, name) whose objects spread a state over processes, and what they are called."""
 
 
 class Processes:
     """The part of the adapter that knows of other processes. `ranks`: which one this is, as the launcher says."""
 
-    def __init__(self, ranks: Ranks | None, on_peer_error: Callable[[BaseException], None] | None) -> None:
-        self._ranks = ranks
+    def __init__(
+        self, ranks: Ranks | None, on_peer_error: Callable[[BaseException], None] | None, fully_sharded: FullySharded
+    ) -> None:
+        self._ranks, self._fully_sharded = ranks, fully_sharded
+        self._is_just_in_time = on_peer_error is not None
         self.is_here = torch.distributed.is_available()
         self.buckets = Buckets() if ranks is not None and self.is_here else None
         if ranks is not None and self.is_here:
@@ -63,13 +65,23 @@ class Processes:
                 "let the program take RANK and WORLD_SIZE as the launcher sets them, or run it with --bare",
             )
         backend = str(distributed.get_backend())
-        found = [*(self.buckets.unknown_hooks() if self.buckets is not None else ())]
+        spread = _objects(_TENSORS, _ZERO)
+        if spread and self._is_just_in_time:
+            raise FrameworkUnsupported(
+                f"--jit in a program that trains with {', '.join(_words(spread))}: no other rank has the part of the state that a "
+                "rank takes with it when it dies",
+                "run it without --jit: its checkpoints (--every) are exact, each rank's part is its own",
+            )
+        found = [*_words(_objects(_FSDP, _STAGES)), *self._fully_sharded.unknown()]
+        if any(getattr(each, "_overlap_with_ddp", False) for each, _what in spread):
+            found.append("ZeroRedundancyOptimizer(overlap_with_ddp=True)")
+        found += [*(self.buckets.unknown_hooks() if self.buckets is not None else ())]
         found += [f"the backend {backend!r}"] if any(name in backend for name in _UNKNOWN_BACKENDS) else []
         found += ["RPC"] if "torch.distributed.rpc" in sys.modules and torch.distributed.rpc.api._is_current_rpc_agent_set() else []
         if found:
             raise FrameworkUnsupported(
-                f"the program trains with {', '.join(found)}: checkpoints of jobs are exact with DistributedDataParallel over gloo "
-                "or NCCL alone",
+                f"the program trains with {', '.join(found)}: checkpoints of jobs are exact with DistributedDataParallel, FSDP2 "
+                "(fully_shard), DTensor and ZeroRedundancyOptimizer over gloo or NCCL alone",
                 "train with these, or run it with --bare: deterministic settings, no checkpoints",
             )
 
@@ -103,15 +115,16 @@ def _tell_of_errors(on_error: Callable[[BaseException], None]) -> None:
     graph._engine_run_backward = torch.autograd._engine_run_backward = telling(graph._engine_run_backward)
 
 
-def _spread() -> list[str]:
-    """Return what the program holds that spreads a state over processes, in words."""
-    classes: dict[Any, str] = {}
-    for (module, name), words in _SPREAD.items():
-        cls = getattr(sys.modules.get(module), name, None)
-        if cls is not None:
-            classes[cls] = words
-    kinds = {type(each) for each in gc.get_objects()} if classes else set()
-    return [words for cls, words in classes.items() if any(issubclass(kind, cls) for kind in kinds)]
+def _objects(*described: tuple[str, str, str]) -> list[tuple[Any, str]]:
+    """Return the objects of some classes that the program holds, each with what its class is called."""
+    classes = [(getattr(sys.modules.get(module), name, None), words) for module, name, words in described]
+    known = [(cls, words) for cls, words in classes if cls is not None]
+    every = gc.get_objects() if known else []
+    return [(each, words) for cls, words in known for each in every if issubclass(type(each), cls)]
+
+
+def _words(objects: list[tuple[Any, str]]) -> list[str]:
+    return list(dict.fromkeys(words for _object, words in objects))
 
 
 def _keep_starts_apart(job: str) -> None:

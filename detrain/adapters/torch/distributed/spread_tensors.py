@@ -54,13 +54,13 @@ class SpreadTensors:
         self._by_shard[id(value._local_tensor)] = weakref.ref(value)
         held = (value.requires_grad, value.grad, value._backward_hooks, value._post_accumulate_grad_hooks)
         unreduced = self._fully_sharded.unreduced(value)
-        return TENSOR, [value._local_tensor, value.device_mesh, layout, [*held, unreduced], dict(vars(value))]
+        return TENSOR, [value._local_tensor, value.device_mesh, layout, *held, unreduced, dict(vars(value))]
 
     def remake(self, kind: str, parts: list[Any], current: Any) -> object | None:
         """Return what `parts` described: the one that is there, with what it held; else a new one."""
         if kind == MESH:
             return _mesh(parts, current)
-        shard, mesh, layout, (requires_grad, grad, backward, accumulated, unreduced), attributes = parts
+        shard, mesh, layout, requires_grad, grad, backward, accumulated, unreduced, attributes = parts
         found = self._there(shard, layout, current)
         if found is None:
             found = _made(shard, mesh, layout)
