@@ -55,6 +55,9 @@ class _Look:
             return self._say(path, f"{cls.__name__} {value!r}")
         if cls is float:
             return self._say(path, f"float {value.hex()}")
+        if cls.__name__ == "DeviceMesh":  # which of equal ones, is chance (PyTorch keeps what it has found of one)
+            groups = [value.get_group(dimension).group_name for dimension in range(value.ndim)]
+            return self._say(path, f"{value} {groups}")
         if id(value) in self._seen:
             return self._say(path, f"is #{self._seen[id(value)]}")
         self._seen[id(value)] = len(self._seen)
@@ -119,7 +122,9 @@ class _Look:
         if type(value).__name__ == "Closed":
             return
         if hasattr(type(value), "__tensor_flatten__"):
-            names, _context = value.__tensor_flatten__()
+            names, context = value.__tensor_flatten__()
+            if "device_mesh" in names:
+                self._say(path, f"{context} {list(value.stride())}")
             yield from ((f".{name}", getattr(value, name)) for name in names)
         elif value.is_nested:
             yield "<values>", value.values()

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from detrain.adapters.torch.distributed.fully_sharded import FullySharded
+from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.tensors import Tensors
@@ -37,7 +39,7 @@ class World(cut_world.World):
 
     def __init__(self) -> None:
         nothing = dict.fromkeys(("variables", "rules", "random", "loaders", "building", "rollback", "norms"))
-        leaves: Any = Leaves(NoLoaders())  # type: ignore[arg-type]
+        leaves: Any = Leaves(NoLoaders(), SpreadTensors(FullySharded()))  # type: ignore[arg-type]
         super().__init__(SimpleNamespace(name="torch", leaves=leaves, shared=Tensors(), **nothing))
         self.counts = GlobalHooks()
 

@@ -42,7 +42,7 @@ class FullySharded:
         known = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
         if known is None:
             return []
-        mapping = sys.modules["torch.distributed._composable_state"]._module_state_mapping  # type: ignore[attr-defined]
+        mapping = sys.modules["torch.distributed._composable_state"]._module_state_mapping
         found = [reference() for reference in mapping.values()]
         return list({id(each): each for each in found if isinstance(each, known.FSDPState)}.values())
 
@@ -199,7 +199,9 @@ def _groups(state: Any) -> list[Any]:
 
 
 def _number(group: Any) -> None:
-    """Number the hooks of a group in the order of its weights: FSDP2 goes by a set of modules, in an order by chance."""
+    """Number the hooks of a group in the order of its weights: FSDP2 goes by a set of modules, whose order is by
+    chance.
+    """
     modules = dict.fromkeys(each._module_info.module for each in group.fsdp_params)
     held = (group._module_to_pre_save_state_dict_hook_handle, group._module_to_pre_load_state_dict_hook_handle)
     handles = [handles[module] for module in modules for handles in held if module in handles]

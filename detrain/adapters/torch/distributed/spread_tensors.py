@@ -61,6 +61,8 @@ class SpreadTensors:
         if kind == MESH:
             return _mesh(parts, current)
         shard, mesh, layout, requires_grad, grad, backward, accumulated, unreduced, attributes = parts
+        if shard is None or mesh is None:
+            return None
         found = self._there(shard, layout, current)
         if found is None:
             found = _made(shard, mesh, layout)
@@ -82,7 +84,8 @@ class SpreadTensors:
     def _there(self, shard: Any, layout: list[Any], current: Any) -> Any:
         """Return the tensor that the process has with this shard, or None."""
         known = self._by_shard.get(id(shard))
-        for each in (current, None if known is None else known()):
+        candidates: list[Any] = [current, None if known is None else known()]
+        for each in candidates:
             if is_spread(each) and each._local_tensor is shard and _layout(each) == layout:
                 return each
         return None
