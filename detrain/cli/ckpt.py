@@ -158,9 +158,11 @@ def _print_content(content: dict[str, Any]) -> None:
     printer.print(
         f"program {meta['program']} {' '.join(meta['arguments'])}, run {meta['run']}, seed {meta['seed']}",
     )
-    table = Table("tensor", "dtype", "shape", "digest", box=None, pad_edge=False)
+    is_spread = any("spread" in row for row in content["tensors"])
+    table = Table("tensor", "dtype", "shape", *(["of"] if is_spread else []), "digest", box=None, pad_edge=False)
     for row in content["tensors"]:
-        table.add_row(row["name"], row["dtype"], str(row["shape"]), row["digest"][:16])
+        of = [row.get("spread", "")] if is_spread else []
+        table.add_row(row["name"], row["dtype"], str(row["shape"]), *of, row["digest"][:16])
     printer.print(table)
     rng = Table("random stream", "position", box=None, pad_edge=False)
     for name, state in content["rng"].items():

@@ -27,6 +27,7 @@ _SPREAD: Final = "torch.spread"
 """The kind of a tensor that is spread over the processes of a job: its shard, mesh, layout, …, gradient at 4, and at 7
 gradients that are still to be reduced.
 """
+_LETTERS: Final = {"Shard": "S", "_StridedShard": "SS", "Replicate": "R", "Partial": "P"}
 _FORM: Final = 5
 """Where the node of an immutable tensor says what it is besides its value, if it is anything."""
 _LISTS: Final = {"list": 1, "tuple": 1, "deque": 1, "namedtuple": 2, "made": 2}
@@ -39,8 +40,36 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
     Left out are large ones that are as they were when the loop was entered, which a checkpoint does not hold.
     """
     found = dict(snapshot.tensors)
-    if b"shared" not in snapshot.python and b"tensor" not in snapshot.python:  # the kinds of their nodes
-        return found
+    for name, number, node, nodes in _named(snapshot):
+        if is_tensor(node):
+            values = values_of(node, nodes, snapshot.arrays)
+            if values is not None:
+                found[name if name not in found else f"{name} {number}"] = values
+    return found
+
+
+def layouts_of(snapshot: Snapshot) -> dict[str, str]:
+    """Return of what the shards of a checkpoint are parts, by their names in `tensors_of`: `[5, 24] by S(0) over 2`."""
+    found = {}
+    for name, _number, node, nodes in _named(snapshot):
+        if node[0] == "made" and node[1] == _SPREAD:
+            _shard, (mesh,), layout, *_rest = node[2]
+            placements, shape, _strides = _plain(layout, nodes)
+            size = np.shape(_plain(nodes[mesh][2][1], nodes))
+            how = ", ".join(_LETTERS[kind] + (f"({', '.join(map(str, values))})" if values else "") for kind, *values in placements)
+            found[f"{name}.shard"] = f"{shape} by {how} over {'x'.join(map(str, size))}"
+    return found
+
+
+def _plain(item: Any, nodes: list[list[Any]]) -> Any:
+    """Return what lists of lists hold."""
+    return [_plain(each, nodes) for each in nodes[item[0]][1]] if _is_reference(item) else item
+
+
+def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, list[Any], list[list[Any]]]]:
+    """Yield all that names lead to, in their order: its name, its number, its node, and all nodes."""
+    if b"shared" not in snapshot.python and b"tensor" not in snapshot.python:  # the kinds of nodes of tensors
+        return
     graph = msgspec.msgpack.decode(snapshot.python)
     nodes: list[list[Any]] = graph["nodes"]
     names: dict[int, str] = {}
@@ -60,15 +89,11 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
             continue
         names[item[0]] = name
         node = nodes[item[0]]
-        if is_tensor(node):
-            values = values_of(node, nodes, snapshot.arrays)
-            if values is not None:
-                found[name if name not in found else f"{name} {item[0]}"] = values
+        yield name, item[0], node, nodes
         if node[0] in CONTAINERS and issubclass(CONTAINERS[node[0]], dict):
             keyed.extend((value, name, key[0]) for key, value in node[1] if _is_reference(key))
         for part, its_name in _parts(node, name):
             (late if its_name.rpartition(".")[2] in _LISTED_AGAIN else waiting).append((part, its_name))
-    return found
 
 
 def is_tensor(node: list[Any]) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from detrain.base.digest import digest_array
 from detrain.base.errors import CheckpointDamaged, DetrainError, StoreError
-from detrain.export.object_tensors import tensors_of
+from detrain.export.object_tensors import layouts_of, tensors_of
 from detrain.python.process.random_streams import RngState
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
@@ -110,11 +110,13 @@ def _files(place: Path) -> list[Path]:
 
 def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     graph = msgspec.msgpack.decode(snapshot.python)
+    layouts = layouts_of(snapshot)
     return {
         "file": str(path),
         "meta": json.loads(msgspec.json.encode(snapshot.meta)),
         "tensors": [
             {"name": key, "shape": list(array.shape), "dtype": str(array.dtype), "digest": digest_array(array)}
+            | ({"spread": layouts[key]} if key in layouts else {})
             for key, array in tensors_of(snapshot).items()
         ],
         "rng": {name: {"bytes": len(state), "position": _position(name, state)} for name, state in snapshot.rng.items()},

@@ -107,10 +107,9 @@ def test_what_is_no_job_of_the_same_kind_is_refused(ranks_server: Server, tmp_pa
 
 SPREAD = {
     "FSDP": "from torch.distributed.fsdp import FullyShardedDataParallel as W\nmodel = W(net, device_id=torch.device('cpu'))",
-    "DTensor (FSDP2, tensor parallelism)": "from torch.distributed.fsdp import fully_shard\nmodel = fully_shard(net)",
-    "ZeroRedundancyOptimizer": (
+    "ZeroRedundancyOptimizer(overlap_with_ddp=True)": (
         "from torch.distributed.optim import ZeroRedundancyOptimizer as Z\nmodel = torch.nn.parallel.DistributedDataParallel(net)\n"
-        "kept = Z(model.parameters(), torch.optim.SGD, lr=0.1)"
+        "kept = Z(model.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.1)"
     ),
     "the communication hook powerSGD_hook": (
         "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as p\n"

@@ -12,7 +12,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -52,6 +58,29 @@ class Net(nn.Module):
         return self.leave(hidden)
 
 
+def made(words):
+    """Return the network as it begins."""
+    if "deferred" not in words:
+        return spread(words, Net())
+    with torch.device("meta"):
+        model = Net()
+    model = spread(words, model)
+    model.to_empty(device="cpu")
+    torch.manual_seed(7 + dist.get_rank())
+    with torch.no_grad():
+        model.seen.zero_()
+        for parameter in model.parameters():
+            parameter.to_local().uniform_(-0.3, 0.3)
+    return model
+
+
+def moved_by_hand(parameters):
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.sub_(0.05 * parameter.grad)
+            parameter.grad = None
+
+
 def spread(words, model):
     """Return the model as these words say."""
     world = dist.get_world_size()
@@ -63,6 +92,8 @@ def spread(words, model):
             options["reshard_after_forward"] = False
         if "regrouped" in words:
             options["reshard_after_forward"] = 2
+        if "offloaded" in words:
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
         if "hybrid" in words:
             options["mesh"] = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
         else:
@@ -101,7 +132,7 @@ def main(words):
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
     data = TensorDataset(torch.randn(world * 36, 12), torch.randint(5, (world * 36,)))
-    model = spread(words, Net())
+    model, best, lowest = made(words), {}, float("inf")
     random.seed(rank)
     is_own = "tensors" not in words  # else all ranks compute one batch together
     torch.manual_seed(100 + rank if is_own else 5)
@@ -131,12 +162,17 @@ def main(words):
             if "clipped" in words:
                 norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                 total += norm.full_tensor() if isinstance(norm, DTensor) else norm
-            if is_last:
+            if "manual" in words:
+                moved_by_hand(model.parameters())
+            elif is_last:
                 optimizer.step()
                 optimizer.zero_grad()
             total += loss.detach()
-        schedule.step()
+        if "manual" not in words:
+            schedule.step()
         dist.all_reduce(total)
+        if "best" in words and total.item() < lowest:
+            best, lowest = {name: value.clone() for name, value in model.state_dict().items()}, total.item()
         model.eval()
         with torch.no_grad():
             held_out = model(data.tensors[0]).float().mean()
@@ -144,7 +180,7 @@ def main(words):
             print(f"epoch {epoch} loss {total.item():.8f} held out {held_out.item():.8f}", flush=True)
     state = optimizer.optim.state if "zero" in words else optimizer.state
     kept = [value for held in state.values() for value in held.values()]
-    weights, moments = digest([*model.parameters(), *model.buffers()]), digest(kept)
+    weights, moments = digest([*model.parameters(), *model.buffers(), *best.values()]), digest(kept)
     print(f"rank {rank} weights {weights} moments {moments} draws {torch.rand(1).item()} {random.random()}", flush=True)
     dist.barrier()
     dist.destroy_process_group()

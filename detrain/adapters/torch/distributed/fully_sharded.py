@@ -212,7 +212,8 @@ def _number(group: Any) -> None:
 
 
 def _gather(group: Any) -> None:
-    group.lazy_init()
+    if not group._reset_sharded_params:  # else it has seen its first forward, and its types are those of then
+        group.lazy_init()
     group.unshard()
     group.wait_for_unshard()
 
