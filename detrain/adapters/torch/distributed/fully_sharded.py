@@ -11,10 +11,13 @@ The source: torch/distributed/fsdp/_fully_shard (`_fsdp_state.py`, `_fsdp_param_
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+
+import torch.distributed
 
 from detrain.base.errors import Diverged
 from detrain.python.inspect.object_graph import AND_READ
@@ -32,6 +35,8 @@ class FullySharded:
     """What FSDP2 keeps in this process."""
 
     def __init__(self) -> None:
+        if torch.distributed.is_available():
+            _name_alike()
         self._wanted: list[tuple[Any, str]] = []
         """Groups of weights that are to be gathered, and in which form they are then."""
         self._known: dict[int, tuple[Any, Any]] = {}
@@ -191,6 +196,14 @@ class FullySharded:
     def _find(self, tensor: Any) -> tuple[Any, Any] | None:
         known = self._known.get(id(tensor))
         return known if known is not None and known[1].sharded_param is tensor else None
+
+
+def _name_alike() -> None:
+    """Have all processes name alike the attributes under which modules hold such states: PyTorch draws the names when
+    it is imported.
+    """
+    module: Any = importlib.import_module("torch.distributed._composable.contract")
+    module.STATE_KEY, module.REGISTRY_KEY = (f"__composable_api_state_key_{kind}" for kind in ("state", "registry"))
 
 
 def _groups(state: Any) -> list[Any]:
