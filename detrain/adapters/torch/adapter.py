@@ -63,7 +63,8 @@ class Torch:
         self._fully_sharded = FullySharded()
         self._updates = Updates(settings.on_update, self._fully_sharded.kept_of)
         self.building = self._fully_sharded
-        self.leaves = Leaves(self.loaders, SpreadTensors(self._fully_sharded))
+        self._spread = SpreadTensors(self._fully_sharded)
+        self.leaves = Leaves(self.loaders, self._spread)
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
@@ -116,13 +117,14 @@ class Torch:
         flags.refix()
         self._hooks.begin_phase()
         self._fully_sharded.begin_phase()
+        self._spread.begin_phase()
 
     def end_phase(self) -> None:
         """Nothing is noted of a loop that is over."""
 
     def uncaptured(self) -> list[str]:
         """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
-        return [*self._hooks.uncaptured(), *self._fully_sharded.uncaptured()]
+        return [*self._hooks.uncaptured(), *self._fully_sharded.uncaptured(), *self._spread.uncaptured()]
 
     def at_rest(self) -> AbstractContextManager[None]:
         """Inside, modules under FSDP2 have their shards."""

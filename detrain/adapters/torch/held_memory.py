@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -30,6 +31,17 @@ _SMALL_BYTES: Final = 1 << 14
 _Reference = weakref.ref[Any]
 _given_away: Final[dict[int, _Reference]] = {}
 """Storages whose address DLPack has told, by their identity."""
+
+
+def is_spread(tensor: object) -> bool:
+    """Return whether a tensor is spread over the processes of a job."""
+    cls = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return cls is not None and isinstance(tensor, cls)
+
+
+def shard_of(tensor: Any) -> Any:
+    """Return what has the memory: of a tensor that is spread over processes the shard that is here, else the tensor."""
+    return tensor._local_tensor if is_spread(tensor) else tensor
 
 
 class unseen:
@@ -72,7 +84,7 @@ class _OfOptimizers:
             for optimizer in self._optimizers:
                 parameters = [each for group in optimizer.param_groups for each in group["params"]]
                 state = [each for held in optimizer.state.values() if isinstance(held, dict) for each in held.values()]
-                for tensor in (*parameters, *(each.grad for each in parameters), *state):
+                for tensor in map(shard_of, (*parameters, *(each.grad for each in parameters), *state)):
                     if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
                         found = tensor.untyped_storage()
                         self._storages[id(found)] = weakref.ref(found)

@@ -15,8 +15,8 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KIND, Loaders
-from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors, is_spread, shard_of
-from detrain.adapters.torch.held_memory import unseen
+from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors
+from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
 from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array

@@ -20,8 +20,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from detrain.adapters.torch.distributed.spread_tensors import shard_of
-from detrain.adapters.torch.held_memory import unseen
+from detrain.adapters.torch.held_memory import shard_of, unseen
 from detrain.base.digest import Array
 from detrain.faults.sites import Kind
 from detrain.python.inspect.frames import is_module_frame, live_locals, names_of, user_frames

@@ -12,7 +12,7 @@ from torch.autograd import graph
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from detrain.adapters.torch.distributed.spread_tensors import shard_of
+from detrain.adapters.torch.held_memory import shard_of
 from detrain.base.digest import digest_array
 
 _MOST_FUNCTIONS: Final = 100_000

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -29,6 +30,7 @@ _SWITCHES: Final = (
 _SHARDED: Final = "SHARDED"
 _POST_FORWARD: Final = "SHARDED_POST_FORWARD"
 STALE: Final = f"weights of FSDP2 (gathered before they changed{AND_READ})"
+_LATE: Final = f"modules of FSDP2 (the loop has called `fully_shard`{AND_READ})"
 
 
 class FullySharded:
@@ -41,6 +43,8 @@ class FullySharded:
         """Groups of weights that are to be gathered, and in which form they are then."""
         self._known: dict[int, tuple[Any, Any]] = {}
         """The group and FSDP2's parameter of each sharded weight, by its identity."""
+        self._at_phase: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The states that there were when the loop was entered."""
 
     def states(self) -> list[Any]:
         """Return FSDP2's states, in the order in which the program called `fully_shard`."""
@@ -61,6 +65,7 @@ class FullySharded:
                     parameter.reset_sharded_param()  # pads shards
             group._register_state_dict_hooks()
             _number(group)
+        self._at_phase = weakref.WeakSet(self.states())
 
     def state(self) -> list[dict[str, Any]]:
         """Return, as data, of each state: its part, its switches, and in which form its weights are."""
@@ -173,7 +178,8 @@ class FullySharded:
 
     def uncaptured(self) -> list[str]:
         """Return what a resumed run would have otherwise, in words."""
-        return [STALE] if any(map(_is_stale, self._groups())) else []
+        found = [STALE] if any(map(_is_stale, self._groups())) else []
+        return found if all(each in self._at_phase for each in self.states()) else [*found, _LATE]
 
     def unknown(self) -> list[str]:
         """Return what of FSDP2 is not known to be exact, in words."""

@@ -17,20 +17,12 @@ from typing import Any, Final
 import torch
 
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
+from detrain.adapters.torch.held_memory import is_spread
+from detrain.python.inspect.object_graph import AND_READ
 
 TENSOR: Final = "torch.spread"
 MESH: Final = "torch.mesh"
-
-
-def is_spread(value: object) -> bool:
-    """Return whether a value is such a tensor."""
-    cls = _find("torch.distributed.tensor", "DTensor")
-    return cls is not None and isinstance(value, cls)
-
-
-def shard_of(value: Any) -> Any:
-    """Return the shard that this process has of such a tensor; any other tensor itself."""
-    return value._local_tensor if is_spread(value) else value
+_DRAWN: Final = f"what draws random numbers for DTensors on GPUs (made in the loop{AND_READ})"
 
 
 class SpreadTensors:
@@ -40,6 +32,17 @@ class SpreadTensors:
         self._fully_sharded = fully_sharded
         self._by_shard: dict[int, weakref.ref[Any]] = {}
         """The tensors that have been met, by the identity of their shards."""
+        self._random: object = None
+
+    def begin_phase(self) -> None:
+        """A loop is entered."""
+        self._random = _random()
+
+    def uncaptured(self) -> list[str]:
+        """Return what a resumed run would have otherwise, in words: what draws for spread tensors on GPUs takes, when
+        it is made, the random streams of rank 0 for all.
+        """
+        return [_DRAWN] if _random() is not self._random else []
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the kind and the parts of a spread tensor that was not computed, or of a mesh; None for others."""
@@ -151,6 +154,10 @@ def _mesh(parts: list[Any], current: Any) -> object | None:
     live: Iterable[Any] = (each for each in gc.get_objects() if type(each) is cls)
     candidates = [current] if type(current) is cls and _mesh_parts(current) == parts else live
     return next((each for each in candidates if _mesh_parts(each) == parts), None)
+
+
+def _random() -> object:
+    return _find("torch.distributed.tensor._random", "_rng_tracker")
 
 
 def _find(module: str, name: str) -> Any:
