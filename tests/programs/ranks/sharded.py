@@ -100,7 +100,8 @@ def spread(words, model):
             options["mesh"] = init_device_mesh("cpu", (world,))
         if "recomputed" in words:
             apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
-        for block in model.blocks:
+        blocks = list(model.blocks)
+        for block in [blocks[:2], blocks[2]] if "grouped" in words else blocks:
             fully_shard(block, **options)
         return fully_shard(model, **options)
     if "fsdp1" in words:

@@ -116,7 +116,17 @@ class FullySharded:
                     self._wanted.append((group, before["form"]))
 
     def build_made(self) -> None:
-        """The shards are as they were: gather them where they were gathered. All ranks do this together."""
+        """The shards are as they were: gather them where they were gathered. All ranks do this together.
+
+        Raises Diverged where a weight was made anew: FSDP2 would go on with the one that it knows.
+        """
+        for group, parameter in self._known.values():
+            for holder, name in _places(parameter):
+                if group.is_sharded and holder[name] is not parameter.sharded_param:
+                    raise Diverged(
+                        f"the shard of the weight {parameter._param_fqn or name!r} cannot be put back in place",
+                        "plain tensors as weights come back; start anew with --fresh, or run it with --bare",
+                    )
         wanted, self._wanted = self._wanted, []
         for group, form in wanted:
             _gather(group)
@@ -130,11 +140,9 @@ class FullySharded:
         self._known = self._parameters()
         for group in self._groups():
             for parameter in group.fsdp_params if not group.is_sharded else ():
-                info = parameter._module_info
-                modules = (info.module, *info.shared_modules)
-                for module, name in zip(modules, (info.param_name, *info.shared_param_names), strict=True):
-                    before.append((module._parameters, name, module._parameters[name]))
-                    module._parameters[name] = parameter.sharded_param
+                for holder, name in _places(parameter):
+                    before.append((holder, name, holder[name]))
+                    holder[name] = parameter.sharded_param
         try:
             yield
         finally:
@@ -215,6 +223,13 @@ def _name_alike() -> None:
 def _groups(state: Any) -> list[Any]:
     several = getattr(state, "_fsdp_param_groups", None)
     return list(several) if several is not None else [each for each in [state._fsdp_param_group] if each is not None]
+
+
+def _places(parameter: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what holds a weight, and by which name."""
+    info = parameter._module_info
+    names = (info.param_name, *info.shared_param_names)
+    yield from ((module._parameters, name) for module, name in zip((info.module, *info.shared_modules), names, strict=True))
 
 
 def _number(group: Any) -> None:
