@@ -11,6 +11,7 @@ The source: torch/distributed/fsdp/_fully_shard (`_fsdp_state.py`, `_fsdp_param_
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import weakref
@@ -41,9 +42,9 @@ class FullySharded:
             _name_alike()
         self._wanted: list[tuple[Any, str]] = []
         """Groups of weights that are to be gathered, and in which form they are then."""
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
         """The group and FSDP2's parameter of each sharded weight, by its identity."""
-        self._at_phase: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._at_phase: list[weakref.ref[Any]] = []
         """The states that there were when the loop was entered."""
 
     def states(self) -> list[Any]:
@@ -59,18 +60,23 @@ class FullySharded:
         """A loop is entered: have what is done at the first forward without communication done now, so that tensors and
         hooks are there, and stay.
         """
+        if self.states():
+            gc.collect()  # modules under FSDP2 hold each other: those that nobody holds any more are no state
+        self._at_phase = [weakref.ref(state) for state in self.states()]
         for group in self._groups():
             if group.is_sharded and not group._reset_sharded_params:
                 for parameter in group.fsdp_params:
                     parameter.reset_sharded_param()  # pads shards
             group._register_state_dict_hooks()
             _number(group)
-        self._at_phase = weakref.WeakSet(self.states())
 
-    def state(self) -> list[dict[str, Any]]:
-        """Return, as data, of each state: its part, its switches, and in which form its weights are."""
+    def state(self) -> list[dict[str, Any] | None]:
+        """Return, as data, of each state that there was when the loop was entered: its part, its switches, and in which
+        form its weights are; None of one that is gone.
+        """
         return [
-            {
+            state
+            and {
                 "root": state._is_root,
                 "last": state._state_ctx.is_last_backward,
                 "groups": [
@@ -83,26 +89,26 @@ class FullySharded:
                     for group in _groups(state)
                 ],
             }
-            for state in self.states()
+            for state in self._kept()
         ]
 
-    def restore(self, was: list[dict[str, Any]]) -> None:
+    def restore(self, was: list[dict[str, Any] | None]) -> None:
         """Set parts and switches, and have all weights sharded, to be filled. All ranks do this together.
 
         Raises Diverged where the program has others.
         """
-        states = self.states()
-        if [len(each["groups"]) for each in was] != [len(_groups(state)) for state in states]:
+        states = self._kept()
+        both = [(state, held) for state, held in zip(states, was, strict=False) if state is not None and held is not None]
+        if len(states) != len(was) or any(len(_groups(state)) != len(held["groups"]) for state, held in both):
             raise Diverged(
                 f"the program has called `fully_shard` for {len(states)} modules, where the first run had {len(was)}",
                 "call it for the same modules before the loop, or start anew with --fresh",
             )
-        self.begin_phase()
         self._wanted, self._known = [], self._parameters()
-        for state, held in zip(states, was, strict=True):
+        for state, held in both:
             if held["root"] and state._is_root is None:
                 state._lazy_init()
-        for state, held in zip(states, was, strict=True):
+        for state, held in both:
             state._state_ctx.is_last_backward = held["last"]
             for group, before in zip(_groups(state), held["groups"], strict=True):
                 if before["gathered"] and not all(hasattr(each, "_unsharded_param") for each in group.fsdp_params):
@@ -120,7 +126,7 @@ class FullySharded:
 
         Raises Diverged where a weight was made anew: FSDP2 would go on with the one that it knows.
         """
-        for group, parameter in self._known.values():
+        for group, parameter in [(each, parameter) for each in self._groups() for parameter in each.fsdp_params]:
             for holder, name in _places(parameter):
                 if group.is_sharded and holder[name] is not parameter.sharded_param:
                     raise Diverged(
@@ -187,7 +193,8 @@ class FullySharded:
     def uncaptured(self) -> list[str]:
         """Return what a resumed run would have otherwise, in words."""
         found = [STALE] if any(map(_is_stale, self._groups())) else []
-        return found if all(each in self._at_phase for each in self.states()) else [*found, _LATE]
+        before = self._kept()
+        return found if all(any(each is other for other in before) for each in self.states()) else [*found, _LATE]
 
     def unknown(self) -> list[str]:
         """Return what of FSDP2 is not known to be exact, in words."""
@@ -204,12 +211,20 @@ class FullySharded:
         for state in self.states():
             yield from _groups(state)
 
-    def _parameters(self) -> dict[int, tuple[Any, Any]]:
-        return {id(each.sharded_param): (group, each) for group in self._groups() for each in group.fsdp_params}
+    def _kept(self) -> list[Any]:
+        return [reference() for reference in self._at_phase]
+
+    def _parameters(self) -> dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]]:
+        pairs = [(group, each) for group in self._groups() for each in group.fsdp_params]
+        return {id(each.sharded_param): (weakref.ref(group), weakref.ref(each)) for group, each in pairs}
 
     def _find(self, tensor: Any) -> tuple[Any, Any] | None:
-        known = self._known.get(id(tensor))
-        return known if known is not None and known[1].sharded_param is tensor else None
+        group, parameter = (reference() for reference in self._known.get(id(tensor), (_nothing, _nothing)))
+        return (group, parameter) if parameter is not None and parameter.sharded_param is tensor else None
+
+
+def _nothing() -> None:
+    """Stands for a reference to what is gone."""
 
 
 def _name_alike() -> None:
