@@ -20,7 +20,14 @@ from tests.e2e.test_ranks import assert_equal_states, last_of, run
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "sharded.py"
 BATCHES = 18
 CASES = (
-    *(("fsdp2", 2), ("fsdp2", 3), ("fsdp2 kept mixed", 3), ("fsdp2 grouped mixed", 2), ("fsdp2 recomputed", 2)),
+    *(
+        ("fsdp2", 2),
+        ("fsdp2", 3),
+        ("fsdp2 kept mixed", 3),
+        ("fsdp2 grouped mixed", 2),
+        ("fsdp2 recomputed", 2),
+        ("fsdp2 compiled", 2),
+    ),
     *(("fsdp2 accumulated unreduced clipped", 3), ("fsdp2 regrouped", 4), ("fsdp2 hybrid accumulated partly", 4)),
     *(("fsdp2 deferred best", 3), ("fsdp2 offloaded manual", 2), ("tensors", 2), ("zero", 3), ("zero views", 3)),
 )

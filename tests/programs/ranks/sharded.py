@@ -100,6 +100,8 @@ def spread(words, model):
             options["mesh"] = init_device_mesh("cpu", (world,))
         if "recomputed" in words:
             apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
+        for block in model.blocks if "compiled" in words else ():
+            block.compile(backend="aot_eager")
         blocks = list(model.blocks)
         for block in [blocks[:2], blocks[2]] if "grouped" in words else blocks:
             fully_shard(block, **options)
