@@ -19,7 +19,7 @@ from detrain.verify.verification import Verification, verify_program
 @click.command(context_settings=PROGRAM_SETTINGS)
 @click.option("--kills", type=click.IntRange(0), default=2, show_default=True, metavar="N", help="Kills of the third run.")
 @click.option("--every", default="1", show_default=True, metavar="N|Nb|Nmin", help="Checkpoint each N epochs, batches or minutes.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the choice of batches to kill at.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the choice of cuts to kill at.")
 @click.option("--nproc", type=click.IntRange(2), metavar="N", help="As a job of N processes: ranks are killed and compared.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
@@ -34,7 +34,10 @@ def command(
     program: str,
     arguments: tuple[str, ...],
 ) -> int:
-    """Run PROGRAM three times, the third killed N times at random batches and resumed, and compare all bits.
+    """Run PROGRAM three times, the third killed N times and resumed, and compare all bits.
+
+    It is killed at one cut of each kind first: the start of an early epoch, inside the second pass over the data, an
+    epoch of another length, a second training loop, a later epoch. Which of a kind, --seed draws.
 
     What is compared: the digest of every batch, the checkpoints (variables, random streams, Python values), all
     variables at the end, what is printed from the last resume on, and the files written in the current folder. The runs

@@ -20,6 +20,7 @@ from detrain.base.errors import DetrainError
 from detrain.launcher.program import Program
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store.job_home import rank_folder
+from detrain.verify.kill_places import places_to_kill
 from detrain.verify.run_comparison import Run
 from detrain.verify.runs import written
 from detrain.verify.verification import KEEP, Verification, outside_of_run, read_notes
@@ -58,7 +59,7 @@ def verify_job(
             why = f"ended with status {whole[0].status}" if whole[0].status else "did no batch in a loop with probes"
             raise DetrainError(f"the job {program!r} {why}: there is nothing to compare", "see `detrain launch` of it")
         draw = random.Random(seed)
-        places = sorted(draw.sample(range(1, len(batches)), min(kills, len(batches) - 1)))
+        places = places_to_kill(batches, kills, draw)
         chosen = [(at, (draw.randrange(world),) if turn % 2 == 0 else tuple(range(world))) for turn, at in enumerate(places)]
         names = {at: str(Cursor(*batches[at])) for at in places}
         killed = _run("killed", place, everything, found.name, world, chosen, outside, names)

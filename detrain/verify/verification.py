@@ -22,6 +22,7 @@ from detrain.launcher.program import Program
 from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Catalogue, read_meta
+from detrain.verify.kill_places import places_to_kill
 from detrain.verify.run_comparison import Run
 from detrain.verify.runs import written
 from detrain.verify.verified_run import VerifiedRun
@@ -74,7 +75,7 @@ class Verification:
         left_out += [f"{_some(killed.unstable_files)} (another file in each run)"] if killed.unstable_files else []
         left_out += [f"{_some(sorted(again.values))} (other values in each run)"] if again.values else []
         told = f"; not compared: {', '.join(left_out)}" if left_out else ""
-        return f"{_EXACT}: {len(killed.kills)} kills, 0 differing bits in {', '.join(compared)}{told}"
+        return f"{_EXACT}: {len(killed.kills)} kills at {len(set(killed.kills))} of {batches - 1} cuts, 0 differing bits in {', '.join(compared)}{told}"
 
 
 def verify_program(
@@ -86,9 +87,9 @@ def verify_program(
     every: str = "1",
     seed: int = 0,
 ) -> Verification:
-    """Run a program three times, in copies of the current folder; the third is killed at random batches and resumed.
+    """Run a program three times, in copies of the current folder; the third is killed and resumed.
 
-    `seed` draws the `kills` batches; `every` is the distance between checkpoints as `detrain run --every` takes it.
+    `seed` draws the `kills` places, one of each kind of cut first; `every` is the distance between checkpoints as `detrain run --every` takes it.
     Raises ProgramNotFound, and DetrainError where the whole run fails or there is no batch in it.
     """
     Program.find(program, is_module=is_module)
@@ -103,8 +104,7 @@ def verify_program(
         if whole.status or not batches:
             why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
             raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")
-        chosen = random.Random(seed).sample(range(1, len(batches)), min(kills, len(batches) - 1))
-        places = {count: str(Cursor(*batches[count])) for count in sorted(chosen)}
+        places = {at: str(Cursor(*batches[at])) for at in places_to_kill(batches, kills, random.Random(seed))}
         killed = run_through_kills("killed", place, everything, places, outside)
         for run in (again, killed):
             if not run.status:

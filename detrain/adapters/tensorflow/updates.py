@@ -8,8 +8,8 @@ was traced into is remembered (with those around it), and every later run of it 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -23,6 +23,9 @@ from detrain.adapters.tensorflow.random.op_functions import functions_of
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 _RULES = "resource(_sparse)?_apply_(?!.*fallback).*"
 """Ops that are whole update rules: optimizers of Keras 2 (`legacy`) and of other libraries call them."""
+_FEW: Final = 8
+"""Gradients by plain tensors alone, of a program that has updated nothing: by then its weights are such tensors. A few
+are taken to look at something (a saliency map, a check of gradients) before any training."""
 
 
 class Updates:
@@ -32,17 +35,29 @@ class Updates:
     `on_assign(what)` is called where a trainable variable is set for no reason that is known: by a program that trains
     without gradients, or one that restores weights. `on_write(handle)` is called where any variable is set outside of
     compiled functions.
+
+    A program may have no variables: its weights are plain tensors, which each step replaces by new ones. There each
+    gradient is an update, from the eighth on, unless there is a trainable variable.
     """
 
     def __init__(
-        self, on_update: Callable[[int], None], on_assign: Callable[[int], None], on_write: Callable[[object], None]
+        self,
+        on_update: Callable[[int], None],
+        on_assign: Callable[[int], None],
+        on_write: Callable[[object], None],
+        variables: Callable[[], Iterable[Any]],
     ) -> None:
+        """`variables` returns those that are alive."""
         self._on_update = on_update
         self._on_write = on_write
         self._on_assign = on_assign
+        self._variables = variables
         self._depth = 0
         self._by_gradient: set[int] = set()
         """Handles of the variables by which a gradient was taken, until they are set or an optimizer takes it."""
+        self._has_variables = False
+        """Whether there are weights that are variables: a trainable one, one that was updated, or has a gradient."""
+        self._by_tensors = 0
         self._watch(graph_optimizer.Optimizer, "apply_gradients")
         self._watch_functions()
         self._watch_gradients()
@@ -56,6 +71,7 @@ class Updates:
 
     def _note(self, what: object) -> None:
         """Note an update, in a graph that is being traced or in eager code."""
+        self._has_variables = True
         graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
         if graph is None:
             self._on_update(id(what))
@@ -73,6 +89,20 @@ class Updates:
         graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
         while graph is not None:
             graph.detrain_gradients = handles | getattr(graph, "detrain_gradients", set())
+            graph = getattr(graph, "outer_graph", None)
+
+    def _note_gradients_by_tensors(self, what: object) -> None:
+        """Gradients are taken by no variable: in eager code, or each time that the graph runs which is being traced."""
+        if self._has_variables:
+            return
+        graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
+        if graph is None:
+            self._by_tensors += 1
+            self._has_variables = self._by_tensors <= _FEW and any(each.trainable for each in self._variables())
+            if self._by_tensors >= _FEW and not self._has_variables:
+                self._on_update(id(what))
+        while graph is not None:
+            graph.detrain_by_tensors = True
             graph = getattr(graph, "outer_graph", None)
 
     def _note_assignment(self, what: object) -> None:
@@ -109,8 +139,10 @@ class Updates:
                 self._note(graph)
             elif getattr(graph, "detrain_assigns", False):
                 self._note_assignment(graph)
-            elif hasattr(graph, "detrain_gradients"):  # it returns them, and who has called it sets the variables
+            elif getattr(graph, "detrain_gradients", None):  # it returns them, and who has called it sets the variables
                 self._note_gradients(graph.detrain_gradients, adds=True)  # several may be called before any is applied
+            elif hasattr(graph, "detrain_by_tensors"):
+                self._note_gradients_by_tensors(graph)
             return result
 
         concrete_function.ConcreteFunction._call_flat = called
@@ -120,7 +152,11 @@ class Updates:
 
         @functools.wraps(original_gradient)
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note_gradients({id(handle) for source in tf.nest.flatten(sources) if (handle := _handle(source)) is not None})
+            handles = {id(handle) for source in tf.nest.flatten(sources) if (handle := _handle(source)) is not None}
+            self._note_gradients(handles)
+            self._has_variables |= bool(handles)
+            if not handles:
+                self._note_gradients_by_tensors(original_gradient)
             return original_gradient(tape, target, sources, *args, **kwargs)
 
         tf.GradientTape.gradient = gradient
