@@ -125,12 +125,22 @@ class Diverged(DetrainError):
     slug = "diverged"
     exit_code = 78
 
+    def __init__(self, what: str, todo: str = "", *, at: tuple[int, int, int] | None = None, may_go_back: bool = True) -> None:
+        """`at` is the address of the first batch that was another one, where that is what differs.
+
+        `may_go_back`: an earlier checkpoint may do.
+        """
+        super().__init__(what, todo)
+        self.at = at
+        self.may_go_back = may_go_back
+
 
 class NotCapturable(DetrainError):
     """State that the loop changes and that no checkpoint can hold."""
 
     slug = "not-captured"
     exit_code = 79
+    may_go_back: ClassVar[bool] = True
 
 
 class RanksDisagree(DetrainError):

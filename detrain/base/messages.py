@@ -70,8 +70,14 @@ def shown(path: Path) -> str:
         return str(path)
 
 
+_warned: set[str] = set()
+
+
 def warn(text: str) -> None:
-    """Print one line of warning."""
+    """Print one line of warning; the same only once in a process."""
+    if text in _warned:
+        return
+    _warned.add(text)
     if _ranks:
         _print(f"warning: rank {_ranks[0]}: {text}")
     else:

@@ -64,6 +64,7 @@ class EveryType(click.ParamType[Every]):
     help=f"Seed of all random streams [{DEFAULT_SEED}].",
 )
 @click.option("--fresh", is_flag=True, help="Start anew; checkpoints that are there stay.")
+@click.option("--from", "goes_on_from", default="", metavar="CURSOR", help="Go on from the checkpoint at CURSOR, as 2:0.")
 @click.option(
     "--on-save-error",
     type=click.Choice(["stop", "warn"]),
@@ -133,6 +134,7 @@ def command(
     home: str,
     seed: int | None,
     fresh: bool,
+    goes_on_from: str,
     on_save_error: str,
     on_sigterm: str,
     guard: str | None,
@@ -160,6 +162,8 @@ def command(
     if guard != "recover" and (guard_ring != "device" or on_repeat != "stop"):
         option = f"--guard-ring {guard_ring}" if guard_ring != "device" else f"--on-repeat {on_repeat}"
         raise UsageError(f"{option} without --guard recover", "give --guard recover, or leave it out")
+    if goes_on_from and (fresh or bare):
+        raise UsageError(f"--from {goes_on_from} with {'--fresh' if fresh else '--bare'}", "give one of them")
     if jit and Ranks.of_environment() is None:
         raise UsageError("--jit in one process", "it is for jobs of several ranks: `detrain launch`, or torchrun")
     found = Program.find(program, is_module=is_module)
@@ -170,6 +174,7 @@ def command(
         keep_every=keep_every,
         keep_best=keep_best,
         starts_anew=fresh,
+        goes_on_from=goes_on_from,
         is_strict=strict,
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",

@@ -106,7 +106,7 @@ def _where(
     is_fresh = options.starts_anew
     if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
         is_fresh = restarted not in runs
-    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments)
+    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments, options.goes_on_from)
     return chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1, is_fresh, chosen
 
 

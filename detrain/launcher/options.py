@@ -23,6 +23,8 @@ class RunOptions:
     keep_best: str = ""
     starts_anew: bool = False
     """Checkpoints that are there are not resumed from; they stay."""
+    goes_on_from: str = ""
+    """The cursor of the checkpoint to go on from; empty: the newest."""
     is_strict: bool = False
     stops_on_save_error: bool = True
     saves_on_sigterm: bool = True

@@ -31,6 +31,8 @@ def require_for_ranks(options: RunOptions) -> None:
             f"--every {options.every.count:g}min: the clocks of the ranks differ, and all must save at the same batch",
             "give a number of batches or epochs, as --every 50b",
         )
+    if options.goes_on_from:
+        raise UsageError(f"--from {options.goes_on_from}: ranks choose together where they go on", "leave it out")
     if options.guard:
         raise UsageError(f"--guard {options.guard}: ranks cannot go back together yet", "run the job without --guard")
 

@@ -14,22 +14,60 @@ from detrain.base.messages import shown
 from detrain.launcher.program import Program
 from detrain.python.loaders.strategy import cannot_seek
 from detrain.python.process.environment import compare
+from detrain.runtime.state.uncaptured import is_refused
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 
 
-def newest_checkpoint(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> tuple[Choice, Meta] | None:
+def newest_checkpoint(
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], asked_for: str = ""
+) -> tuple[Choice, Meta] | None:
     """Return the newest good checkpoint of the program, or None if the folder has none of it: others' stay as they are.
 
-    Raises AnotherProgram if it has those of another source or of other arguments; CheckpointDamaged.
+    One that says itself that its resume will be refused is passed over, if there is an earlier one that does not. With
+    `asked_for` (a cursor), it is the one that was taken there.
+
+    Raises AnotherProgram if it has those of another source or of other arguments; CheckpointDamaged; UsageError where
+    none was taken at `asked_for`.
     """
     _name_others(catalogue, program)
-    chosen = catalogue.newest(program.name)
+    chosen = _at(catalogue, program, asked_for) if asked_for else _not_refused(catalogue, program)
     if chosen is None:
         return None
     meta = read_meta(chosen.entry.path)
     _check_program(meta, program, arguments)
     catalogue.adopt(chosen)
     return chosen, meta
+
+
+def _at(catalogue: Catalogue, program: Program, cursor: str) -> Choice:
+    found = []
+    for choice in catalogue.good(program.name):
+        if str(choice.entry.cursor) == cursor:
+            return choice
+        found.append(str(choice.entry.cursor))
+    raise UsageError(
+        f"--from {cursor}: no checkpoint of {program.name!r} in {str(catalogue.folder)!r} was taken there",
+        f"there are {', '.join(reversed(found))}" if found else "there is none at all: leave it out",
+    )
+
+
+def _not_refused(catalogue: Catalogue, program: Program) -> Choice | None:
+    """Return the newest good checkpoint that is not known to be refused; if there is none, the newest, which will say
+    why.
+    """
+    newest: Choice | None = None
+    lost: list[str] = []
+    for choice in catalogue.good(program.name):
+        refused = [loss for station in choice.stations for loss in read_meta(station.path).not_captured if is_refused(loss)]
+        if not refused:
+            if newest is not None:
+                messages.say(
+                    f"going back from {newest.entry.cursor} to {choice.entry.cursor}: later ones lack {lost[0]}, "
+                    "without which a run would do other things"
+                )
+            return choice
+        newest, lost = newest or choice, lost or refused
+    return newest
 
 
 def good_checkpoints(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> list[Choice]:

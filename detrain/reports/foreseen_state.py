@@ -16,6 +16,7 @@ from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.launcher.program import Program
+from detrain.python.inspect.generator_reads import generators_that_read
 from detrain.python.inspect.object_graph import WITH_VARIABLES, is_needed
 from detrain.runtime.state.uncaptured import is_refused
 from detrain.store import Catalogue, Meta, opened
@@ -85,6 +86,12 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name in _LOST:
                 lost.append(f"{Path(loop.file).name}:{call.lineno}: {ast.unparse(call)[:60]} makes {_LOST[name]}")
+    for file, tree in trees.items():
+        lost += [
+            f"{Path(file).name}:{line}: {generator}() reads {name}, which {writer}() writes: if it lives on from epoch to epoch, a "
+            "resumed run pulls it again and is REFUSED where it yields otherwise"
+            for line, generator, name, writer in generators_that_read(tree, file)
+        ]
     if changed:
         captured.append(f"Python state, among it what the loops assign: {', '.join(changed)}")
     outside = [str(each) for each in outside_inputs(trees)]

@@ -208,6 +208,11 @@ class Catalogue:
         if not is_any:
             raise self._nothing_left(program, len(mine), bad, cut_off)
 
+    def ways(self, program: str, run: int) -> list[Entry]:
+        """Return the checkpoints of a run that have all that they rest on, in order; not checked for damage."""
+        mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
+        return [entry for entry in mine if not _lacks_start(stations(mine, entry))]
+
     def _is_good(self, entry: Entry, good: dict[Path, str]) -> bool:
         """Check a checkpoint, and put its digest under the good ones, or say what is wrong with it."""
         try:
@@ -300,10 +305,12 @@ class Catalogue:
         keep_every: int = 0,
         keep_best: str = "",
         counts: Callable[[str], bool] = lambda _name: True,
+        stays: str = "",
     ) -> None:
         """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
 
-        Those of which `counts` (of the file's name) says no stay, too: not all ranks of the job have them yet.
+        Those of which `counts` (of the file's name) says no stay, too: not all ranks of the job have them yet. So does
+        the one with the name `stays`.
 
         That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases
         the newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too:
@@ -319,6 +326,7 @@ class Catalogue:
                 kept.insert(0, entry)
                 # Else nobody can go on from it, and it does not count.
                 usable += counts(entry.path.name) and not _lacks_start(stations(mine, entry))
+        kept += [entry for entry in mine if entry.path.name == stays]
         if keep > 1:
             kept += _fallbacks(mine, kept)
         if keep_every:

@@ -75,7 +75,8 @@ class Verification:
         left_out += [f"{_some(killed.unstable_files)} (another file in each run)"] if killed.unstable_files else []
         left_out += [f"{_some(sorted(again.values))} (other values in each run)"] if again.values else []
         told = f"; not compared: {', '.join(left_out)}" if left_out else ""
-        return f"{_EXACT}: {len(killed.kills)} kills at {len(set(killed.kills))} of {batches - 1} cuts, 0 differing bits in {', '.join(compared)}{told}"
+        kills = f"{len(killed.kills)} kills at {len(set(killed.kills))} of {batches - 1} cuts"
+        return f"{_EXACT}: {kills}, 0 differing bits in {', '.join(compared)}{told}"
 
 
 def verify_program(
@@ -89,7 +90,8 @@ def verify_program(
 ) -> Verification:
     """Run a program three times, in copies of the current folder; the third is killed and resumed.
 
-    `seed` draws the `kills` places, one of each kind of cut first; `every` is the distance between checkpoints as `detrain run --every` takes it.
+    `seed` draws the `kills` places, one of each kind of cut first; `every` is the distance between
+    checkpoints as `detrain run --every` takes it.
     Raises ProgramNotFound, and DetrainError where the whole run fails or there is no batch in it.
     """
     Program.find(program, is_module=is_module)

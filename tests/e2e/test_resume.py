@@ -1067,7 +1067,7 @@ for epoch in range(3):
     died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
 
     assert died.status == -9, died.err
-    assert "will not have them as they are now: scale (function: its code is not in the source)" in died.err
+    assert "may DIFFER from here on: scale (function: its code is not in the source)" in died.err
 
 
 def test_a_function_that_a_body_defines_comes_back(tmp_path: Path, detrain: Run) -> None:

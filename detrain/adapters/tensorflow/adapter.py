@@ -117,7 +117,9 @@ class TensorFlow:
         self.variables.on_change.append(moments.on_change)
         datasets.watch(moments.iterators, moments.pulls, settings.elements, getattr(settings.probes, "fail", None))
         self.loaders = Loaders(datasets, self._fit)
-        updates = Updates(settings.on_update, settings.on_assign, moments.inside.note_written, lambda: self.variables.alive().values())
+        updates = Updates(
+            settings.on_update, settings.on_assign, moments.inside.note_written, lambda: self.variables.alive().values()
+        )
         self.norms = Norms(births, moments)
         self._instruments = None
         if settings.experiment is not None:

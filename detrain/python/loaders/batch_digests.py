@@ -10,6 +10,8 @@ from detrain.base.digest import Array, ToArray, digest_value, raw_digest, size_b
 from detrain.base.errors import Diverged
 from detrain.store.journal import Journal
 
+_NOT_BROUGHT_BACK: Final = "detrain could not bring the loader back to where it was, or the data are others"
+_OTHER_DATA: Final = "the data, or what the program draws it with, is not what it was"
 _MOST_UNDIGESTED: Final = 64
 _WAITING_BYTES: Final = 4 << 20
 _SMALL_BATCH_BYTES: Final = 1 << 20
@@ -40,6 +42,8 @@ class Batches:
         self._doubt: Diverged | None = None
         """Says what was loaded otherwise on the way to a checkpoint, until the batch behind it tells."""
         self._recorded: Address | None = None
+        self._equal = 0
+        """Batches that were those of the first run."""
         self._next: Address = (0, 0, 0)
         """What comes behind the last batch that was taken, or taken again, if its epoch goes on."""
         self.suspects: Collection[str] = ()
@@ -73,7 +77,8 @@ class Batches:
         if (end.phase, end.epoch, end.batch) in self._journal.batches and not self.may_differ:
             raise Diverged(
                 f"epoch {end.epoch} has ended before {end}; the first run had a batch there",
-                self._what_to_do("detrain could not bring the loader back to where it was, or the data are others"),
+                self._what_to_do(_NOT_BROUGHT_BACK),
+                at=(end.phase, end.epoch, end.batch),
             )
 
     def require_phase_end(self, phase: int) -> None:
@@ -176,23 +181,27 @@ class Batches:
             self._doubt = self._doubt or doubt
 
     def _check(self, address: Address, loaded: object, digest: bytes, expected: bytes | None) -> None:
+        self._equal += expected == digest
         if self.may_differ or expected == digest or (expected is not None and loaded is None):
             return
         if expected is not None:
             raise Diverged(
                 f"batch {Cursor(*address)} has digest {digest.hex()}; the first run had {expected.hex()}",
-                self._what_to_do("the data, or what the program draws it with, is not what it was"),
+                self._what_to_do(_OTHER_DATA if self._equal == 0 else f"{self._equal} before it were equal; {_NOT_BROUGHT_BACK}"),
+                at=address,
             )
         if address < self._journal.last:
             raise Diverged(
                 f"epoch {address[1]} goes on with batch {Cursor(*address)}; in the first run it had ended before it",
-                self._what_to_do("detrain could not bring the loader back to where it was, or the data are others"),
+                self._what_to_do(_NOT_BROUGHT_BACK),
+                at=address,
             )
 
     def _what_to_do(self, cause: str) -> str:
         named = f" (not captured: {', '.join(sorted(self.suspects)[:2])})" if self.suspects else ""
         instead = ", load the batches again with --loader forward," if self.has_sought else ""
-        return f"{cause}{named}; restore it{instead} or use --fresh"
+        restore = "restore it" if cause == _OTHER_DATA else "restore data that were changed"
+        return f"{cause}{named}; {restore}{instead} or use --fresh"
 
     def _is_lasting(self, value: object) -> bool:
         """Return whether a batch cannot be changed by the body, so that its digest may be taken later."""

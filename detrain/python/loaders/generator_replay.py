@@ -60,6 +60,10 @@ class Pulls:
         """Whether any generator is followed that has not ended."""
         return any(generator.gi_frame is not None for generator in list(self._known))
 
+    def alive(self) -> list[Any]:
+        """Return the generators that are followed and have not ended."""
+        return [each for each in list(self._known) if each.gi_frame is not None]
+
     def follow(self, value: object) -> None:
         """Follow a generator from here on, if its yields are seen."""
         if isinstance(value, GeneratorType) and value.gi_frame is not None and value not in self._known and _is_seen(value.gi_code):

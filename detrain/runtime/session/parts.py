@@ -101,7 +101,9 @@ class Parts:
         self.world = World(config, self.files, catalogue, metas, known, position.place, is_restart=is_restart)
         if self.experiment is not None:
             self.experiment.written = self.world.contents.all_written
-        self.uncaptured = Uncaptured(self.adapters, self.streams, self.world.contents, is_strict=config.is_strict)
+        now = lambda: position.batches_done  # noqa: E731
+        beside = (self.world.contents, self.recorder.pulls, now)
+        self.uncaptured = Uncaptured(self.adapters, self.streams, *beside, is_strict=config.is_strict)
         self.recorder.batches.suspects = self.uncaptured.named
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
         self.observers: list[Observer] = []

@@ -113,6 +113,8 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
 
 def fail(error: DetrainError) -> NoReturn:
     """Print an error and end the process at once: no `finally` of the program runs on a state that is wrong."""
+    if _session is not None:
+        error.todo += _session.way_back(error)  # an earlier checkpoint may do
     messages.flush_output()
     messages.put(error.printed())
     os._exit(error.exit_code)

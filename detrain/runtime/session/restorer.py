@@ -65,7 +65,8 @@ class Restorer:
         if unnamed:
             raise Diverged(
                 f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
-                "restore what was changed, or start anew with --fresh",
+                "its source and arguments are what they were: detrain cannot bring this back, or what the program reads before "
+                "its loop was changed; restore that, or start anew with --fresh",
             )
         _refuse(missing, named)
         if is_last and missing:

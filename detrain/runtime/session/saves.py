@@ -16,6 +16,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.digest import ToArray
 from detrain.base.errors import StoreError
 from detrain.python.inspect.program_metrics import find_metric
+from detrain.runtime.state.uncaptured import is_doubtful
 from detrain.store import Catalogue, Snapshot
 from detrain.store.background_writer import LARGE_BYTES, Writer
 from detrain.store.job_home import complete_names
@@ -76,6 +77,8 @@ class Saves:
         self.has_checkpoint = journal_bytes is not None
         self.last_at = time.monotonic()
         """When the state was saved or restored last."""
+        self._stays = Path(config.stations[-1]).name if config.stations else ""
+        """The newest checkpoint from which a resume is not expected to be refused."""
         self._misses_metric = False
         self._cost = Cost()
 
@@ -145,8 +148,10 @@ class Saves:
         self.journal.sync()
         self._catalogue.save(config.program, config.run, cursor, snapshot)
         self.has_checkpoint = True
+        if not any(map(is_doubtful, snapshot.meta.not_captured)):
+            self._stays = self._catalogue.path(config.program, config.run, cursor).name
         counts = complete_names(Path(config.home), config.ranks.world) if config.ranks is not None else lambda _name: True
-        self._catalogue.prune(config.program, config.run, config.keep, config.keep_every, config.keep_best, counts)
+        self._catalogue.prune(config.program, config.run, config.keep, config.keep_every, config.keep_best, counts, self._stays)
 
     def _on_error(self, error: StoreError) -> None:
         if self._config.stops_on_save_error:

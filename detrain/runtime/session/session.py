@@ -13,12 +13,14 @@ from typing import Final
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.digest import Array
+from detrain.base.errors import DetrainError
 from detrain.python.codec.api import Baseline
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.runtime.observers.trials_in_process import Rewind
 from detrain.runtime.session.cuts import Cuts
 from detrain.runtime.session.epochs_again import EpochsAgain
 from detrain.runtime.session.parts import Parts
+from detrain.runtime.state.way_back import way_back
 
 
 class Session:
@@ -61,6 +63,7 @@ class Session:
         parts.adapters.begin_phase()
         parts.baselines.at_phase, parts.baselines.left = parts.capture.begin_phase(frame), Baseline()
         self.recorder.hold(lambda: parts.capture.held_generators(frame))
+        parts.uncaptured.begin_pulls()
         if self.recorder.pulls:
             self.note_all_streams()
 
@@ -288,6 +291,10 @@ class Session:
         """The program has run to its last line."""
         if self.position.phase < 0:
             messages.warn("the program has ended without entering a training loop with probes: no checkpoint was taken")
+
+    def way_back(self, error: DetrainError) -> str:
+        """Return the checkpoint that may do where a resume is refused, in words."""
+        return way_back(error, self.parts.config, self.parts.catalogue)
 
     def finish(self) -> None:
         """The program ends."""

@@ -86,6 +86,7 @@ def changed_source(names: list[str]) -> Diverged:
     return Diverged(
         f"source has changed since the checkpoint was taken: {', '.join(names)}",
         "bring the source back, or start anew with --fresh (the old checkpoints stay)",
+        may_go_back=False,
     )
 
 

@@ -1,0 +1,136 @@
+"""What generators of the program read of which the loop writes: pulled again from their start, they may yield others.
+
+A name is followed in the source: a generator reads it, another function (or a loop at the level of the module) sets it
+or what it holds. What it is at a cut shows whether that has happened.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from types import CodeType
+from typing import Any, Final
+
+from detrain.base.compiled_sources import source_of
+from detrain.base.errors import DetrainError
+from detrain.base.source_parsing import parse
+
+_CHANGING: Final = frozenset(
+    {"append", "extend", "insert", "remove", "pop", "clear", "update", "add", "discard", "setdefault", "fill"}
+)
+"""Methods that change what they are called of."""
+READS_AND_CHANGED: Final = "reads and the loop has changed"
+PULLED_SINCE: Final = ", and it was pulled since"
+"""Ends what is named when the generator has yielded by what has changed: what it yields again may be other batches."""
+_NUMBERS_ONLY: Final = (type(None), bool, int, float, str, bytes, list, dict, set, tuple)
+
+
+class Reads:
+    """The names that the program's generators read and its loop writes, and whether what they lead to has changed."""
+
+    def __init__(self, digest: Callable[[object], str]) -> None:
+        self._digest = digest
+        self._at_start: dict[tuple[int, str], str] = {}
+        self._changed_at: dict[tuple[int, str], object] = {}
+        """The moment at which a change was first seen."""
+
+    def begin(self, generators: Iterable[Any]) -> None:
+        """A training loop is entered: what is there now is there again when a run resumes."""
+        self._at_start, self._changed_at = {}, {}
+        for generator in generators:
+            for name, value in self._values(generator):
+                self._at_start[id(generator), name] = value
+
+    def changed(self, generators: Iterable[Any], moment: object) -> list[str]:
+        """Return, in words, what has changed, and whether that was first seen at another moment than this one."""
+        found = []
+        for generator in generators:
+            for name, value in self._values(generator):
+                key = (id(generator), name)
+                if self._at_start.get(key, value) != value:
+                    is_since = self._changed_at.setdefault(key, moment) != moment
+                    what = f"{name}, which {generator.gi_code.co_name}() {READS_AND_CHANGED}"
+                    found.append(f"{what}{PULLED_SINCE}" if is_since else what)
+        return found
+
+    def _values(self, generator: Any) -> Iterator[tuple[str, str]]:
+        """Yield the names that a generator reads and others write, with a digest of what they lead to."""
+        frame = generator.gi_frame
+        if frame is None:
+            return
+        for name in read_and_written(generator.gi_code):
+            space = frame.f_locals if name in generator.gi_code.co_freevars else frame.f_globals
+            value = space.get(name)
+            if isinstance(value, _NUMBERS_ONLY) or hasattr(value, "__array__"):
+                try:
+                    yield name, self._digest(value)
+                except (DetrainError, TypeError, ValueError, RecursionError):  # no data, all in all
+                    continue
+
+
+def read_and_written(code: CodeType) -> list[str]:
+    """Return the names out of its own body that a function reads, and that other code writes when it trains."""
+    try:
+        written = names_written(code.co_filename)
+    except (OSError, SyntaxError, ValueError):
+        return []
+    names = [*code.co_names, *code.co_freevars]
+    return sorted({name for name in names if written.get(name, frozenset()) - {code.co_name}})
+
+
+@cache
+def names_written(file: str) -> dict[str, frozenset[str]]:
+    """Return the names of a source file that functions write which do not own them, or loops of the module; with these
+    functions' names (`<module>`: such a loop).
+    """
+    found: dict[str, set[str]] = {}
+    _look(parse(source_of(file)), "<module>", found, is_in_loop=False, own=frozenset())
+    return {name: frozenset(functions) for name, functions in found.items()}
+
+
+def generators_that_read(tree: ast.Module, file: str) -> list[tuple[int, str, str, str]]:
+    """Return (line, generator, name, writer) for each generator of a source that reads a name which others write."""
+    written = names_written(file)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(isinstance(each, ast.Yield) for each in ast.walk(node)):
+            own = _own_names(node)
+            reads = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)} - own
+            for name in sorted(reads):
+                writers = sorted(written.get(name, frozenset()) - {node.name})
+                found += [(node.lineno, node.name, name, writers[0])] if writers else []
+    return found
+
+
+def _own_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
+    """Return the names that are local to a function."""
+    given = {name for each in ast.walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+    arguments = function.args
+    named = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    named |= {each.arg for each in (arguments.vararg, arguments.kwarg) if each is not None}
+    stored = {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return frozenset((named | stored) - given)
+
+
+def _look(node: ast.AST, function: str, found: dict[str, set[str]], *, is_in_loop: bool, own: frozenset[str]) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            _look(child, child.name, found, is_in_loop=True, own=own | _own_names(child))
+            continue
+        if is_in_loop:
+            for name in _written_by(child) - own:
+                found.setdefault(name, set()).add(function)
+        _look(child, function, found, is_in_loop=is_in_loop or isinstance(child, ast.For | ast.While), own=own)
+
+
+def _written_by(node: ast.AST) -> set[str]:
+    """Return the names that a node sets, or changes what they hold."""
+    match node:
+        case ast.Name(id, ast.Store()):
+            return {id}
+        case ast.Subscript(ast.Name(id), _, ast.Store() | ast.Del()):
+            return {id}
+        case ast.Call(ast.Attribute(ast.Name(id), method)) if method in _CHANGING:
+            return {id}
+    return set()
