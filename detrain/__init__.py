@@ -5,6 +5,8 @@ A program that `detrain run` rewrites calls these; a program may also call them 
 
 from __future__ import annotations
 
+from typing import Any
+
 from detrain.base import VERSION
 from detrain.base.errors import DetrainError
 from detrain.runtime.session.probes import (
@@ -18,6 +20,14 @@ from detrain.runtime.session.probes import (
 )
 
 __version__ = VERSION
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Make a notebook's kernel a run: `%load_ext detrain`."""
+    from detrain.notebook.extension import load
+
+    load(shell)
+
 
 __all__ = [
     "DetrainError",

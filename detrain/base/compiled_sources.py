@@ -8,16 +8,35 @@ and size of a source they may be of an earlier one.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import linecache
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+Found = TypeVar("Found")
 
 _sources: Final[dict[str, bytes]] = {}
+parts: Final[dict[str, bytes]] = {}
+"""What a program is made of that are no files: a notebook's cells, by their names."""
+_caches: Final[list[Callable[[], None]]] = []
+
+
+def by_file(function: Callable[[str], Found]) -> Callable[[str], Found]:
+    """Have what a function says of a source file said again, until the file is kept with other content: a notebook's
+    grows.
+    """
+    cached = functools.cache(function)
+    _caches.append(cached.cache_clear)
+    return functools.wraps(function)(cached)
 
 
 def keep(file: str, data: bytes) -> None:
     """Note what a file holds that is about to be executed."""
+    if _sources.get(file, data) != data:
+        for clear in _caches:
+            clear()
     _sources[file] = data
     try:
         lines = importlib.util.decode_source(data).splitlines(keepends=True)

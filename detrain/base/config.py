@@ -5,11 +5,13 @@ variable.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from typing import Final, Literal
 
 import msgspec
 
+from detrain.base.errors import UsageError
 from detrain.base.structure import Structure
 
 VARIABLE: Final = "DETRAIN_SESSION"
@@ -30,6 +32,18 @@ class Every(msgspec.Struct, frozen=True):
 
     count: float
     unit: Unit
+
+    @classmethod
+    def parse(cls, text: str) -> Every:
+        """Return what `--every TEXT` means: `3` (epochs), `50b` (batches) or `10min`. Raises UsageError."""
+        match = re.fullmatch(r"(\d+|\d*\.\d+(?=min))(b|min|)", text)
+        if match is None or float(match[1]) <= 0:
+            raise UsageError(
+                f"--every {text!r} is not a distance between checkpoints",
+                "give a number above 0: 3 (epochs), 50b (batches) or 10min",
+            )
+        units = {"": "epochs", "b": "batches", "min": "minutes"}
+        return cls(float(match[1]), units[match[2]])  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return f"{self.count:g} {self.unit}"

@@ -31,9 +31,20 @@ def _print(text: str) -> None:
         put(f"detrain: {text}")
 
 
+_is_in_notebook: list[bool] = []
+_SENT_S: Final = 1.0
+
+
+def show_in_notebook() -> None:
+    """What is said is shown below the cell that runs."""
+    _is_in_notebook[:] = [True]
+
+
 def put(text: str) -> None:
     """Print to stderr; nowhere, if the process was started without: `print` would take stdout in its place."""
-    if sys.__stderr__ is not None:
+    if _is_in_notebook:
+        print(text, file=sys.stderr, flush=True)
+    elif sys.__stderr__ is not None:
         print(text, file=sys.__stderr__, flush=True)
 
 
@@ -47,6 +58,15 @@ def fill_standard_files() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+def put_last(text: str) -> None:
+    """Print to stderr what the process ends with. A kernel's output goes through a thread and a socket: both need a
+    moment.
+    """
+    put(text)
+    if _is_in_notebook:
+        time.sleep(_SENT_S)
 
 
 @contextlib.contextmanager

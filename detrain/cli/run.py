@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -26,14 +25,7 @@ class EveryType(click.ParamType[Every]):
         """Parse the option."""
         if isinstance(value, Every):
             return value
-        match = re.fullmatch(r"(\d+|\d*\.\d+(?=min))(b|min|)", str(value))
-        if match is None or float(match[1]) <= 0:
-            raise UsageError(
-                f"--every {value!r} is not a distance between checkpoints",
-                "give a number above 0: 3 (epochs), 50b (batches) or 10min",
-            )
-        units = {"": "epochs", "b": "batches", "min": "minutes"}
-        return Every(float(match[1]), units[match[2]])  # type: ignore[arg-type]
+        return Every.parse(str(value))
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 
-from detrain.base.compiled_sources import source_of
+from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.source_parsing import parse
 from detrain.base.structure import AnyLoop
 
@@ -55,7 +55,7 @@ class SourceFile:
         return sorted(calls, key=lambda call: (call.lineno, call.col_offset, *_end(call)) != (*place.start, *place.end))
 
 
-@lru_cache(maxsize=256)
+@by_file
 def read_source(file: str) -> SourceFile | None:
     """Return a source file, or None if it cannot be parsed."""
     try:

@@ -50,6 +50,12 @@ def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeTyp
     code = compile(data, filename, "exec", dont_inherit=True)
     if not edits:
         return code
+    with warnings.catch_warnings(action="ignore"):
+        return compile(edited_tree(data, edits, filename), filename, "exec", dont_inherit=True)
+
+
+def edited_tree(data: bytes, edits: Sequence[Edit], filename: str) -> ast.Module:
+    """Return the syntax tree of a source file with edits, whose positions are those of the original."""
     source = decode_source(data)[0].encode()
     edited = apply(source, edits)
     tree = parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its cookie says
@@ -58,8 +64,7 @@ def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeTyp
         if hasattr(node, "lineno"):
             node.lineno, node.col_offset = back.position(node.lineno, node.col_offset)  # type: ignore[attr-defined]
             node.end_lineno, node.end_col_offset = back.position(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
-    with warnings.catch_warnings(action="ignore"):
-        return compile(tree, filename, "exec", dont_inherit=True)
+    return tree
 
 
 def around(value: ast.expr, starts: Sequence[int], probe: str) -> list[Edit]:

@@ -45,6 +45,10 @@ class Confirmation:
         """Whether this process has been started again, with probes where the one before it saw updates."""
         self._may_start_again = not self.is_restart and not config.stations and bool(config.command)
 
+    def set_structure(self, structure: Structure) -> None:
+        """Other loops carry probes now: another cell of a notebook is about to run."""
+        self._structure = structure
+
     def in_body(self) -> None:
         """Weights are updated, for the first time, in the body of a loop with probes: write the structure down."""
         self._may_start_again = False

@@ -16,6 +16,7 @@ import ctypes
 import dis
 import inspect
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -71,6 +72,26 @@ def set_program(entry: str) -> None:
     library = _library_around(path)
     _program[:] = [library + path.removeprefix(library).partition("/")[0]] if library else []
     is_user_file.cache_clear()
+
+
+_notebook: list[str] = []
+_OF_THE_KERNEL: Final = re.compile(r"In|Out|get_ipython|exit|quit|_ih|_oh|_dh|_i{1,3}|_i\d+")
+"""Names in a notebook's namespace that are IPython's own."""
+
+
+def set_notebook(file: str) -> None:
+    """The program is a notebook, whose cells are put one behind another into this file as they run."""
+    _notebook[:] = [file]
+
+
+def is_notebook() -> bool:
+    """Return whether the program is a notebook: what a later cell will read, nobody knows."""
+    return bool(_notebook)
+
+
+def is_of_kernel(name: str) -> bool:
+    """Return whether a name of a notebook's namespace is the kernel's, and no state of the program."""
+    return bool(_notebook) and _OF_THE_KERNEL.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=1 << 16)
@@ -216,7 +237,7 @@ def live_locals(frame: FrameType) -> dict[str, object]:
     if is_module_frame(frame):
         live |= names_read_by_functions(frame.f_code)
         values = dict(frame.f_globals)
-        if may_read_any_global(frame.f_code):
+        if may_read_any_global(frame.f_code) or frame.f_code.co_filename in _notebook:
             live |= {name for name in values if not name.startswith("__")}
     else:
         values = names_of(frame)

@@ -44,6 +44,7 @@ _indices: dict[str, _Index] = {}
 def remember(code: CodeType) -> None:
     """Note the code of a file of the program's that is run with probes: compiling the file would not give it."""
     _compiled[code.co_filename] = code
+    _indices.clear()
 
 
 def source(function: FunctionType) -> FunctionSource | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from types import CodeType
 from typing import Any, Final
 
-from detrain.base.compiled_sources import source_of
+from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.errors import DetrainError
 from detrain.base.source_parsing import parse
 
@@ -79,7 +78,7 @@ def read_and_written(code: CodeType) -> list[str]:
     return sorted({name for name in names if written.get(name, frozenset()) - {code.co_name}})
 
 
-@cache
+@by_file
 def names_written(file: str) -> dict[str, frozenset[str]]:
     """Return the names of a source file that functions write which do not own them, or loops of the module; with these
     functions' names (`<module>`: such a loop).

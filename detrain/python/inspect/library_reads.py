@@ -12,11 +12,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from functools import cache
 from typing import Final
 
-from detrain.base.compiled_sources import source_of
+from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.source_parsing import parse
+from detrain.python.inspect.frames import is_notebook
 from detrain.python.inspect.names import module_of
 from detrain.python.inspect.ownership import is_library_object
 
@@ -53,6 +53,8 @@ def is_read(path: str, files: Iterable[str]) -> bool:
 
     The last word of the path that occurs in the program decides: what is behind it, only a library asks.
     """
+    if is_notebook():
+        return True  # a later cell may
     words = _WORD.findall(_FUNCTION.sub("", _KEY.sub("", path)))
     found = [reads(file) for file in files]
     for word in reversed(words):
@@ -62,7 +64,7 @@ def is_read(path: str, files: Iterable[str]) -> bool:
     return False
 
 
-@cache
+@by_file
 def reads(file: str) -> dict[str, bool]:
     """Return the names and attributes that a source file uses, and whether it reads what is behind them."""
     try:

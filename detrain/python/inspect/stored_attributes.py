@@ -11,11 +11,11 @@ import ast
 import dis
 import re
 from collections.abc import Hashable, Iterable, Iterator
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
 from typing import Final, NamedTuple
 
-from detrain.base.compiled_sources import source_of
+from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.source_parsing import parse
 from detrain.python.inspect.names import is_own_class, module_of
@@ -62,7 +62,7 @@ class Stores(NamedTuple):
     """What it stores attributes on, with their names: (`np`, `step`) for `np.step += 1`, dotted names whole."""
 
 
-@cache  # of any number of files: a program's are all asked for at each checkpoint
+@by_file  # of any number of files: a program's are all asked for at each checkpoint
 def stores(file: str) -> Stores:
     """Return what a source file stores attributes on; nothing for one that cannot be read."""
     try:

@@ -16,14 +16,14 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import FrameType
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from detrain.base import messages
-from detrain.base.compiled_sources import source_of
+from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.config import Mode
 from detrain.base.errors import CannotSeek
 from detrain.base.framework_names import KNOWN, MODULES, runs_training
@@ -337,7 +337,7 @@ def _loops_around(file: str, line: int) -> int:
     return sum(node.lineno <= line <= (node.end_lineno or node.lineno) for node in nodes)
 
 
-@cache
+@by_file
 def _foreign_modules(file: str) -> frozenset[str]:
     """Return the libraries that a source file imports, but for those that are known."""
     try:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.frames import is_notebook, is_user_file, user_frames
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 """Processes of Python's and joblib's own, which hold nothing of the program."""
@@ -68,7 +68,10 @@ def _tasks() -> list[str]:
         others = asyncio.all_tasks() - {asyncio.current_task()} if asyncio is not None else set()
     except RuntimeError:  # no event loop is running
         return []
-    return sorted({f"what the task {getattr(task.get_coro(), '__qualname__', task)} of asyncio holds" for task in others})
+    coroutines = [task.get_coro() for task in others]
+    if is_notebook():  # the kernel lives in such tasks
+        coroutines = [each for each in coroutines if is_user_file(getattr(getattr(each, "cr_code", None), "co_filename", ""))]
+    return sorted({f"what the task {getattr(each, '__qualname__', each)} of asyncio holds" for each in coroutines})
 
 
 def _processes() -> list[str]:

@@ -8,7 +8,7 @@ from types import FrameType
 import numpy as np
 
 from detrain.adapters.group import Adapters
-from detrain.base.config import Config
+from detrain.base.config import Config, Every
 from detrain.base.cursor import FETCHED_IN_BODY, Address, Cursor
 from detrain.base.digest import Array, digest_value
 from detrain.python.loaders.batch_digests import Batches
@@ -37,6 +37,10 @@ class BatchRecorder:
         self._lacks: Cursor | None = None
         """Where a batch loop has ended: too early, if the first run had a batch there, unless another loop goes on
         there."""
+
+    def choose(self, every: Every) -> None:
+        """Take the distance between checkpoints, where it is known only now."""
+        self._is_each_cut = every.unit != "epochs"
 
     @property
     def is_quiet(self) -> bool:

@@ -52,9 +52,23 @@ def main() -> None:
     if config.ranks is not None:
         messages.be_rank(config.ranks.rank)
     os.environ.pop("DETRAIN_REPLACED", None)
+    hook_tracebacks()
+    session, traced = settle(config)
+    sys.argv = [config.shown, *config.arguments]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target)))
+    if traced is None:
+        _run(config)
+        if session is not None:
+            session.at_last_line()
+    else:
+        _run_traced(config, traced)
+
+
+def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
+    """Make this process a run: its seeds, its session or what traces it, and who hears of imports."""
     set_program(config.entry)
     probes.set_run()
-    hook_tracebacks()
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
     fix_listings()
@@ -74,15 +88,7 @@ def main() -> None:
     if not config.is_bare:
         _watch_sources(config)
     sys.meta_path.insert(0, _Finder(config, session, traced))
-    sys.argv = [config.shown, *config.arguments]
-    if not sys.flags.safe_path:
-        sys.path.insert(0, os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target)))
-    if traced is None:
-        _run(config)
-        if session is not None:
-            session.at_last_line()
-    else:
-        _run_traced(config, traced)
+    return session, traced
 
 
 def _run(config: Config) -> None:

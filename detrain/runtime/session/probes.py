@@ -116,7 +116,7 @@ def fail(error: DetrainError) -> NoReturn:
     if _session is not None:
         error.todo += _session.way_back(error)  # an earlier checkpoint may do
     messages.flush_output()
-    messages.put(error.printed())
+    messages.put_last(error.printed())
     os._exit(error.exit_code)
 
 

@@ -8,7 +8,9 @@ has run out. To resume, the session passes *stations* (`resume_plan`): checkpoin
 from __future__ import annotations
 
 from types import FrameType
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from detrain.base import messages
 from detrain.base.config import Config
@@ -291,6 +293,15 @@ class Session:
         """The program has run to its last line."""
         if self.position.phase < 0:
             messages.warn("the program has ended without entering a training loop with probes: no checkpoint was taken")
+
+    def choose(self, options: dict[str, Any]) -> None:
+        """Take options that are known only now, before the first loop: those of a notebook's training cell."""
+        config = self.parts.config
+        for name, value in options.items():
+            msgspec.structs.force_setattr(config, name, value)
+        self._is_by_epoch = config.every.unit == "epochs"
+        self._may_be_quiet = self._is_by_epoch and not self.parts.observers
+        self.recorder.choose(config.every)
 
     def way_back(self, error: DetrainError) -> str:
         """Return the checkpoint that may do where a resume is refused, in words."""

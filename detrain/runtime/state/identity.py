@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from detrain.adapters.group import Adapters
-from detrain.base.compiled_sources import is_executed, source_of
+from detrain.base.compiled_sources import is_executed, parts, source_of
 from detrain.base.digest import digest_source
 from detrain.base.errors import Diverged, EnvironmentChanged
 from detrain.base.source_parsing import parse
@@ -44,7 +44,7 @@ class Identity:
             digest = self._digest(file) if path.endswith(".py") else None
             if digest is not None:
                 found[os.path.relpath(path, base)] = digest
-        return found
+        return {**found, **{name: digest_source(data) for name, data in parts.items()}}
 
     def _digest(self, file: str) -> str | None:
         """Return the digest of a source file, None if there is none."""
@@ -83,6 +83,12 @@ class Identity:
 
 def changed_source(names: list[str]) -> Diverged:
     """Return the error for source files that are not those of the checkpoint."""
+    if parts:  # of a notebook
+        return Diverged(
+            f"the cells that have run are not those of the checkpoint: {', '.join(names)}",
+            "run the same cells in the same order, or start anew: `%env DETRAIN_RUN_FRESH=1` in a cell before `%load_ext detrain`",
+            may_go_back=False,
+        )
     return Diverged(
         f"source has changed since the checkpoint was taken: {', '.join(names)}",
         "bring the source back, or start anew with --fresh (the old checkpoints stay)",

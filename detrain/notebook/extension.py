@@ -1,0 +1,72 @@
+"""What IPython calls: the extension, its cell magic, and the hooks by which it hears of each cell."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from detrain.base.errors import DetrainError
+from detrain.notebook.run import Run, refuse
+
+
+class _Cells(ast.NodeTransformer):
+    """Hands each cell to the run before IPython compiles it."""
+
+    def __init__(self, shell: Any, run: Run) -> None:
+        self._run = run
+        self._source = ""
+        self._is_training = False
+        self._is_announced = False
+        named = shell.compile.get_code_name
+
+        def name(raw_code: str, transformed_code: str, number: int) -> str:
+            is_announced, self._is_announced = self._is_announced, False
+            if not is_announced:  # a front end looks at variables, unseen by the user
+                self._source = ""
+                return str(named(raw_code, transformed_code, number))
+            self._source = transformed_code
+            self._is_training = raw_code.lstrip().startswith("%%detrain")
+            # Around a training cell is only the magic's call: no frame of the program's.
+            return "<%%detrain>" if self._is_training else str(run.cells.path)
+
+        shell.compile.get_code_name = name
+        shell.events.register("pre_run_cell", self._announce)
+
+    def _announce(self, _info: object) -> None:
+        self._is_announced = True
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Return what is compiled in a cell's place."""
+        if self._is_training or not self._source:
+            return node
+        source, self._source = self._source, ""
+        try:
+            tree: ast.AST = self._run.cell(source)
+        except DetrainError as error:
+            from IPython.core.error import InputRejected
+
+            raise InputRejected(error.printed()) from None
+        return tree
+
+
+def load(shell: Any) -> None:
+    """Make the kernel a run. Called by `%load_ext detrain`."""
+    namespace: dict[str, Any] = shell.user_ns
+    if getattr(shell, "detrain_run", None) is not None:
+        return
+    try:
+        run = Run(namespace, shell.user_ns["In"][1:])
+    except DetrainError as error:
+        refuse(error)
+    shell.detrain_run = run
+    namespace.pop("open", None)  # IPython's own, made before detrain heard of files
+
+    def detrain(line: str, cell: str) -> None:
+        """Run a training cell with probes: `%%detrain --every 50b`."""
+        try:
+            run.train(line, shell.transform_cell(cell), namespace)
+        except DetrainError as error:
+            refuse(error)
+
+    shell.register_magic_function(detrain, "cell", "detrain")
+    shell.ast_transformers.append(_Cells(shell, run))

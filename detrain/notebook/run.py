@@ -1,0 +1,229 @@
+"""A kernel as a run: it begins before any framework is imported, and each training cell is a part of it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from detrain.adapters.registry import ADAPTERS
+from detrain.base import messages
+from detrain.base.config import Config, Every
+from detrain.base.errors import DetrainError, EnvironmentChanged, NoStructure, UsageError
+from detrain.base.structure import Structure
+from detrain.instrument.find_loops import analyse, library_nests
+from detrain.instrument.text_edits import Edit
+from detrain.launcher.configuration import DEFAULT_SEED, new_config
+from detrain.launcher.program import Program
+from detrain.launcher.resume_point import newest_checkpoint, resumed
+from detrain.notebook.cells import CELL, Cells
+from detrain.python.inspect.frames import set_notebook
+from detrain.python.process.environment import variables
+from detrain.runtime.session.launch import settle
+from detrain.runtime.session.session import Session
+from detrain.store import Catalogue
+from detrain.store.lock import hold
+
+_HASH_SEED: Final = "PYTHONHASHSEED"
+_FRESH: Final = "DETRAIN_RUN_FRESH"
+_FIRST_CELL: Final = "put `%load_ext detrain` alone into the first cell, and restart the kernel"
+
+
+class Notebook(Program):
+    """The cells of a kernel as a program: they are compared when they have run, not before."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint home."""
+        return self.shown
+
+    def changed_sources(self, recorded: Mapping[str, str]) -> list[str]:
+        """Return which of the recorded modules beside the notebook are other than they were."""
+        return super().changed_sources({name: digest for name, digest in recorded.items() if not _is_of_cells(name, self.path)})
+
+
+def _is_of_cells(name: str, path: Path) -> bool:
+    return name == path.name or name.startswith(CELL)
+
+
+class Run:
+    """The run that a kernel is."""
+
+    def __init__(self, namespace: dict[str, Any], inputs: Sequence[str]) -> None:
+        """Begin it. `inputs` are the cells that have run.
+
+        Raises UsageError where a kernel cannot be one, and what `detrain run` raises where it goes on from a
+        checkpoint.
+        """
+        _require_kernel(inputs)
+        name = Path(os.environ.get("JPY_SESSION_NAME", "")).stem or "notebook"
+        path = Path.cwd() / f".{name}.cells.py"
+        self.cells = Cells(path)
+        self._program = Notebook(str(path), False, name, path)
+        messages.show_in_notebook()
+        config = self._begin(name)
+        os.environ.update({each: value for each, value in variables(config.threads, None).items() if each != _HASH_SEED})
+        namespace["__file__"] = str(path)  # by it the namespace is known as the program's module
+        set_notebook(str(path))
+        self._config = config
+        session, _traced = settle(config)
+        assert session is not None
+        self._session: Session = session
+        self._is_broken = False
+        self._has_trained = False
+
+    def _begin(self, name: str) -> Config:
+        """Return the configuration of the run, which goes on from the newest checkpoint if there is one."""
+        home = Path(os.environ.get("CKPT_DIR") or "ckpt").absolute()
+        catalogue = Catalogue(home)
+        catalogue.create()
+        if hold(home, name):
+            catalogue.remove_leftovers(name)
+        is_fresh = os.environ.get(_FRESH, "") not in ("", "0")
+        runs = [entry.run for entry in catalogue.entries() if entry.program == name]
+        chosen = None if is_fresh else newest_checkpoint(catalogue, self._program, ())
+        run = chosen[0].entry.run if chosen else max(runs, default=0) + 1
+        config = msgspec.structs.replace(
+            new_config(self._program, (), home, run, DEFAULT_SEED, Every(1, "epochs"), 3),
+            is_fresh=is_fresh,
+            saves_on_sigterm=False,  # a kernel that is shut down hears it, too
+            edits={str(self._program.path): []},
+        )
+        if chosen is None:
+            return config
+        was = chosen[1].environment.get(_HASH_SEED, "")
+        if was != os.environ[_HASH_SEED]:
+            raise EnvironmentChanged(
+                f"{_HASH_SEED} was {was!r}, is {os.environ[_HASH_SEED]!r}: sets have another order in this kernel",
+                f"start Jupyter with {_HASH_SEED}={was}",
+            )
+        return resumed(config, *chosen, None)
+
+    def cell(self, source: str) -> Any:
+        """A cell is about to run: return its syntax tree, whose generators tell what they yield. Raises SyntaxError."""
+        self.cells.add(source)
+        found = self._program.edits_for_yields().get(str(self.cells.path), [])
+        return self.cells.tree(self.cells.edit(found))
+
+    def train(self, options: str, source: str, namespace: dict[str, Any]) -> None:
+        """Run a training cell. Raises UsageError, NoStructure, CannotRewrite before it has begun."""
+        if self._is_broken:
+            raise UsageError(
+                "a training cell was left by an error or by hand: where in the training that was is chance",
+                "restart the kernel and run the cells again: the run goes on from its newest checkpoint",
+            )
+        chosen = _parsed(options)
+        self.cells.add(source)
+        structure = self._structure()
+        code = self.cells.code(self.cells.edit(self._edits(structure)))
+        self._choose(chosen, structure)
+        try:
+            exec(code, namespace)
+        except BaseException:
+            self._is_broken = True
+            raise
+        self._end()
+
+    def _structure(self) -> Structure:
+        """Return the loops of the last cell. Raises NoStructure where nothing trains in it."""
+        found = analyse(self.cells.path)
+        inside = tuple(nest for nest in found.nests if self._is_inside(nest.batch_loop.file, nest.batch_loop.line))
+        fits = tuple(fit for fit in found.fits if self._is_inside(fit.file, fit.line))
+        if inside or fits:
+            return msgspec.structs.replace(found, nests=inside, fits=fits)
+        elsewhere = [nest.batch_loop for nest in found.nests]
+        if elsewhere:
+            raise NoStructure(
+                f"no training loop in this cell; there is one in an earlier one ({elsewhere[0].function or 'at its top level'})",
+                "put the loop, or the function that it is in, into the %%detrain cell",
+            )
+        tops = {each.partition(".")[0] for each in sys.modules}
+        nests = library_nests(tops)
+        if nests:
+            raise NoStructure("a library trains here, in loops of its own", "run the notebook as a script with `detrain run`")
+        raise NoStructure("no training loop in this cell: no loop in it updates weights", "write the loop into the %%detrain cell")
+
+    def _is_inside(self, file: str, line: int) -> bool:
+        return Path(file) == self.cells.path.resolve() and line in self.cells.lines
+
+    def _edits(self, structure: Structure) -> list[Edit]:
+        """Return the probes of the last cell, as edits of the file."""
+        path = str(self.cells.path)
+        found = (
+            self._program.edits(structure, "detrain"),
+            self._program.edits_for_yields(),
+            self._program.edits_for_fetches(structure),
+        )
+        return sorted(edit for each in found for edit in each.get(path, []))
+
+    def _choose(self, chosen: dict[str, Any], structure: Structure) -> None:
+        """Take the options of a training cell, those of the first one for all."""
+        has_epochs = bool(structure.fits) or any(nest.epoch_loop is not None for nest in structure.nests)
+        every: Every = chosen["every"]
+        if not has_epochs and every.unit == "epochs":
+            raise UsageError("no loop over epochs in this cell", "give a distance in batches or minutes: %%detrain --every 50b")
+        self._session.parts.confirmation.set_structure(structure)
+        if self._has_trained and any(getattr(self._config, name) != value for name, value in chosen.items()):
+            raise UsageError(
+                "%%detrain has other options than the training cell before", "give all training cells the same options"
+            )
+        self._has_trained = True
+        self._session.choose(chosen)
+
+    def _end(self) -> None:
+        """The cell has run to its end: its training is over, and written."""
+        if self._session.position.is_in_phase:
+            self._session.end_phase()
+        self._session.parts.saves.finish()
+
+
+def refuse(error: DetrainError) -> NoReturn:
+    """Show an error below the cell, which ends there."""
+    from IPython.core.error import UsageError as Shown
+
+    raise Shown(error.printed()) from None
+
+
+def _require_kernel(inputs: Sequence[str]) -> None:
+    """Raise UsageError where a run cannot begin here. `inputs` are the cells that have run, this one last."""
+    if not os.environ.get(_HASH_SEED, "").isdigit():
+        raise UsageError(
+            f"this kernel was started without {_HASH_SEED}: sets have another order in each kernel, so bits may differ",
+            f"start Jupyter with it (`{_HASH_SEED}=0 jupyter lab`), or write it into the kernel's kernel.json, under env",
+        )
+    imported = [name for name in ADAPTERS if name in sys.modules]
+    if imported:
+        raise UsageError(f"{imported[0]} was imported before detrain", _FIRST_CELL)
+    if not all(map(_has_only_magics, inputs)):
+        raise UsageError("code has run before detrain came, or stands beside `%load_ext detrain`", _FIRST_CELL)
+
+
+def _has_only_magics(source: str) -> bool:
+    calls = [statement.value for statement in ast.parse(source).body if isinstance(statement, ast.Expr)]
+    magics = [call for call in calls if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("get_ipython().run_")]
+    return len(magics) == len(ast.parse(source).body)
+
+
+def _parsed(options: str) -> dict[str, Any]:
+    """Return the options of a training cell. Raises UsageError."""
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(f"%%detrain {options}: {message}", "it takes --every, --keep, --keep-every and --keep-best")
+
+    parser = Parser(prog="%%detrain", add_help=False, allow_abbrev=False)
+    parser.add_argument("--every", type=str, default="1")
+    parser.add_argument("--keep", type=int, default=3)
+    parser.add_argument("--keep-every", type=int, default=0)
+    parser.add_argument("--keep-best", default="")
+    found = vars(parser.parse_args(shlex.split(options)))
+    if found["keep"] < 1:
+        raise UsageError(f"--keep {found['keep']}", "give a number above 0")
+    return {**found, "every": Every.parse(found["every"])}
