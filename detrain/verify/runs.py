@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base.digest import digest_bytes
+from detrain.verify.event_points import is_event_file, points_by_folder
 
 _NUMBER: Final = re.compile(
     r"(?P<clock>(?:(?<=ETA: )|(?<=ETA ))\d+(?::\d\d){0,2}s?|(?<=[\[<])\d+(?::\d\d){1,2}(?=[<,]))|"
@@ -75,13 +76,15 @@ def _walk(folder: Path, without: Collection[Path]) -> Iterator[tuple[Path, bool]
 
 
 def written(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of files in a folder, by their names in it, but for those that are as they were before."""
-    now = {
-        path.relative_to(folder).as_posix(): digest_bytes(path.read_bytes())
-        for path, is_linked in _walk(folder, ())
-        if not is_linked and path.is_file()
-    }
-    return {name: digest for name, digest in now.items() if before.get(name) != digest}
+    """Return the digests of files in a folder, by their names in it, but for those that are as they were before.
+
+    TensorBoard's event files count by their points, all of a folder as one.
+    """
+    paths = {path.relative_to(folder).as_posix(): path for path, is_linked in _walk(folder, ()) if not is_linked and path.is_file()}
+    now = {name: digest_bytes(path.read_bytes()) for name, path in paths.items()}
+    found = {name: digest for name, digest in now.items() if before.get(name) != digest}
+    events = {name: paths[name].read_bytes() for name in found if is_event_file(name)}
+    return {**{name: digest for name, digest in found.items() if name not in events}, **points_by_folder(events)}
 
 
 def timed_fields(one: str, other: str) -> set[Field] | None:

@@ -14,6 +14,7 @@ from detrain.base.framework_names import runs_training
 from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load
+from detrain.python.outside import event_files
 from detrain.python.process import pool_jobs
 from detrain.runtime.observers.observers import Observer
 from detrain.runtime.session.saves import Saves
@@ -127,6 +128,7 @@ class Checkpointer:
         batches.record_waiting()
         pool_jobs.wait()
         messages.flush_output()
+        event_files.flush()
         self._state.adapters.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
         # A library's `while` loop loads in functions that it calls, which a resumed run does not enter before the cut.

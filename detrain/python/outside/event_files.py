@@ -1,0 +1,33 @@
+"""What TensorBoard's writers have not written yet: PyTorch's `SummaryWriter`, tensorboardX's and Lightning's put points
+into a queue, which a thread writes. At a cut it must be empty, or points before the cut are lost, or come twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+_WRITERS: Final = frozenset(
+    {
+        ("tensorboard.summary.writer.event_file_writer", "_AsyncWriterThread"),
+        ("tensorboardX.event_file_writer", "_EventLoggerThread"),
+    }
+)
+_LONGEST_S: Final = 10.0
+
+
+def flush() -> None:
+    """Wait until the queues of all such writers are written, and have their files flushed."""
+    for thread in threading.enumerate():
+        if (type(thread).__module__, type(thread).__name__) in _WRITERS:
+            _flush(thread)
+
+
+def _flush(thread: Any) -> None:
+    waiting, record_writer = getattr(thread, "_queue", None), getattr(thread, "_record_writer", None)
+    until = time.monotonic() + _LONGEST_S
+    while waiting is not None and waiting.unfinished_tasks and thread.is_alive() and time.monotonic() < until:
+        time.sleep(0.0005)
+    if record_writer is not None and hasattr(record_writer, "flush"):
+        record_writer.flush()
