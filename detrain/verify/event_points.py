@@ -12,11 +12,10 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Final
 
 from detrain.base.digest import digest_bytes
+from detrain.python.outside.event_files import MARK
 
-_MARK: Final = ".tfevents."
 _STEP, _SUMMARY, _VALUE = 2, 5, 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 Point = tuple[int, bytes]
@@ -25,7 +24,7 @@ Point = tuple[int, bytes]
 
 def is_event_file(name: str) -> bool:
     """Return whether a file is one of TensorBoard's by its name."""
-    return _MARK in PurePosixPath(name).name
+    return MARK in PurePosixPath(name).name
 
 
 def points_by_folder(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -37,7 +36,7 @@ def points_by_folder(files: Mapping[str, bytes]) -> dict[str, str]:
     by_folder: dict[str, list[list[Point]]] = {}
     for name in sorted(files, key=_in_time):
         by_folder.setdefault(str(PurePosixPath(name).parent), []).append(list(points_in(files[name])))
-    return {f"{folder}/*{_MARK}* (points)": _digest(_merged(each)) for folder, each in by_folder.items()}
+    return {f"{folder}/*{MARK}* (points)": _digest(_merged(each)) for folder, each in by_folder.items()}
 
 
 def points_in(data: bytes) -> Iterator[Point]:
@@ -53,7 +52,7 @@ def points_in(data: bytes) -> Iterator[Point]:
 def _in_time(name: str) -> tuple[str, list[int | str]]:
     """Sort key: event files carry the second of their making, then host, process and a number."""
     path = PurePosixPath(name)
-    return str(path.parent), [int(part) if part.isdecimal() else part for part in path.name.partition(_MARK)[2].split(".")][:1]
+    return str(path.parent), [int(part) if part.isdecimal() else part for part in path.name.partition(MARK)[2].split(".")][:1]
 
 
 def _merged(files: list[list[Point]]) -> Iterable[Point]:

@@ -22,6 +22,7 @@ from tensorflow.python.ops import summary_ops_v2
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.values.json_values import Descriptions, NoDataError, NotThereError
+from detrain.python.outside import event_files
 
 _STATE: Final = summary_ops_v2._summary_state
 _WRITER: Final = "writer"
@@ -39,6 +40,7 @@ class Summaries:
         self._folders: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
         self._noted: dict[str, Any] = {}
         self._watch_writers()
+        event_files.follow(lambda: [folder for folder in list(self._folders.values()) if folder is not None])
 
     def flush(self) -> None:
         """Flush every writer."""

@@ -28,6 +28,7 @@ from detrain.base import messages
 from detrain.base.cursor import FileState
 from detrain.base.digest import digest_bytes
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.outside import event_files
 from detrain.python.outside.change_log import Changes
 
 _WRITING: Final = frozenset("wxa+")
@@ -172,12 +173,13 @@ class Files:
     def state(self) -> dict[str, FileState]:
         """Return the files to be set back, by path, after what the program wrote has been flushed."""
         found = {}
-        for path in sorted({*self._appended, *self._open, *self._held}):
+        written = event_files.written_here()
+        for path in sorted({*self._appended, *self._open, *self._held, *written}):
             live = self._live(path)
             for file in live:
                 with contextlib.suppress(OSError, ValueError):
                     file.flush()
-            if (live or path in self._appended or path in self._held) and os.path.isfile(path):
+            if (live or path in self._appended or path in self._held or path in written) and os.path.isfile(path):
                 found[self.shown(path)] = FileState(os.path.getsize(path), _tell(live[0]) if len(live) == 1 else None)
         return found
 
