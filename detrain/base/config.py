@@ -65,6 +65,17 @@ class Ranks(msgspec.Struct, frozen=True):
         return cls(int(rank), int(world)) if is_job else None
 
 
+class JitPlan(msgspec.Struct, frozen=True):
+    """How a job takes just-in-time checkpoints."""
+
+    every: int = 0
+    """The state is held each so many batches; 0: as often as that takes a thousandth of the time."""
+    hang_s: float = 600.0
+    """A batch that has taken less is never taken for a hang."""
+    is_asked_for: bool = False
+    """Else they are not taken where they cannot be, and the program is not ended for it."""
+
+
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """What a traced run is to do."""
 
@@ -142,8 +153,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of the `detrain` command, to start it again."""
     ranks: Ranks | None = None
     """Which process of a job it is; its home is the rank's own folder."""
-    jit_every: int = 0
-    """The ranks watch each other, hold the state each so many batches, and save it when one is gone; 0: they do not."""
+    jit: JitPlan | None = None
+    """Of a job: the ranks watch each other, hold the state now and then, and save it when one is gone."""
 
     def hand_over(self) -> str:
         """Write it into a nameless file that the program which replaces this process inherits;

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from detrain.base.config import Every, Mode, Ranks
+from detrain.base.config import Every, JitPlan, Mode, Ranks
 from detrain.base.errors import UsageError
 from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
 from detrain.launcher.become import become
@@ -101,17 +101,22 @@ class EveryType(click.ParamType[Every]):
 )
 @click.option(
     "--jit/--no-jit",
-    default=False,
-    show_default=True,
-    help="In a job: the ranks watch each other, and those that are left save when one is gone.",
+    default=None,
+    help="In a job: the ranks watch each other, and those that are left save when one is gone; by default where it can be.",
 )
 @click.option(
     "--jit-every",
     type=click.IntRange(1),
     metavar="N",
-    default=1,
+    help="With --jit: hold the state each N batches; so many are lost at most. By default as often as takes 0.1% of the time.",
+)
+@click.option(
+    "--jit-hang",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    default=600,
     show_default=True,
-    help="With --jit: hold the state each N batches; that many are lost at most.",
+    help="With --jit: a batch counts as a hang after so long, if that is eight times as long as the last ones took.",
 )
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
@@ -134,8 +139,9 @@ def command(
     guard_ring: str,
     on_repeat: str,
     loader: Mode,
-    jit: bool,
-    jit_every: int,
+    jit: bool | None,
+    jit_every: int | None,
+    jit_hang: float,
     strict: bool,
     allow_environment: bool,
     bare: bool,
@@ -156,8 +162,10 @@ def command(
         raise UsageError(f"{option} without --guard recover", "give --guard recover, or leave it out")
     if goes_on_from and (fresh or bare):
         raise UsageError(f"--from {goes_on_from} with {'--fresh' if fresh else '--bare'}", "give one of them")
-    if jit and Ranks.of_environment() is None:
-        raise UsageError("--jit in one process", "it is for jobs of several ranks: `detrain launch`, or torchrun")
+    if (jit or jit_every) and Ranks.of_environment() is None:
+        raise UsageError(
+            f"{'--jit' if jit else '--jit-every'} in one process", "it is for jobs of several ranks: `detrain launch`, or torchrun"
+        )
     found = Program.find(program, is_module=is_module)
     options = RunOptions(
         every=every,
@@ -176,7 +184,7 @@ def command(
         guards_gradients=guard_gradients,
         ring=guard_ring,
         goes_on_after_repeat=on_repeat == "continue",
-        jit_every=jit_every if jit else 0,
+        jit=JitPlan(jit_every or 0, jit_hang, bool(jit or jit_every)) if jit is not False else None,
         command=tuple(sys.argv[1:]),
     )
     if bare:

@@ -33,7 +33,9 @@ def command(as_json: bool, place: Path) -> int:
         click.echo(f"{row['program']}, run {row['run']}: {kind}, {'running' if row['running'] else 'not running'}")
         last = f"{row['last_checkpoint']}, {row['age_s']:.0f} s old" if row["last_checkpoint"] else "none yet"
         if row["just_in_time"]:
-            cost = f"the death of a rank would cost the batch under way, of all {row['a_failure_costs_batches']} batches"
+            every, all_ = row["just_in_time_every"], row["a_failure_costs_batches"]
+            lost = "the batch under way" if every == 1 else f"{min(every, all_)} batches at most"
+            cost = f"the death of a rank would cost {lost}, of all {all_} batches"
         else:
             cost = f"a failure now would cost {row['a_failure_costs_batches']} batches"
         click.echo(f"  last checkpoint {last}; {cost}")

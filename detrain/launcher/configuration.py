@@ -14,7 +14,7 @@ from detrain.base.digest import digest_bytes
 from detrain.instrument.text_edits import Edit
 from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
-from detrain.launcher.ranks import WORLD, require_for_ranks, require_no_other_kind, where_ranks_go_on
+from detrain.launcher.ranks import WORLD, just_in_time, require_for_ranks, require_no_other_kind, where_ranks_go_on
 from detrain.launcher.resume_point import newest_checkpoint, resumed
 from detrain.launcher.structure import find_structure, info_owner
 from detrain.python.process.environment import base_environment, threads_here
@@ -60,7 +60,8 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         every = Every(10, "minutes") if ranks is None else _OF_RANKS
         distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
         messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")
-    if ranks is not None and options.jit_every and every.unit == "epochs":
+    jit = None if ranks is None else just_in_time(options, every)
+    if jit is not None and every.unit == "epochs":
         every = Every(SELDOM, "batches")  # at the start of each epoch, and able to resume inside of one
     for nest in structure.nests:
         for remark in nest.remarks:
@@ -89,7 +90,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         info=str(info) if is_own else "",
         command=options.command,
         ranks=ranks,
-        jit_every=options.jit_every if ranks is not None else 0,
+        jit=jit,
     )
     if chosen is None:
         return config, None

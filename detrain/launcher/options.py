@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from detrain.base.config import Every, Mode
+from detrain.base.config import Every, JitPlan, Mode
 
 _EACH_EPOCH: Final = Every(1, "epochs")
 
@@ -34,5 +34,5 @@ class RunOptions:
     guards_gradients: bool = False
     ring: str = "device"
     goes_on_after_repeat: bool = False
-    jit_every: int = 0
+    jit: JitPlan | None = None
     command: tuple[str, ...] = ()

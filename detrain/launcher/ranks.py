@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import Ranks
+from detrain.base.config import Every, JitPlan, Ranks
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
 from detrain.launcher.agreement import Agreement, Offer
@@ -35,6 +35,20 @@ def require_for_ranks(options: RunOptions) -> None:
         raise UsageError(f"--from {options.goes_on_from}: ranks choose together where they go on", "leave it out")
     if options.guard:
         raise UsageError(f"--guard {options.guard}: ranks cannot go back together yet", "run the job without --guard")
+
+
+def just_in_time(options: RunOptions, every: Every) -> JitPlan | None:
+    """Return how the job takes just-in-time checkpoints, if it does. Says why not, unless that was asked for."""
+    if options.jit is None or options.jit.is_asked_for:
+        return options.jit
+    why = ""
+    if every.unit == "epochs" and every.count > 1:
+        why = f"--every {every.count:g} leaves epochs without a checkpoint at their start; --jit takes one at each"
+    elif options.is_strict:
+        why = "--strict refuses what cannot be captured, of which there may be more inside of an epoch; --jit takes them"
+    if why:
+        messages.say(f"no just-in-time checkpoints: {why}")
+    return None if why else options.jit
 
 
 def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, starts_anew: bool) -> None:

@@ -14,7 +14,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError, StoreError
 from detrain.reports import checkpoints
 from detrain.store import Catalogue, Entry, read_meta
-from detrain.store.job_home import JUST_IN_TIME, jobs_in, parts, ranks_of
+from detrain.store.job_home import EVERY, JUST_IN_TIME, jobs_in, parts, ranks_of
 from detrain.store.journal import read_batches
 from detrain.store.lock import holder_of
 
@@ -106,17 +106,27 @@ def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str,
         at = str(Cursor(*batches[-1])) if batches else ""
         ranks.append({"rank": number, "pid": pid, "at": at, "batches": len(batches), "since_checkpoint": len(batches) - done_then})
     now, is_running = time.time(), all(rank["pid"] is not None for rank in ranks)
+    every = _just_in_time(folders[0].parent) if is_job and is_running else 0
     return {
         "program": program,
         "run": run,
         "job": is_job,
         "running": is_running,
-        "just_in_time": is_job and is_running and (folders[0].parent / JUST_IN_TIME).is_dir(),
+        "just_in_time": every > 0,
+        "just_in_time_every": every,
         "last_checkpoint": str(last[0].cursor) if last else None,
         "age_s": round(now - max(entry.path.stat().st_mtime for entry in last), 1) if last else None,
         "a_failure_costs_batches": max(int(rank["since_checkpoint"]) for rank in ranks),
         "ranks": ranks,
     }
+
+
+def _just_in_time(job: Path) -> int:
+    """Return each how many batches a running job holds its state, 0 where it does not."""
+    try:
+        return int((job / JUST_IN_TIME / EVERY).read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def _sizes(there: Sequence[Entry]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from detrain.store.catalogue import Catalogue, Entry, parse_name
 
 JUST_IN_TIME: Final = "jit"
 """Of a job's just-in-time checkpoints, in the job's folder: there while ranks watch each other."""
+EVERY: Final = "every"
+"""In that folder: each how many batches the state is held now."""
 _RANK: Final = re.compile(r"rank-(0|[1-9]\d*)", re.ASCII)
 
 

@@ -30,7 +30,7 @@ KINDS = ("KILL", "SEGV", "STOP", "TERM", "ABRT", "TERM to all", "KILL to all")
 
 def job(server: Server, folder: Path, mode: str, faults: dict[int, object], *options: object) -> list[Result]:
     folder.mkdir(exist_ok=True)
-    command = ("run", "--jit", *options, "--ckpt", f"{folder}.home", PROGRAM, mode)
+    command = ("run", "--jit-every", "1", *options, "--ckpt", f"{folder}.home", PROGRAM, mode)
     return server.job(*command, cwd=folder, ranks=[{}] * WORLD, faults=faults)
 
 
@@ -132,7 +132,7 @@ def test_a_program_that_catches_errors_never_sees_the_death_of_a_peer(ranks_serv
     )
     program.write_text(text)
     fault = {"journal": str(journal(tmp_path / "job", 1)), "bytes": 60_000, "later_s": 0.15, "signal": signal.SIGKILL}
-    command = ("run", "--jit", "--ckpt", tmp_path / "job.home", program, "default")
+    command = ("run", "--jit-every", "1", "--ckpt", tmp_path / "job.home", program, "default")
 
     died = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD, faults={1: fault})
     again = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
@@ -155,7 +155,7 @@ def test_an_error_of_one_rank_is_shown_once_and_the_others_save(ranks_server: Se
         .replace("MODES = {", f"from pathlib import Path\n\nFAULT = Path({str(tmp_path / 'fault')!r})\nMODES = {{")
     )
     (tmp_path / "fault").touch()
-    command = ("run", "--jit", "--ckpt", tmp_path / "home", program, "default")
+    command = ("run", "--jit-every", "1", "--ckpt", tmp_path / "home", program, "default")
 
     failed = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
     (tmp_path / "fault").unlink()

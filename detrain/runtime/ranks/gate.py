@@ -3,6 +3,9 @@
 Within a node the ranks share a page, one line for each, and look at it: 0.04 ms where a socket and a thread take 2.
 Between nodes, the lowest rank of each sends for all: in round k to the node 2**k after its own (a dissemination
 barrier), so a step costs each node log2(nodes) messages. Counts are of steps, plus one: a new page is zeros.
+
+Each rank brings a number along, and all that pass take the greatest with them. What is said lies in two places, for
+even and for odd steps: who has passed may say the next while others still read this one.
 """
 
 from __future__ import annotations
@@ -18,11 +21,17 @@ from typing import Final
 _LINE: Final = 64
 _COUNT: Final = struct.Struct("<q")
 _ENTERED, _HELD, _OPEN = 0, 8, 16
+_SAID: Final = 24, 32
+_GREATEST: Final = 40, 48
 _FIRST_PAUSE_S: Final = 20e-6
 _LONGEST_PAUSE_S: Final = 1e-3
 
-SendReady = Callable[[int, int, int], None]
-"""Sends to a rank that this node is at a step, in a round."""
+SendReady = Callable[[int, int, int, int], None]
+"""Sends to a rank that this node is at a step, in a round, and the greatest number that it knows."""
+
+
+class Late(Exception):
+    """Not all ranks have come in time."""
 
 
 class Gate:
@@ -35,7 +44,8 @@ class Gate:
         self._line = self._ranks.index(rank) * _LINE
         self._is_first = rank == self._ranks[0]
         self._rounds = (len(nodes) - 1).bit_length()
-        self._heard = [0] * self._rounds
+        self._heard: list[dict[int, int]] = [{} for _ in range(self._rounds)]
+        """By round, the numbers that came with the last two steps."""
         size = len(self._ranks) * _LINE
         descriptor = os.open(folder / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -53,28 +63,43 @@ class Gate:
 
     def hold(self, steps: int) -> None:
         """Say that this rank has, of all whose buddy it is, the entries of so many steps."""
-        _COUNT.pack_into(self._map, self._line + _HELD, steps)
+        self._write(self._line + _HELD, steps)
 
-    def hear(self, step: int, round_: int) -> None:
+    def hear(self, step: int, round_: int, number: int) -> None:
         """Take in what another node's first rank says."""
         if 0 <= round_ < self._rounds:
-            self._heard[round_] = max(self._heard[round_], step + 1)
+            self._heard[round_] = {at: said for at, said in self._heard[round_].items() if at >= step - 1} | {step: number}
 
-    def wait(self, step: int, is_frozen: Callable[[], bool]) -> bool:
-        """Say that this rank has published the entry of a step, and wait for all others; False if frozen before."""
-        _COUNT.pack_into(self._map, self._line + _ENTERED, step + 1)
-        if len(self._nodes) == 1:
-            return _until(lambda: self._all_here(step, _ENTERED), is_frozen)
-        if not self._is_first:
-            return _until(lambda: self._count(0, _OPEN) > step, is_frozen)
-        if not _until(lambda: self._all_here(step, _ENTERED) and self._all_here(step, _HELD), is_frozen):
-            return False
+    def wait(self, step: int, is_frozen: Callable[[], bool], number: int = 1, limit_s: float | None = None) -> int | None:
+        """Say that this rank has published the entry of a step, and wait for all others. Return the greatest number
+        that a rank has brought; None if frozen before. Raises Late.
+        """
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        here = step % 2
+
+        def until(is_so: Callable[[], bool]) -> bool:
+            return _until(is_so, is_frozen, deadline)
+
+        self._write(self._line + _SAID[here], number)
+        self._write(self._line + _ENTERED, step + 1)
+        if len(self._nodes) > 1 and not self._is_first:
+            return self._count(0, _GREATEST[here]) if until(lambda: self._count(0, _OPEN) > step) else None
+        is_held = len(self._nodes) > 1
+        if not until(lambda: self._all_here(step, _ENTERED) and (not is_held or self._all_here(step, _HELD))):
+            return None
+        greatest = max(self._count(index, _SAID[here]) for index in range(len(self._ranks)))
         for k in range(self._rounds):
-            self._send(self._nodes[(self._here + (1 << k)) % len(self._nodes)][0], step, k)
-            if not _until(lambda k=k: self._heard[k] > step, is_frozen):  # type: ignore[misc]
-                return False
-        _COUNT.pack_into(self._map, _OPEN, step + 1)
-        return True
+            self._send(self._nodes[(self._here + (1 << k)) % len(self._nodes)][0], step, k, greatest)
+            if not until(lambda k=k: step in self._heard[k]):  # type: ignore[misc]
+                return None
+            greatest = max(greatest, self._heard[k][step])
+        if len(self._nodes) > 1:
+            self._write(_GREATEST[here], greatest)
+            self._write(_OPEN, step + 1)
+        return greatest
+
+    def _write(self, at: int, number: int) -> None:
+        _COUNT.pack_into(self._map, at, number)
 
     def _all_here(self, step: int, what: int) -> bool:
         return all(self._count(index, what) > step for index in range(len(self._ranks)))
@@ -83,11 +108,13 @@ class Gate:
         return int(_COUNT.unpack_from(self._map, index * _LINE + what)[0])
 
 
-def _until(is_so: Callable[[], bool], is_frozen: Callable[[], bool]) -> bool:
+def _until(is_so: Callable[[], bool], is_frozen: Callable[[], bool], deadline: float | None) -> bool:
     pause = _FIRST_PAUSE_S
     while not is_so():
         if is_frozen():
             return False
+        if deadline is not None and time.monotonic() > deadline:
+            raise Late
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
     return True

@@ -16,13 +16,18 @@ _NEEDED: Final = 8
 """Before so many stretches of a kind have been seen, nothing is said: the first ones compile."""
 
 
+_Stretch = tuple[str, float, float | None]
+"""Its kind, since when, and how long it may take."""
+
+
 class Pace:
     """The stretches between two marks. One thread marks, another one asks."""
 
     def __init__(self, floor_s: float = _FLOOR_S) -> None:
         self._floor_s = floor_s
         self._seen: dict[str, deque[float]] = {}
-        self._open: tuple[str, float, float | None] | None = None
+        self._open: _Stretch | None = None
+        self._paused: tuple[_Stretch | None, float] = None, 0.0
 
     def mark(self, kind: str, now: float) -> None:
         """End the stretch that was under way, and begin one of a kind: a batch, an epoch's end, a validation."""
@@ -30,6 +35,17 @@ class Pace:
             before, since, _ = self._open
             self._seen.setdefault(before, deque(maxlen=_REMEMBERED)).append(now - since)
         self._open = kind, now, self._limit(kind)
+
+    def pause(self, now: float) -> None:
+        """Others are waited for: what takes long there is theirs to notice."""
+        self._paused, self._open = (self._open, now), None
+
+    def go_on(self, now: float) -> None:
+        """They have come: the stretch goes on, without that time."""
+        before, since = self._paused
+        if before is not None:
+            kind, began, limit = before
+            self._open = kind, began + now - since, limit
 
     def stop(self) -> None:
         """Ask for nothing more: the work is done."""

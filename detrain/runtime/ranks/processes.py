@@ -58,9 +58,19 @@ def _stat(pid: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
+def free_bytes() -> int:
+    """Return how much memory is free on this machine, or in this container."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 1 << 62)
+    with suppress(OSError, ValueError):  # no limit is a word
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        return min(free, limit - used)
+    return free
+
+
 class SigtermPipe:
     """SIGTERM becomes readable at `descriptor`. To be made in the main thread. A handler of the program stays, and so
-    does its wish that SIGTERM be ignored.
+    does its wish that SIGTERM be ignored: what it then means is the program's to say, and it is not told here.
 
     A handler of Python's runs between bytecodes of the main thread: never, while that waits in a collective. The number
     of a signal is written to a descriptor at once.
@@ -85,7 +95,7 @@ class SigtermPipe:
         if self._other >= 0:
             with suppress(OSError):
                 os.write(self._other, numbers)
-        return signal.SIGTERM in numbers
+        return signal.SIGTERM in numbers and (self._is_ours and signal.getsignal(signal.SIGTERM) is _do_nothing)
 
     def undo(self) -> None:
         """Have SIGTERM be what it was; also in a forked child, which must not write to its parent's pipe."""

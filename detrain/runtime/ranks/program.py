@@ -35,17 +35,17 @@ class Program:
         if self.is_frozen:
             self.park()
 
-    def enter(self, publish: Callable[[Point], None], wait: Callable[[int], bool]) -> None:
-        """Publish at the entry of a step, and pass the gate."""
+    def enter(self, publish: Callable[[Point], None], wait: Callable[[int], int | None]) -> int:
+        """Publish at the entry of a step, and pass the gate; return what all ranks have agreed on there."""
         with self._condition:
             if not self.is_frozen:
                 publish(Point(self.steps, self._cuts - 1, "d"))
-        is_open = not self.is_frozen and wait(self.steps)
+        agreed = None if self.is_frozen else wait(self.steps)
         with self._condition:
-            if is_open and not self.is_frozen:
-                self.in_step = True
-                return
-        self.park()
+            self.in_step = agreed is not None and not self.is_frozen
+        if agreed is None or not self.in_step:
+            self.park()
+        return agreed
 
     def stepped(self) -> None:
         """Say that the step is done."""

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from detrain.base.errors import RanksApart
 from detrain.runtime.ranks import watcher as watching
-from detrain.runtime.ranks.gate import Gate
+from detrain.runtime.ranks.gate import Gate, Late
 from detrain.runtime.ranks.hang import Pace
 from detrain.runtime.ranks.machine import Finish, Machine, Timing, Trouble, neighbours
 from detrain.runtime.ranks.mesh import join
@@ -71,7 +71,7 @@ class Ranks:
         self._buddy = buddies[rank]
         owners = [each for each, buddy in buddies.items() if buddy == rank]
         local = _own_folder(setup.local, mesh.table.incarnation.hex())
-        self._gate = Gate(local, rank, nodes, lambda to, step, round_: mesh.send(to, Ready(step, round_)))
+        self._gate = Gate(local, rank, nodes, lambda to, *what: mesh.send(to, Ready(*what)))
         held = HeldSlots(owners)
         self._gate.hold(held.entered())
         self._slots = OwnSlots(local, rank, mesh.table.incarnation)
@@ -93,20 +93,32 @@ class Ranks:
         return self._program.is_frozen
 
     @property
+    def is_live(self) -> bool:
+        """Whether `finish` has not been called."""
+        return self in _live
+
+    @property
     def steps(self) -> int:
         """Steps done."""
         return self._program.steps
 
-    def cut(self, small: bytes) -> None:
-        """Publish the small state at a cut; returns, unless the job is ending."""
-        self._pace.mark("batch", time.monotonic())
+    def cut(self, small: bytes, kind: str = "batch") -> None:
+        """Publish the small state at a cut; returns, unless the job is ending. `kind`: see `mark`."""
+        self._pace.mark(kind, time.monotonic())
         self._program.cut(lambda point: self._publish(point, small))
 
-    def gate(self, small: bytes) -> None:
-        """Publish the small state at the entry of a step; returns when all ranks have, unless the job is ending."""
-        self._program.enter(
-            lambda point: self._publish(point, small), lambda step: self._gate.wait(step, lambda: self._program.is_frozen)
-        )
+    def gate(self, small: bytes, number: int = 1, limit_s: float | None = None) -> int:
+        """Publish the small state at the entry of a step; returns when all ranks have, unless the job is ending: the
+        greatest number that a rank has brought. Raises Late where they have not within a time.
+        """
+        self._pace.pause(time.monotonic())
+        try:
+            return self._program.enter(
+                lambda point: self._publish(point, small),
+                lambda step: self._gate.wait(step, lambda: self._program.is_frozen, number, limit_s),
+            )
+        finally:
+            self._pace.go_on(time.monotonic())
 
     def stepped(self) -> None:
         """Say that the step is done, as the last thing that changes the big state."""
@@ -115,6 +127,10 @@ class Ranks:
     def mark(self, kind: str) -> None:
         """Say that a stretch of another kind begins, which may take longer than a batch: a validation."""
         self._pace.mark(kind, time.monotonic())
+
+    def give_up(self) -> None:
+        """Say that this rank comes to no cut any more: what is published counts, and a hang is not looked for."""
+        self._pace.stop()
 
     def failed(self, why: str, *, may_be_echo: bool) -> NoReturn:
         """The program has raised. `may_be_echo`: the error is of a kind that a peer's death causes; if one has died, it
@@ -166,4 +182,4 @@ def _forget_all() -> None:
 
 os.register_at_fork(after_in_child=_forget_all)
 
-__all__ = ["Ranks", "RanksApart", "Setup"]
+__all__ = ["Late", "Ranks", "RanksApart", "Setup"]

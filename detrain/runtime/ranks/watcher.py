@@ -54,8 +54,8 @@ _GRACE_S: Final = 0.3
 """So long a program that is not in a step may take to its next cut, for a newer point; blocked, it takes it whole."""
 _STEP_S: Final = 5.0
 """So long it may take to the end of a step."""
-_LOOK_S: Final = 0.25
-"""After such a silence, the process is looked at."""
+_LOOK_BEATS: Final = 2.5
+"""After a silence of so many beats, the process is looked at."""
 
 
 class Source(Protocol):
@@ -174,8 +174,8 @@ class Watcher(threading.Thread):
                 case Small(point, state):
                     self._held.put(rank, point, state)
                     self._gate.hold(self._held.entered())
-                case Ready(step, round_):
-                    self._gate.hear(step, round_)
+                case Ready(step, round_, number):
+                    self._gate.hear(step, round_, number)
                 case Ended(why):
                     self._step(Lost(rank, why))
                 case _:
@@ -220,7 +220,7 @@ class Watcher(threading.Thread):
                 self._end(action)
 
     def _look_around(self) -> None:
-        for rank in self._machine.quiet(_LOOK_S):
+        for rank in self._machine.quiet(_LOOK_BEATS * self._machine.timing.beat_s):
             # One that is gone is told by the end of its connection, behind its last words: it may have finished.
             if rank in self._here and processes.rests(self._mesh.table.peers[rank].process) == "is stopped":
                 self._step(Lost(rank, "the process is stopped", is_stopped=True))

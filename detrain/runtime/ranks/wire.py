@@ -104,10 +104,13 @@ class Small(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Of the gate between nodes: the sender's node has heard, by this round, of so many nodes that are at this step."""
+    """Of the gate between nodes: the sender's node has heard, by this round, of so many nodes that are at this step;
+    the number is the greatest that they have brought.
+    """
 
     step: int
     round: int
+    number: int = 1
 
 
 Agreeing = Beat | Call | Ballot | Decided | Written | Over | Bye

@@ -12,8 +12,8 @@ from detrain.base import messages
 from detrain.base.cursor import Cut
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process.sigterm import GRACE_S
-from detrain.runtime.session.just_in_time import JustInTime
 from detrain.runtime.session.parts import Parts
+from detrain.store import Snapshot
 
 
 class Cuts:
@@ -93,18 +93,18 @@ class Cuts:
         is_requested = self._parts.termination.is_requested
         if self._parts.checkpointer.is_due_in_epoch(is_requested=is_requested):
             self.save(cut, frame, loop)
-        just_in_time, every = self._parts.just_in_time, self._parts.config.jit_every
-        if just_in_time is not None and self._position.batches_done % every == 0:
-            self._hold(just_in_time, cut, frame, loop)
+        just_in_time, position = self._parts.just_in_time, self._position
+        if just_in_time is not None:
+            just_in_time.at_cut(position.batches_done, lambda: self._take(cut, frame, loop), is_first=position.batch == 0)
 
-    def _hold(self, just_in_time: JustInTime, cut: Cut, frame: FrameType, loop: RunningLoop | None) -> None:
-        """Hold the state, should another rank be gone before the next cut."""
+    def _take(self, cut: Cut, frame: FrameType, loop: RunningLoop | None) -> Snapshot | None:
+        """Return the state, to be held should another rank be gone before the next; None where no run could go on."""
         parts = self._parts
-        snapshot = None
-        if parts.checkpointer.can_be_here():
-            snapshot = parts.checkpointer.take(cut, frame, parts.baselines.of(cut), loop)
-            parts.saves.journal.flush()  # to the system: it outlives the process
-        just_in_time.at_cut(snapshot)
+        if not parts.checkpointer.can_be_here():
+            return None
+        snapshot = parts.checkpointer.take(cut, frame, parts.baselines.of(cut), loop)
+        parts.saves.journal.flush()  # to the system: it outlives the process
+        return snapshot
 
     def save(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint, and end the process if that is asked for."""

@@ -1,32 +1,50 @@
-"""Just-in-time checkpoints of one rank: at each cut its state is held in memory, its own part where it outlives it.
+"""Just-in-time checkpoints of one rank: now and then its state is held in memory, its own part where it outlives it.
 
-What `runtime/ranks` calls a step reaches here from one cut to the next: each cut is published (`c`), then all wait for
-each other (`d`), then it counts. So the ranks are never more than one cut apart, and the big state of the last two is
-held: tensors of optimizers by copies that are made when they are written. A save needs nothing that the program's
-thread could be changing.
+What `runtime/ranks` calls a step reaches here from one cut that is held to the next: it is published (`c`), then all
+wait for each other (`d`), then it counts. So the ranks are never more than one such cut apart, and the big state of the
+last two is held: tensors of optimizers by copies that are made when they are written. A save needs nothing that the
+program's thread could be changing. Which cut is the next, all agree on where they wait (docs/decisions/0054).
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.digest import digest_bytes
-from detrain.base.errors import StoreError
+from detrain.base.errors import DetrainError, StoreError
+from detrain.runtime.ranks.gate import Late
+from detrain.runtime.ranks.machine import Timing
+from detrain.runtime.ranks.processes import free_bytes
+from detrain.runtime.ranks.rate import Rate
 from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
 from detrain.runtime.ranks.room import Ranks, Setup
 from detrain.runtime.state.split_snapshot import Split, split
 from detrain.store import Snapshot
-from detrain.store.job_home import JUST_IN_TIME
+from detrain.store.job_home import EVERY, JUST_IN_TIME
 
 _ECHO_S: Final = 3.0
 """So long after the death of a rank the others know of it, at the latest."""
-_HANG_FLOOR_S: Final = 30.0
+_APART_S: Final = 300.0
+"""So long ranks wait for each other before a state is held. Who trains on other numbers of batches never comes."""
+_TIMING: Final = Timing(beat_s=0.5, silence_s=60.0)
+"""A death ends connections, which is heard at once. Silence alone is that of a machine that is gone, or of a call of C
+code that lets no other thread run: rather late than wrong."""
+_NEVER: Final = 1 << 60
+_FIRST, _LATER = "first batch", "batch"
+"""Kinds of stretches: ahead of the first batch of an epoch a rank may wait for one that validates."""
+_COPIES: Final = 16
+"""Of a rank's own state: slots, and the room in them."""
+_CHECKED: Final = 4
+"""At so many holds it is looked whether there is memory for them."""
 _NOTHING: Final = Split(b"", {})
 """Published at a cut from which no run could go on."""
 
@@ -37,55 +55,130 @@ class JustInTime:
     def __init__(self, config: Config, replicas: Callable[[], Mapping[int, str]]) -> None:
         """Meet the other ranks. Raises RanksApart."""
         assert config.ranks is not None
-        self._replicas = replicas
-        self._cuts = 0
+        assert config.jit is not None
+        self._replicas, self._plan, self._world = replicas, config.jit, config.ranks.world
+        self._cuts, self._next, self._is_over = 0, -1, False
+        self._rate = Rate()
         self._held: dict[int, Split] = {}
         job = Path(config.home).parent
         # One folder a home: what a job that was killed has left there, the next one clears away.
         name = f"detrain-{os.getuid()}-{digest_bytes(str(job.resolve()).encode())[:16]}"
         self._rank, self._local = config.ranks.rank, _local_folder() / name
-        (job / JUST_IN_TIME).mkdir(exist_ok=True)
+        self._folder, self._told = job / JUST_IN_TIME, 0
+        self._folder.mkdir(exist_ok=True)
         setup = Setup(
             config.ranks.rank,
             config.ranks.world,
-            job / JUST_IN_TIME,
+            self._folder,
             self._local,
             f"{config.program} run {config.run}",
             host=_host(config.ranks.world),
-            hang_floor_s=_HANG_FLOOR_S,
+            timing=_TIMING,
+            hang_floor_s=self._plan.hang_s,
+            hears_sigterm=config.saves_on_sigterm,
             key=f"ranks-{config.ranks.job}",
         )
-        self._ranks = Ranks(setup, FolderStore(job / JUST_IN_TIME), self)
+        self._ranks = Ranks(setup, FolderStore(self._folder), self)
 
-    def at_cut(self, snapshot: Snapshot | None) -> None:
-        """A cut is here; None: no run could go on from it. Returns when all ranks are, unless the job is ending."""
-        state = _NOTHING if snapshot is None else split(snapshot, self._replicas())
-        self._held = {number: each for number, each in self._held.items() if number == self._cuts - 1} | {self._cuts: state}
+    def at_cut(self, done: int, take: Callable[[], Snapshot | None], *, is_first: bool) -> None:
+        """A batch is about to be loaded, of the epoch the first or a later one, after so many that are done. If the
+        state is due to be held, returns when all ranks are here, unless the job is ending.
+
+        `take` returns None where no run could go on from this cut.
+        """
+        if self._is_over:
+            return
+        began = time.monotonic()
+        self._rate.end_batch(began)
+        kind = _FIRST if is_first else _LATER
+        every = self._plan.every
+        if done % every == 0 if every else done >= self._next:
+            self._hold(done, take, kind, began)
+        else:
+            self._ranks.mark(kind)
+        self._rate.begin_batch(time.monotonic())
+
+    def _hold(self, done: int, take: Callable[[], Snapshot | None], kind: str, began: float) -> None:
         try:
-            self._ranks.cut(state.own)
+            snapshot = take()
+            state = _NOTHING if snapshot is None else split(snapshot, self._replicas())
+            why = self._why_not(state)
+            self._held = {number: each for number, each in self._held.items() if number == self._cuts - 1} | {self._cuts: state}
+            self._publish(state, kind)
+        except DetrainError as error:
+            if self._plan.is_asked_for:
+                raise
+            why = error.what
+        self._cuts += 1
+        if state_is_held := not why and snapshot is not None:
+            self._rate.held(time.monotonic() - began, sum(each.nbytes for each in state.shared.values()))
+        wish = self._rate.wish if state_is_held else 1
+        try:
+            # The ranks agree on when the next is due, or that there is none: the greatest number counts.
+            agreed = self._ranks.gate(b"", _NEVER if why else wish, _APART_S)
+        except Late:
+            self._is_over = True
+            self._ranks.give_up()
+            messages.warn(
+                f"the other ranks have not come to this batch within {_APART_S:.0f} s: from here on no state is held just in time"
+            )
+            return
+        self._ranks.stepped()
+        self._tell_status(agreed)
+        self._next = done + agreed
+        if agreed >= _NEVER:
+            self.finish()
+            self._held.clear()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if why:
+                messages.say(f"no just-in-time checkpoints: {why}; --jit takes them")
+
+    def _tell_status(self, agreed: int) -> None:
+        """Write down for `detrain status` how often the state is held."""
+        every = self._plan.every or agreed
+        if self._rank == 0 and every != self._told:
+            self._told = every
+            with suppress(OSError), io.FileIO(self._folder / EVERY, "w") as file:  # not `open`: the program's are followed
+                file.write(str(every).encode())
+
+    def _why_not(self, state: Split) -> str:
+        """Return why no state is held where that was not asked for; empty if it is."""
+        if self._plan.is_asked_for or state is _NOTHING:
+            return ""
+        if not self._replicas():
+            return "no weights are found that DistributedDataParallel keeps alike on all ranks, on CPUs"
+        size = 2 * sum(each.nbytes for each in state.shared.values()) + _COPIES * len(state.own)
+        needed, free = size * int(os.environ.get("LOCAL_WORLD_SIZE", self._world)), free_bytes()
+        if self._cuts < _CHECKED and needed > free / 2:
+            return f"the ranks of this machine would need {needed / 1e9:.1f} GB for them, and {free / 1e9:.1f} GB are free"
+        return ""
+
+    def _publish(self, state: Split, kind: str) -> None:
+        try:
+            self._ranks.cut(state.own, kind)
         except OSError as error:
             raise StoreError(
                 f"the state of rank {self._rank} ({len(state.own)} bytes, several times) does not fit into {str(self._local)!r}: "
                 f"{error.strerror or error}",
                 "make that larger (of a container: --shm-size), or run the job with --no-jit",
             ) from error
-        self._cuts += 1
-        self._ranks.gate(b"")
-        self._ranks.stepped()
 
     def mark(self, kind: str) -> None:
         """What comes now may take longer than a batch."""
-        self._ranks.mark(kind)
+        if not self._is_over:
+            self._ranks.mark(kind)
 
     def fails(self, error: BaseException, show: Callable[[], None]) -> None:
         """The program has raised: the ranks save, and the process ends. `show` prints the error, if it is its own."""
+        if self._is_over and not self._ranks.is_live:
+            return
         self.rest_if_echo(error)
         show()
         self._ranks.failed(f"{type(error).__name__}: {error}"[:200], may_be_echo=False)
 
     def rest_if_echo(self, error: BaseException) -> None:
         """An error has come: does not return where another rank's death has caused it."""
-        if not (isinstance(error, RuntimeError) and any(word in str(error) for word in _OF_PEERS)):
+        if not (isinstance(error, RuntimeError) and any(word in str(error) for word in _OF_PEERS) and self._ranks.is_live):
             return
         until = time.monotonic() + _ECHO_S
         while time.monotonic() < until:
@@ -94,7 +187,10 @@ class JustInTime:
             time.sleep(0.005)
 
     def finish(self) -> None:
-        """The program has ended."""
+        """The program has ended, or nothing is held any more."""
+        self._is_over = True
+        if not self._ranks.is_live:
+            return
         self._ranks.finish()
         shutil.rmtree(self._local, ignore_errors=True)
 

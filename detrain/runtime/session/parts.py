@@ -7,8 +7,9 @@ from pathlib import Path
 
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.group import Adapters
+from detrain.base import messages
 from detrain.base.config import Config
-from detrain.base.errors import FrameworkUnsupported
+from detrain.base.errors import FrameworkUnsupported, RanksApart
 from detrain.faults.experiment import of_environment
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.codec.api import Baseline
@@ -126,11 +127,23 @@ class Parts:
         self.checkpointer = Checkpointer(config, self.saves, state, self.observers)
         self.restorer = Restorer(config, catalogue, state)
         self.just_in_time: JustInTime | None = None
+        self._has_met = False
 
     def meet(self) -> None:
         """The first training loop is about to be entered: the ranks of the job come to know each other."""
-        if self.config.jit_every and self.just_in_time is None:
+        plan, backend = self.config.jit, self.adapters.environment().get("torch distributed", "none")
+        if plan is None or self._has_met:
+            return
+        self._has_met = True
+        if not plan.is_asked_for and backend != "gloo":
+            messages.say(f"no just-in-time checkpoints: they were tried over gloo, this is {backend}; --jit takes them")
+            return
+        try:
             self.just_in_time = JustInTime(self.config, self.adapters.replicas)
+        except RanksApart as error:
+            if plan.is_asked_for:
+                raise
+            messages.warn(f"no just-in-time checkpoints: {error.what}")
 
     def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
         """Look for hardware faults from here on.
@@ -163,7 +176,7 @@ class Parts:
             moment=self.position.moment,
             elements=self.recorder.elements,
             ranks=self.config.ranks,
-            on_peer_error=self._on_peer_error if self.config.jit_every else None,
+            on_peer_error=self._on_peer_error if self.config.jit is not None else None,
         )
 
     def attach(self, adapter: Adapter) -> None:
