@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from detrain.base.errors import Diverged, NotCapturable
 from detrain.python.process.random_streams import NumpyStream, PythonStream, RngState, Streams, WordStream
+from detrain.python.process.stream_memory import mark_of_numpy, mark_of_python
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,37 @@ def draw_numpy(source, kinds):
         "gamma": lambda: source.gamma(0.5),
     }
     return [acts[kind]() for kind in kinds]
+
+
+@given(st.lists(st.sampled_from(["draw", "normal", "keep", "back", "read", "seed"]), max_size=30))
+def test_a_stream_that_is_read_again_and_again_says_what_one_says_that_is_read_for_the_first_time(acts):
+    """Also where the spare Gaussian alone has moved, or comes back, and no word of the state is another."""
+    python, numpy = random.Random(3), np.random.RandomState(3)
+    kept = python.getstate(), numpy.get_state()
+    streams = PythonStream(python), NumpyStream(numpy)
+
+    for act in acts:
+        if act == "draw":
+            python.random(), numpy.rand()
+        elif act == "normal":
+            python.gauss(0, 1), numpy.normal()
+        elif act == "keep":
+            kept = python.getstate(), numpy.get_state()
+        elif act == "back":
+            python.setstate(kept[0]), numpy.set_state(kept[1])
+        elif act == "seed":
+            python.seed(3), numpy.seed(3)
+        if act == "read":
+            _version, words, gauss = python.getstate()
+            state = numpy.get_state(legacy=False)
+            key = np.append(state["state"]["key"], np.uint32(state["state"]["pos"]))
+            assert streams[0].pack() == RngState(np.array(words, np.uint32), gauss).pack()
+            assert streams[1].pack() == RngState(key, state["gauss"] if state["has_gauss"] else None).pack()
+
+
+def test_the_memory_of_generators_is_where_it_is_looked_for():
+    assert mark_of_python(random.Random(1)) is not None
+    assert mark_of_numpy(np.random.RandomState(1)) is not None
 
 
 @given(hnp.arrays(np.uint32, 625, elements=st.integers(0, 2**32 - 1), fill=st.just(7)), st.none() | st.floats())

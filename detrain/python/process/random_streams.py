@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detrain.base.errors import Diverged, NotCapturable
+from detrain.python.process.stream_memory import mark_of_numpy, mark_of_python
 
 _HEADER: Final = struct.Struct("<HBd")  # number of words, has a spare Gaussian, the spare Gaussian
 _TWISTER: Final = "MT19937"
@@ -89,6 +90,17 @@ class PythonStream(WordStream):
     def __init__(self, source: Any = random) -> None:
         self._source = source
         self._seen: tuple[object, RngState] | None = None
+        self._marked: tuple[tuple[bytes, object], bytes] | None = None
+
+    def pack(self) -> bytes:
+        """Return the state as bytes; one that has not moved is not read again."""
+        mark = mark_of_python(getattr(self._source.getstate, "__self__", None))  # first: a thread may draw meanwhile
+        last = self._marked
+        if mark is not None and last is not None and last[0][0] == mark[0] and last[0][1] is mark[1]:
+            return last[1]
+        packed = super().pack()
+        self._marked = None if mark is None else (mark, packed)
+        return packed
 
     def get(self) -> RngState:
         """Return the state (`random.Random.getstate`, version 3). One that has not moved is not converted again."""
@@ -108,6 +120,17 @@ class NumpyStream(WordStream):
 
     def __init__(self, source: Any = np.random) -> None:
         self._source = source
+        self._marked: tuple[tuple[bytes, bytes], bytes] | None = None
+
+    def pack(self) -> bytes:
+        """Return the state as bytes; one that has not moved is not read again."""
+        mark = mark_of_numpy(getattr(self._source.get_state, "__self__", None))
+        last = self._marked
+        if mark is not None and last is not None and last[0] == mark:
+            return last[1]
+        packed = super().pack()
+        self._marked = None if mark is None else (mark, packed)
+        return packed
 
     def get(self) -> RngState:
         """Return the state (`numpy.random.get_state`)."""

@@ -15,8 +15,8 @@ from typing import Final
 SHARE: Final = 1e-3
 _COPIED_BYTES_S: Final = 2e9
 """So fast is memory copied that is written while it is held: 12 MB took 5 ms."""
-_NEEDED: Final = 2
-"""Of so few batches no time is known yet."""
+NEEDED: Final = 3
+"""So many batches are gone through before the first hold: or it would not be known how long they take."""
 
 
 class Rate:
@@ -49,6 +49,6 @@ class Rate:
         """After how many batches the next state is to be held: the quickest of the last holds counts, as others had to
         wait for the processor.
         """
-        if len(self._batches) < _NEEDED or not self._holds:
+        if not self._batches or not self._holds:
             return 1
         return max(1, math.ceil(min(self._holds) / (SHARE * max(statistics.median(self._batches), 1e-6))))

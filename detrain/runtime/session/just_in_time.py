@@ -24,7 +24,7 @@ from detrain.base.errors import DetrainError, StoreError
 from detrain.runtime.ranks.gate import Late
 from detrain.runtime.ranks.machine import Timing
 from detrain.runtime.ranks.processes import free_bytes
-from detrain.runtime.ranks.rate import Rate
+from detrain.runtime.ranks.rate import NEEDED, Rate
 from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
 from detrain.runtime.ranks.room import Ranks, Setup
 from detrain.runtime.state.split_snapshot import Split, split
@@ -35,7 +35,7 @@ _ECHO_S: Final = 3.0
 """So long after the death of a rank the others know of it, at the latest."""
 _APART_S: Final = 300.0
 """So long ranks wait for each other before a state is held. Who trains on other numbers of batches never comes."""
-_TIMING: Final = Timing(beat_s=0.5, silence_s=60.0)
+_TIMING: Final = Timing(beat_s=1.0, silence_s=60.0)
 """A death ends connections, which is heard at once. Silence alone is that of a machine that is gone, or of a call of C
 code that lets no other thread run: rather late than wrong."""
 _NEVER: Final = 1 << 60
@@ -92,6 +92,8 @@ class JustInTime:
         self._rate.end_batch(began)
         kind = _FIRST if is_first else _LATER
         every = self._plan.every
+        if self._next < 0:
+            self._next = done + NEEDED
         if done % every == 0 if every else done >= self._next:
             self._hold(done, take, kind, began)
         else:
