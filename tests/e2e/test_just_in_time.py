@@ -194,3 +194,108 @@ def test_torchrun_starts_the_job_again_that_has_saved(ranks_server: Server, tmp_
     assert "just-in-time checkpoint at" in said
     last = sorted(line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("rank"))
     assert last == sorted(result.out.splitlines()[-1] for result in whole)
+
+
+STUCK = {
+    "it sleeps in its forward": ("time.sleep(1000)", ("--jit-hang", "2"), "no progress for", EXIT_CODE),
+    "it computes for ever": ("[0 for _ in iter(int, 1)]", ("--jit-hang", "2"), "no progress for", EXIT_CODE),
+    "it is stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", (), "the process is stopped", -signal.SIGKILL),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", sorted(STUCK))
+def test_a_rank_that_does_nothing_any_more_is_noticed_and_the_job_goes_on(what: str, ranks_server: Server, tmp_path: Path) -> None:
+    act, options, said, status = STUCK[what]
+    fault = f"            if rank == 1 and epoch == 2 and step == 3 and os.path.exists({str(tmp_path / 'fault')!r}):\n"
+    text = PROGRAM.read_text().replace("            is_last = ", f"{fault}                {act}\n            is_last = ")
+    program = tmp_path / "modes.py"
+    program.write_text(text.replace("import sys\n", "import os\nimport signal\nimport sys\nimport time\n"))
+    command = ("run", "--jit-every", "1", *options, "--ckpt", tmp_path / "home", program, "default")
+    (tmp_path / "fault").touch()
+
+    stuck = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+    (tmp_path / "fault").unlink()
+    again = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+    shutil.rmtree(tmp_path / "home")
+    whole = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+
+    assert [result.status for result in stuck] == [EXIT_CODE, status, EXIT_CODE], [result.err for result in stuck]
+    assert any(said in result.err for result in stuck), [result.err for result in stuck]
+    assert "resuming modes at 2:3" in again[0].err
+    assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_asked_for_nothing_saves_just_in_time_what_it_held_last(ranks_server: Server, tmp_path: Path) -> None:
+    """Also a state of some batches before, and one of an epoch before that: what came behind is done again."""
+    whole = ranks_server.job("run", "--ckpt", tmp_path / "whole", PROGRAM, "default", cwd=tmp_path, ranks=[{}] * WORLD)
+    folder = tmp_path / "job"
+    command = ("run", "--ckpt", f"{folder}.home", PROGRAM, "default")
+    for place in (40_000, 100_000):
+        faults: dict[int, object] = {
+            1: {"journal": str(journal(folder, 1)), "bytes": place, "later_s": 0.0, "signal": signal.SIGKILL}
+        }
+        died = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD, faults=faults)
+        assert [result.status for result in died] == [EXIT_CODE, -9, EXIT_CODE], [result.err for result in died]
+        assert "saved, see" in "".join(result.err for result in died)
+        assert not list((tmp_path / "job.home" / "modes" / "jit").glob("jit-*"))[1:], "one start's alone is there"
+    again = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+
+    assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
+    assert_equal_states(tmp_path / "whole", tmp_path / "job.home", WORLD)
+
+
+OWN_LOOP = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 4)
+rank = dist.get_rank()
+MODEL
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    LOOP
+    dist.barrier()
+print("rank", rank, float(net.weight.detach().sum()))
+dist.destroy_process_group()
+"""
+STEP = "model(batch).sum().backward(); AVERAGE; optimizer.step(); optimizer.zero_grad()"
+ODD = {
+    "batches of unequal number": (
+        OWN_LOOP.replace("MODEL", "model = DistributedDataParallel(net)")
+        .replace(
+            "LOOP", "with model.join():\n        for batch in [torch.rand(2, 4) for _ in range(6 + 3 * rank)]:\n            STEP"
+        )
+        .replace("STEP", STEP.replace("AVERAGE", "None")),
+        (),
+        "unequal numbers of batches from here on (`join`)",
+    ),
+    "a loop that sums gradients itself": (
+        OWN_LOOP.replace("MODEL", "model = net")
+        .replace("LOOP", "for batch in [torch.rand(2, 4) for _ in range(8)]:\n        STEP")
+        .replace("STEP", STEP.replace("AVERAGE", "[dist.all_reduce(each.grad) for each in net.parameters()]")),
+        (),
+        "no just-in-time checkpoints: no weights are found that DistributedDataParallel keeps alike",
+    ),
+    "epochs without a checkpoint": (PROGRAM.read_text(), ("--every", "2"), "--every 2 leaves epochs without a checkpoint"),
+    "it is not to be": (PROGRAM.read_text(), ("--no-jit",), ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", sorted(ODD))
+def test_where_no_state_can_be_held_the_job_runs_on_and_says_why(what: str, ranks_server: Server, tmp_path: Path) -> None:
+    text, options, said = ODD[what]
+    program = tmp_path / "train.py"
+    program.write_text(text)
+
+    results = ranks_server.job("run", *options, program, "default", cwd=tmp_path, ranks=[{}] * 2)
+    bare = ranks_server.job(program, "default", cwd=tmp_path, ranks=[{}] * 2, is_bare=True)
+
+    assert [result.status for result in (*results, *bare)] == [0] * 4, [result.err for result in results]
+    assert [result.out for result in results] == [result.out for result in bare]
+    assert said in results[0].err
+    assert results[0].err.count("just-in-time") == (said != "")
+    assert not list((tmp_path / "ckpt" / "train" / "jit").glob("every"))

@@ -119,8 +119,7 @@ class JustInTime:
             # The ranks agree on when the next is due, or that there is none: the greatest number counts.
             agreed = self._ranks.gate(b"", _NEVER if why else wish, _APART_S)
         except Late:
-            self._is_over = True
-            self._ranks.give_up()
+            self.give_up()
             messages.warn(
                 f"the other ranks have not come to this batch within {_APART_S:.0f} s: from here on no state is held just in time"
             )
@@ -164,6 +163,14 @@ class JustInTime:
                 f"{error.strerror or error}",
                 "make that larger (of a container: --shm-size), or run the job with --no-jit",
             ) from error
+
+    def give_up(self) -> bool:
+        """Hold no further state: the last one that all ranks have held still counts. Returns whether that is news."""
+        if self._is_over:
+            return False
+        self._is_over = True
+        self._ranks.give_up()
+        return True
 
     def mark(self, kind: str) -> None:
         """What comes now may take longer than a batch."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch.distributed
 from torch.autograd import graph
 from torch.distributed import distributed_c10d
+from torch.distributed.algorithms.join import Join
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,7 +36,11 @@ class Processes:
     """The part of the adapter that knows of other processes. `ranks`: which one this is, as the launcher says."""
 
     def __init__(
-        self, ranks: Ranks | None, on_peer_error: Callable[[BaseException], None] | None, fully_sharded: FullySharded
+        self,
+        ranks: Ranks | None,
+        on_peer_error: Callable[[BaseException], None] | None,
+        on_uneven: Callable[[], None] | None,
+        fully_sharded: FullySharded,
     ) -> None:
         self._ranks, self._fully_sharded = ranks, fully_sharded
         self._is_just_in_time = on_peer_error is not None
@@ -45,6 +50,8 @@ class Processes:
             _keep_starts_apart(ranks.job)
             if on_peer_error is not None:
                 _tell_of_errors(on_peer_error)
+            if on_uneven is not None:
+                _tell_of_joins(on_uneven)
 
     def check(self) -> None:
         """Raise FrameworkUnsupported where the processes of the program do not belong together as detrain knows it."""
@@ -113,6 +120,19 @@ def _tell_of_errors(on_error: Callable[[BaseException], None]) -> None:
         setattr(torch.distributed, name, told)
     DistributedDataParallel.forward = telling(DistributedDataParallel.forward)
     graph._engine_run_backward = torch.autograd._engine_run_backward = telling(graph._engine_run_backward)
+
+
+def _tell_of_joins(on_uneven: Callable[[], None]) -> None:
+    """Have it told when the program enters what lets ranks do more batches than others."""
+    enter = Join.__enter__
+
+    @functools.wraps(enter)
+    def entered(join: Any) -> Any:
+        if join._enable:
+            on_uneven()
+        return enter(join)
+
+    Join.__enter__ = entered
 
 
 def _objects(*described: tuple[str, str, str]) -> list[tuple[Any, str]]:
