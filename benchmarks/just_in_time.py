@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from detrain.runtime.ranks.rendezvous import FolderStore  # noqa: E402
 from detrain.runtime.ranks.room import Ranks, Setup  # noqa: E402
+from detrain.runtime.ranks.watcher import Ending  # noqa: E402
 from detrain.store.lock import holder_of  # noqa: E402
 from tests.e2e.forkserver import Server  # noqa: E402
 
@@ -177,7 +178,7 @@ def noisy(folder: Path, steps: int, floor_s: float) -> None:
                 os._exit(status)
         children.append(child)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    longest = max(float((folder / f"longest-{rank}").read_text()) for rank in range(3))
+    longest = max((float(path.read_text()) for path in folder.glob("longest-*")), default=0.0)
     took = time.monotonic() - began
     print(f"{steps} noisy steps of 3 ranks in {took:.0f} s, the longest {longest:.2f} s, {floor_s:g} s and 8 of the last: ", end="")
     print(f"{sum(status != 0 for status in statuses)} alarms; load {os.getloadavg()[0]:.0f}")
@@ -186,7 +187,7 @@ def noisy(folder: Path, steps: int, floor_s: float) -> None:
 def noisy_rank(folder: Path, rank: int, steps: int, floor_s: float) -> int:
     """Be one of them; return 0 if nothing was taken for a failure."""
     setup = Setup(rank, 3, folder / "home", folder / "local", "noise", hang_floor_s=floor_s)
-    ranks = Ranks(setup, FolderStore(folder / "store"), Weights(), leave=lambda _ending: os._exit(1))
+    ranks = Ranks(setup, FolderStore(folder / "store"), Weights(), leave=alarm)
     draw, longest = random.Random(rank), 0.0
     for step in range(steps):
         began = time.monotonic()
@@ -198,6 +199,12 @@ def noisy_rank(folder: Path, rank: int, steps: int, floor_s: float) -> int:
     (folder / f"longest-{rank}").write_text(str(longest))
     ranks.finish()
     return 0
+
+
+def alarm(ending: Ending) -> None:
+    """Say what was noticed."""
+    print(ending.text, flush=True)
+    os._exit(1)
 
 
 class Weights:
@@ -227,7 +234,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.noise:
         with tempfile.TemporaryDirectory() as name:
-            for each in ("home", "local"):
+            for each in ("home", "local", "store"):
                 (Path(name) / each).mkdir()
             noisy(Path(name), options.noise, options.floor)
         return
