@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.runtime.ranks import processes
-from detrain.runtime.ranks.gate import Gate
+from detrain.runtime.ranks.gate import Gate, Late
 from detrain.runtime.ranks.hang import Pace
 from detrain.runtime.ranks.program import Program
+from detrain.runtime.ranks.rate import Rate
 from detrain.runtime.ranks.slots import SLOTS, HeldSlots, OwnSlots, buddy_of, kept, read_slots
 from detrain.runtime.ranks.vote import Point
 
@@ -95,6 +98,7 @@ def test_slots_outlive_a_process_that_is_killed_while_it_publishes(tmp_path: Pat
     """A process is needed: its death is what is tried."""
     code = f"""
 from pathlib import Path
+from detrain.runtime.ranks.rate import Rate
 from detrain.runtime.ranks.slots import OwnSlots
 from detrain.runtime.ranks.vote import Point
 slots = OwnSlots(Path({str(tmp_path)!r}), 0, bytes(range(16)))
@@ -167,6 +171,74 @@ def test_nobody_passes_the_gate_before_all_have_come(tmp_path: Path, nodes: list
 
     assert too_early == []
     assert arrived == [20] * len(gates)
+
+
+@pytest.mark.parametrize("nodes", [[[0, 1, 2]], [[0], [1]], [[0, 1], [2, 3], [4]], [[0], [1], [2], [3], [4], [5], [6]]])
+def test_all_take_the_greatest_number_of_each_step_through_the_gate(tmp_path: Path, nodes: list[list[int]]) -> None:
+    gates = _gates(tmp_path, nodes)
+    draw = random.Random(len(gates))
+    brought = [[draw.randrange(1, 1 << 60) for _ in gates] for _ in range(40)]
+    taken: list[list[int | None]] = [[] for _ in gates]
+
+    def train(rank: int) -> None:
+        for step, numbers in enumerate(brought):
+            gates[rank].hold(step + 1)
+            taken[rank].append(gates[rank].wait(step, lambda: False, numbers[rank]))
+            time.sleep((rank * 7 + step * 3) % 5 / 2000)
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(len(gates))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert taken == [[max(numbers) for numbers in brought]] * len(gates)
+
+
+def test_who_waits_at_the_gate_for_one_that_does_not_come_is_told_so(tmp_path: Path) -> None:
+    gates = _gates(tmp_path, [[0, 1]])
+
+    with pytest.raises(Late):
+        gates[0].wait(0, lambda: False, limit_s=0.02)
+
+    assert gates[1].wait(0, lambda: False, 7) == 7, "it finds that the other has been here"
+
+
+# How often a state is held.
+
+
+@given(
+    st.lists(st.floats(1e-4, 100), min_size=1, max_size=50),
+    st.lists(st.tuples(st.floats(1e-4, 10), st.integers(0, 1 << 33)), min_size=1, max_size=5),
+)
+def test_the_quickest_hold_takes_a_thousandth_of_the_time_of_median_batches_up_to_the_next(
+    batches: list[float], holds: list[tuple[float, int]]
+) -> None:
+    rate, now = Rate(), 0.0
+    for took in batches:
+        rate.begin_batch(now)
+        now += took
+        rate.end_batch(now)
+        now += 5.0  # what lies between is no batch
+    for hold in holds:
+        rate.held(*hold)
+
+    cost = min(took + size / 2e9 for took, size in holds[-3:])
+    median = statistics.median(batches[-32:])
+    assert cost <= 1.0001e-3 * rate.wish * median
+    assert rate.wish == 1 or cost >= 0.9999e-3 * (rate.wish - 1) * median
+
+
+def test_what_is_waited_for_at_a_gate_is_no_hang() -> None:
+    pace = Pace(floor_s=1.0)
+    for turn in range(9):
+        pace.mark("batch", float(turn) / 10)
+
+    pace.pause(0.85)
+    assert pace.late(1000.0) is None
+    pace.go_on(1000.0)
+    assert pace.late(1000.9) is None
+    assert pace.late(1001.0) is not None, "0.05 s of it were before the gate"
 
 
 def test_the_gate_stays_shut_for_a_state_that_no_buddy_has_and_when_frozen(tmp_path: Path) -> None:
