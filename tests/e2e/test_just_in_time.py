@@ -21,7 +21,7 @@ import pytest
 from detrain.runtime.ranks.watcher import EXIT_CODE
 from detrain.store.lock import holder_of
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import TIMEOUT_S, Result, environment
+from tests.e2e.runs import ROOT, TIMEOUT_S, Result, environment
 from tests.e2e.test_ranks import PROGRAM, assert_equal_states
 
 WORLD = 3
@@ -244,6 +244,46 @@ def test_a_job_that_is_asked_for_nothing_saves_just_in_time_what_it_held_last(ra
 
     assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
     assert_equal_states(tmp_path / "whole", tmp_path / "job.home", WORLD)
+
+
+EXAMPLE = ROOT / "examples" / "just_in_time" / "train.py"
+INJECTED = """
+import os, signal, torch.optim.sgd as _sgd
+_steps, _whole = iter(range(10**9)), _sgd._single_tensor_sgd
+
+def _failing(parameters, gradients, momentums, **options):
+    kind, place, step = os.environ.get("FAULT", "none before -1").split()  # not the program's state
+    if next(_steps) != int(step):
+        return _whole(parameters, gradients, momentums, **options)
+    if place == "during":
+        _whole(parameters[:9], gradients[:9], momentums[:9], **options)
+    if kind == "error":
+        raise RuntimeError("injected")
+    os.kill(os.getpid(), getattr(signal, kind))
+    return _whole(parameters, gradients, momentums, **options)
+
+_sgd._single_tensor_sgd = _failing
+"""
+"""What a test puts before the program's text; the program itself is plain."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["before", "during"])
+@pytest.mark.parametrize("kind", ["SIGKILL", "SIGSEGV", "error"])
+def test_vgg_fails_before_and_in_the_step_of_its_optimizer_and_goes_on(
+    kind: str, place: str, ranks_server: Server, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(INJECTED + EXAMPLE.read_text())
+    ranks = [{}, {"FAULT": f"{kind} {place} 10"}, {}]
+
+    failed = ranks_server.job("run", "--jit-every", "1", program, cwd=tmp_path, ranks=ranks)
+    again = ranks_server.job("run", "--jit-every", "1", program, cwd=tmp_path, ranks=[{}] * WORLD)
+    whole = ranks_server.job(program, cwd=tmp_path, ranks=[{}] * WORLD, is_bare=True)
+
+    assert [failed[rank].status for rank in (0, 2)] == [EXIT_CODE] * 2, [result.err for result in failed]
+    assert "resuming train at 1:4" in again[0].err
+    assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
 
 
 OWN_LOOP = """
