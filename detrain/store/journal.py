@@ -148,6 +148,11 @@ class Journal:
         self._newest |= states
         self._add(["r", *address, states])
 
+    def forget_streams(self, before: Address) -> None:
+        """Let go of the streams of earlier batches in memory; they stay in the file."""
+        self.streams = {address: states for address, states in self.streams.items() if address >= before}
+        self._in_order = []
+
     def add_element(self, name: str, number: int, states: dict[str, bytes]) -> None:
         """Record the packed random streams that an iterator's element is made from, where others have moved them on."""
         if self.elements.get(name, {}).get(number) == states:  # a resumed run is on its way past it

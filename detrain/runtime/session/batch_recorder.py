@@ -25,6 +25,7 @@ class BatchRecorder:
         self._journal, self._adapters, self._streams, self._position = journal, adapters, streams, position
         self._is_each_cut = config.every.unit != "epochs"
         """Whether checkpoints may lie inside of epochs, so that streams are recorded batch by batch."""
+        self._is_of_job = config.ranks is not None
         self.batches = Batches(journal, adapters.to_array, may_differ=config.allows_environment)
         self.pulls = Pulls(position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams)
         self.elements = Elements(streams, journal, self._note_element)
@@ -131,6 +132,8 @@ class BatchRecorder:
         """Nothing is known of the streams at the batch before."""
         if not self.notes_all:
             self._at_batch = None
+            if self._is_of_job:  # which may have records of each batch without having been asked for them
+                self._journal.forget_streams((self._position.phase, self._position.epoch, 0))
 
     def hold(self, generators: Callable[[], dict[str, Stream]]) -> None:
         """Take the program's own generators for streams, where what loads may share them with the bodies."""
