@@ -52,10 +52,10 @@ class Settings:
     ranks: Ranks | None = None
     """Which process of a job this is; None: it is alone."""
     on_peer_error: Callable[[BaseException], None] | None = None
-    on_uneven: Callable[[], None] | None = None
-    """From here on ranks of a job may train on other numbers of batches than each other."""
     """Called with an error of a collective, before the program sees it; does not return where a peer's death is its
     cause."""
+    on_unheld: Callable[[str], bool] | None = None
+    """From here on no state can be held just in time, for this reason. Returns whether the user has asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

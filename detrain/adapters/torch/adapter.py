@@ -68,7 +68,7 @@ class Torch:
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
-        self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_uneven, self._fully_sharded)
+        self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_unheld, self._fully_sharded)
         self.replicas = self._processes.buckets
         if settings.experiment is not None:
             settings.experiment.attach(Instruments(settings.experiment))

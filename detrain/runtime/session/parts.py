@@ -177,7 +177,7 @@ class Parts:
             elements=self.recorder.elements,
             ranks=self.config.ranks,
             on_peer_error=self._on_peer_error if self.config.jit is not None else None,
-            on_uneven=self._on_uneven if self.config.jit is not None else None,
+            on_unheld=self._on_unheld if self.config.jit is not None else None,
         )
 
     def attach(self, adapter: Adapter) -> None:
@@ -195,11 +195,12 @@ class Parts:
         for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
             self.streams.add(name, stream)
 
-    def _on_uneven(self) -> None:
+    def _on_unheld(self, why: str) -> bool:
         is_news = self.just_in_time.give_up() if self.just_in_time is not None else not self._has_met
         self._has_met = True
         if is_news:
-            messages.say("ranks may train on unequal numbers of batches from here on (`join`): no just-in-time checkpoints")
+            messages.say(f"no just-in-time checkpoints: {why}")
+        return self.config.jit is not None and self.config.jit.is_asked_for
 
     def _on_peer_error(self, error: BaseException) -> None:
         if self.just_in_time is not None:

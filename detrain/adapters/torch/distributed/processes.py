@@ -39,19 +39,19 @@ class Processes:
         self,
         ranks: Ranks | None,
         on_peer_error: Callable[[BaseException], None] | None,
-        on_uneven: Callable[[], None] | None,
+        on_unheld: Callable[[str], bool] | None,
         fully_sharded: FullySharded,
     ) -> None:
         self._ranks, self._fully_sharded = ranks, fully_sharded
-        self._is_just_in_time = on_peer_error is not None
+        self._on_unheld = on_unheld
         self.is_here = torch.distributed.is_available()
         self.buckets = Buckets() if ranks is not None and self.is_here else None
         if ranks is not None and self.is_here:
             _keep_starts_apart(ranks.job)
             if on_peer_error is not None:
                 _tell_of_errors(on_peer_error)
-            if on_uneven is not None:
-                _tell_of_joins(on_uneven)
+            if on_unheld is not None:
+                _tell_of_joins(lambda: on_unheld("ranks may train on unequal numbers of batches from here on (`join`)"))
 
     def check(self) -> None:
         """Raise FrameworkUnsupported where the processes of the program do not belong together as detrain knows it."""
@@ -73,7 +73,8 @@ class Processes:
             )
         backend = str(distributed.get_backend())
         spread = _objects(_TENSORS, _ZERO)
-        if spread and self._is_just_in_time:
+        parts = f"the program trains with {', '.join(_words(spread))}, of which each rank has a part of its own"
+        if spread and self._on_unheld is not None and self._on_unheld(parts):
             raise FrameworkUnsupported(
                 f"--jit in a program that trains with {', '.join(_words(spread))}: no other rank has the part of the state that a "
                 "rank takes with it when it dies",
@@ -122,7 +123,7 @@ def _tell_of_errors(on_error: Callable[[BaseException], None]) -> None:
     graph._engine_run_backward = torch.autograd._engine_run_backward = telling(graph._engine_run_backward)
 
 
-def _tell_of_joins(on_uneven: Callable[[], None]) -> None:
+def _tell_of_joins(on_uneven: Callable[[], object]) -> None:
     """Have it told when the program enters what lets ranks do more batches than others."""
     enter = Join.__enter__
 
