@@ -6,21 +6,17 @@ user's modules. Framework tensors are captured by the adapters, not here.
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import importlib
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
 from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.errors import Diverged, NotCapturable
-from detrain.base.source_files import sources
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import (
@@ -44,6 +40,7 @@ from detrain.python.process import pool_jobs
 from detrain.python.process.random_streams import Stream, held_generator
 from detrain.python.process.settings import ProcessSettings
 from detrain.runtime.state.codec_hooks import ProgramHooks
+from detrain.runtime.state.late_imports import import_late
 from detrain.store import Snapshot
 
 _SKIPPED_TYPES = (ModuleType,)
@@ -232,7 +229,7 @@ class Capture:
             root, _, name = key.rpartition("|")
             by_root.setdefault(root, {})[name] = item
         frames = {_frame_root(depth, each): each for depth, each in enumerate(user_frames(frame)) if not is_module_frame(each)}
-        _import_late(root.partition("|")[2] for root in by_root if root.startswith("module|"))
+        import_late(root.partition("|")[2] for root in by_root if root.startswith("module|"))
         modules = _modules(frame)
         for root, items in by_root.items():
             kind, _, rest = root.partition("|")
@@ -365,28 +362,6 @@ def _modules(frame: FrameType) -> dict[str, ModuleType]:
                 name = value.__name__
                 found[name if name not in found else f"{name} {len(found)}"] = value
     return found
-
-
-def _import_late(names: Iterable[str]) -> None:
-    """Import modules that the loop had imported before the checkpoint: those alone that the program's own source says
-    to import.
-    """
-    missing = [name for name in names if name not in sys.modules and not name.startswith("__")]
-    entry = getattr(sys.modules["__main__"], "__file__", None)
-    if missing and entry:
-        imported = {name for _file, tree in sources(Path(entry)) for name in _imports(tree)}
-        for name in missing:
-            if name in imported:
-                importlib.import_module(name)
-
-
-def _imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the full names of what a source imports, but for imports relative to its package."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
 
 
 def _is_loose(module: ModuleType) -> bool:
