@@ -56,13 +56,13 @@ class Session:
             # Of modules that came in by ways of their own: what they hold now, not at the first save.
             parts.identity.sources()
         self.plan.require_same_loop(frame)
-        parts.meet()
         position.begin_loop()
         self.plan.begin_epoch()
         self.epochs_again.begin_phase()
         parts.checkpointer.begin_phase()
         self._quiet = None
         parts.adapters.begin_phase()
+        parts.meet()  # behind what refuses a program: ranks that watch each other take that for a death
         parts.baselines.at_phase, parts.baselines.left = parts.capture.begin_phase(frame), Baseline()
         self.recorder.hold(lambda: parts.capture.held_generators(frame))
         parts.uncaptured.begin_pulls()
