@@ -16,6 +16,8 @@ import pytest
 
 from tests.campaign.test_engine import environment, planned, run
 
+OPEN = {**environment(), "RAY_AUTH_MODE": "disabled", "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1"}
+
 
 def below(process: int) -> list[int]:
     """Return a process and all below it, the lowest last."""
@@ -34,9 +36,9 @@ def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = ("--head", "--block", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats")
-    command = [str(Path(sys.executable).parent / "ray"), "start", *options, "--node-ip-address=127.0.0.1"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
     with (folder / "cluster.log").open("wb") as log:
-        head = subprocess.Popen(command, stdout=log, stderr=log, env={**environment(), "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1"})
+        head = subprocess.Popen(command, stdout=log, stderr=log, env=OPEN)
     try:
         until = time.monotonic() + 60
         while time.monotonic() < until and b"--block" not in (folder / "cluster.log").read_bytes():
@@ -64,7 +66,7 @@ def test_a_cluster_that_goes_away_stops_the_campaign_which_goes_on_here(tmp_path
     with cluster(tmp_path) as (address, head):
         command = [sys.executable, "-m", "detrain", "campaign", "run", "--engine", "ray", "--address", address, "--workers", "1"]
         with (tmp_path / "driver.log").open("wb") as log:
-            driver = subprocess.Popen([*command, "program.py"], cwd=tmp_path, env=environment(), stderr=log, stdout=log)
+            driver = subprocess.Popen([*command, "program.py"], cwd=tmp_path, env=OPEN, stderr=log, stdout=log)
         while not list(folder.glob("ledger/ray-*.sqlite")) and driver.poll() is None:
             time.sleep(0.1)
         end(head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,10 @@ from detrain.campaign.engine.api import Ended, Lease, Work
 
 _WAIT_S = 0.2
 _SAID = 12
+_LOOK_S = 2.0
+_CONNECT_S = 3.0
+_GONE_S = 20.0
+"""A control service that is made anew comes back within this."""
 _KEPT = ("DETRAIN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH", "CUBLAS_WORKSPACE_CONFIG")
 
 
@@ -38,6 +43,8 @@ class Holder:
 class RayCluster:
     """One actor a slot. All machines see the folder of the campaign by the same path."""
 
+    _is_gone = False
+
     def __init__(self, slots: int | None, address: str | None) -> None:
         try:
             import ray
@@ -53,6 +60,11 @@ class RayCluster:
         self._idle: list[tuple[str, Any]] = []
         self._running: dict[Any, tuple[Lease, str, Any]] = {}
         self._made = 0
+        host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+        self._control = host.strip("[]"), int(port)
+        """Where the cluster's control service is."""
+        self._seen = time.monotonic()
+        """When it was last there."""
 
     def start(self, work: Work) -> None:
         """Be ready for leases."""
@@ -68,6 +80,7 @@ class RayCluster:
 
     def events(self) -> Iterator[Ended]:
         """Wait a little, and yield the workers that have ended."""
+        self._require_there(_GONE_S)
         with self._told():
             done, _others = self._ray.wait(list(self._running), num_returns=1, timeout=_WAIT_S)
         for future in done:
@@ -75,6 +88,7 @@ class RayCluster:
             try:
                 status, said = self._ray.get(future)
             except self._ray.exceptions.RayActorError as error:  # its machine, or the actor, was killed
+                self._require_there(0.0)
                 yield Ended(lease, shard, -9, str(error))
                 continue
             except self._ray.exceptions.RayError as error:
@@ -84,7 +98,7 @@ class RayCluster:
 
     def stop(self) -> None:
         """End all workers, and leave the cluster."""
-        for _lease, _shard, actor in self._running.values():
+        for _lease, _shard, actor in self._running.values() if not self._is_gone else ():
             self._ray.kill(actor)
         self._running = {}
         self._ray.shutdown()
@@ -98,7 +112,23 @@ class RayCluster:
     def _told(self) -> _Told:
         return _Told(self)
 
+    def _require_there(self, longest_s: float) -> None:
+        """Raise CampaignStopped if the cluster's control service has not been there for so long.
+
+        Ray's client waits for it for a minute, and then ends the process it is in.
+        """
+        now = time.monotonic()
+        if now - self._seen < _LOOK_S and longest_s:
+            return
+        try:
+            socket.create_connection(self._control, timeout=_CONNECT_S).close()
+            self._seen = time.monotonic()
+        except OSError as error:
+            if now - self._seen >= longest_s:
+                raise self._gone(error) from error
+
     def _gone(self, error: BaseException) -> CampaignStopped:
+        self._is_gone = True
         return CampaignStopped(
             f"the Ray cluster is gone: {error}", "run the campaign again, on any engine: it goes on where it was"
         )
