@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from detrain.adapters.torch.data.loaders import Loaders
 
@@ -81,3 +81,24 @@ def test_what_a_body_draws_from_an_iterator_that_lives_on_is_noted() -> None:
 
     assert [each is drawn for each in NOTED] == [True], "and not of one that the body has made"
     assert own is not drawn
+
+
+class Rows(IterableDataset[Any]):
+    """Eleven rows for each worker, that draw."""
+
+    def __iter__(self) -> Iterator[float]:
+        for _ in range(11):
+            yield float(torch.rand(()))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_that_live_on_say_what_they_hold_behind_a_batch_that_is_dropped() -> None:
+    """Else a run that resumed at the start of an epoch had their streams as they were before its rows."""
+    loader = DataLoader(Rows(), 4, num_workers=2, persistent_workers=True, drop_last=True)
+    iterator = iter(loader)
+    assert len(list(iterator)) == 4
+    positions, counts = LOADERS.positions("seek")[0], LOADERS.counts()
+    rest = [each.numpy().tobytes() for each in iter(loader)]
+
+    LOADERS.restore(counts, positions, "seek")
+    assert [each.numpy().tobytes() for each in iter(loader)] == rest

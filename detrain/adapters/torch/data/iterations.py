@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import dataloader
 
 from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
-from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit
+from detrain.adapters.torch.data.worker import MARK, Ended, Stamp, StampedInit
 from detrain.base import messages
 from detrain.base.errors import DetrainError, Diverged, FrameworkUnsupported
 from detrain.python.loaders.generator_replay import Elements
@@ -34,6 +34,7 @@ _SIGNATURES: Final = (
     (_Many, "__init__", ["self", "loader"]),
     (_Many, "_reset", ["self", "loader", "first_iter"]),
     (_Many, "_process_data", ["self", "data", "worker_idx"]),
+    (_Many, "_get_data", ["self"]),
     (_Many, "_try_put_index", ["self"]),
     (_Many, "_shutdown_workers", ["self"]),
 )
@@ -108,6 +109,8 @@ class Iteration:
     states: dict[int, dict[str, bytes]]
     is_moved: bool = False
     """Whether a worker's copy of the data set has changed."""
+    ended: set[int] = field(default_factory=set)
+    """Workers that have said what they hold behind all of their batches, though some of these still wait here."""
 
 
 @dataclass(slots=True)
@@ -271,7 +274,7 @@ class Iterations:
 
     def _watch(self) -> None:
         init, reset, many_init, process = _Base.__init__, _Base._reset, _Many.__init__, _Many._process_data
-        draw = _Base.__next__
+        draw, get = _Base.__next__, _Many._get_data
 
         def made(iterator: Any, loader: Any) -> None:
             init(iterator, loader)
@@ -307,13 +310,16 @@ class Iterations:
         def processed(iterator: Any, data: Any, worker: int) -> Any:
             if isinstance(data, tuple | list) and len(data) == 3 and data[0] == MARK:
                 stamp = data[2]
-                if stamp is not None:
-                    known: Iteration = vars(iterator)[_ITERATION]
-                    streams, is_moved = Stamp(*stamp)
-                    known.states[worker] = streams
-                    known.is_moved |= is_moved
+                self._stamp(iterator, worker, stamp)
                 data = data[1]
             return process(iterator, data, worker)
+
+        def gotten(iterator: Any) -> Any:
+            found = get(iterator)
+            if isinstance(found[1], Ended):
+                self._stamp(iterator, found[1].worker_id, found[1].stamp)
+                vars(iterator)[_ITERATION].ended.add(found[1].worker_id)
+            return found
 
         def drawn(iterator: Any) -> Any:
             batch = draw(iterator)
@@ -323,7 +329,15 @@ class Iterations:
             return batch
 
         _Base.__init__, _Base._reset, _Many.__init__, _Many._process_data = made, begun_again, workers_made, processed
-        _Base.__next__ = drawn
+        _Base.__next__, _Many._get_data = drawn, gotten
+
+    @staticmethod
+    def _stamp(iterator: Any, worker: int, stamp: Any) -> None:
+        """Note what a worker holds, if it is not what it held before."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        if stamp is not None and worker not in known.ended:
+            known.states[worker], is_moved = Stamp(*stamp)
+            known.is_moved |= is_moved
 
     def _note(self, batch: Any) -> None:
         assert self._elements is not None

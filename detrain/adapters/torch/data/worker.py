@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 import xxhash
+from torch.utils.data._utils import worker as _worker
 
 from detrain.python.process.random_streams import NumpyStream, PythonStream, Stream
 
@@ -29,6 +31,13 @@ class Stamp(NamedTuple):
     """Its random streams, by name."""
     is_moved: bool
     """Whether its copy of the data set is not what it was at the start."""
+
+
+@dataclass(frozen=True)
+class Ended(_worker._IterableDatasetStopIteration):  # type: ignore[misc]
+    """Says that a worker has no further batch, and what it holds now: a batch that was dropped may have drawn."""
+
+    stamp: Stamp | None
 
 
 class StampedInit:
@@ -60,6 +69,8 @@ class StampedInit:
             fetcher.fetch = stamped
             return fetcher
 
+        # This process is the worker's own.
+        _worker._IterableDatasetStopIteration = lambda number: Ended(number, stamps.take())
         _DatasetKind.create_fetcher = staticmethod(create_fetcher)
 
 
