@@ -16,8 +16,8 @@ from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.launcher.program import Program
-from detrain.python.inspect.generator_reads import generators_that_read
 from detrain.python.inspect.object_graph import WITH_VARIABLES, is_needed
+from detrain.python.loaders.generator_reads import generators_that_read
 from detrain.runtime.state.uncaptured import is_refused
 from detrain.store import Catalogue, Meta, opened
 

@@ -8,13 +8,18 @@ import sys
 from types import ModuleType
 
 from detrain.base.framework_names import MODULES
-from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.frames import is_of_kernel, is_user_file
 
 _seen: set[str] = set()
 _user_names: list[str] = []
 """The user's modules among those that have been looked at: thousands are imported, and each is looked at once."""
 _ends: tuple[object, ...] = ()
 """How many modules there were when they were looked at last, and the names of the newest ones."""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a name of a module is Python's own or a kernel's, and no state of the program."""
+    return (name.startswith("__") and name.endswith("__")) or is_of_kernel(name)
 
 
 def user_modules() -> dict[str, ModuleType]:

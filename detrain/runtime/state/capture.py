@@ -19,20 +19,11 @@ from detrain.base import messages
 from detrain.base.errors import Diverged, NotCapturable
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
-from detrain.python.inspect.frames import (
-    cells_of,
-    is_module_frame,
-    is_of_kernel,
-    is_user_file,
-    live_locals,
-    names_of,
-    user_frames,
-    write_locals,
-)
+from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, deep_calls
 from detrain.python.inspect.stored_attributes import stores
-from detrain.python.inspect.user_modules import user_modules
+from detrain.python.inspect.user_modules import is_hidden, user_modules
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.loaders.strategy import RunningLoop, is_made_anew
 from detrain.python.outside.open_files import Files
@@ -315,12 +306,8 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
         values = dict(vars(module)) if is_whole or module_frame is None else live_locals(module_frame)
         yield (
             f"module|{name}",
-            {key: value for key, value in values.items() if not (_is_hidden(key) or isinstance(value, _SKIPPED_TYPES))},
+            {key: value for key, value in values.items() if not (is_hidden(key) or isinstance(value, _SKIPPED_TYPES))},
         )
-
-
-def _is_hidden(name: str) -> bool:
-    return (name.startswith("__") and name.endswith("__")) or is_of_kernel(name)
 
 
 def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:

@@ -16,10 +16,10 @@ from detrain.base import messages
 from detrain.base.digest import digest_value
 from detrain.base.errors import NotCapturable
 from detrain.python.inspect.generator_callers import COUNTED, counted_draws
-from detrain.python.inspect.generator_reads import PULLED_SINCE, READS_AND_CHANGED, Reads
 from detrain.python.inspect.library_reads import is_read
 from detrain.python.inspect.object_graph import AND_READ, is_needed
 from detrain.python.inspect.user_modules import user_modules
+from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, Reads
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.rewritten_files import Contents
 from detrain.python.process import children, open_figures, pending_callbacks, pool_jobs

@@ -42,7 +42,7 @@ from detrain.base import PACKAGE
 from detrain.base.digest import Array, digest_value
 from detrain.base.errors import NotCapturable
 from detrain.python.inspect.frames import names_of
-from detrain.python.inspect.generator_reads import Reads
+from detrain.python.loaders.generator_reads import Reads
 
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
 _CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
