@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.runs import ORACLES, ROOT, _finish, environment
 
 PAGE = (ROOT / "docs" / "how-to" / "notebooks.md").read_text()
-CELLS = re.findall(r"^```ipython\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+CELLS = re.findall(r"^```none\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 """The cells of the documentation: it is what is tried."""
 SAID = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
