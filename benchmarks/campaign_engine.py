@@ -1,8 +1,8 @@
 """How many trials an hour a campaign does: with several numbers of workers, and with a process for each trial.
 
-    python benchmarks/campaign_engine.py [--torch] [--trials 2000] [--after 3] [--workers 1,2] [--process 8]
+    python benchmarks/campaign_engine.py [--torch | --resnet] [--trials 2000] [--after 3] [--workers 1,2] [--process 8]
 
-The digits example, with its validation, in batches of 8; the plan is that of `detrain campaign plan`: all steps, those
+The digits example, with its validation, in batches of 8; or ResNet-18 at a quarter of its width, in batches of 16. The plan is that of `detrain campaign plan`: all steps, those
 at the ends of epochs too, and all models. Starts of processes are in the time; sites and golden run, which are made
 once, are not. Each campaign begins anew. Beside the rate stand the processor's seconds a trial, which a busy machine
 changes less, and the efficiency: the time that the steps of a trial take in the bare program, over the time that a
@@ -22,13 +22,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from faults import COUNTED, COUNTED_TORCH, ENVIRONMENT, EXAMPLE, TORCH_EXAMPLE, Trained, bare_step_s
+from faults import COUNTED, COUNTED_TORCH, ENVIRONMENT, EXAMPLE, TORCH_EXAMPLE, WORKLOADS, Trained, bare_step_s
 
 
 def main() -> None:
     """Run the campaigns, and print their rates."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", action="store_true", help="PyTorch's example")
+    parser.add_argument("--resnet", action="store_true", help="ResNet-18")
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--after", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=2)
@@ -37,8 +38,16 @@ def main() -> None:
     options = parser.parse_args()
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ.update({**ENVIRONMENT, **one_thread})
-    fixed = ("--batch-size", "8", *(("--workers", "0", "--patience", "100000") if options.torch else ()), "--epochs")
+    fixed: tuple[str, ...] = (
+        "--batch-size",
+        "8",
+        *(("--workers", "0", "--patience", "100000") if options.torch else ()),
+        "--epochs",
+    )
     program, counted = (TORCH_EXAMPLE, COUNTED_TORCH) if options.torch else (EXAMPLE, COUNTED)
+    if options.resnet:
+        program = WORKLOADS
+        fixed = ("--data", "synthetic", "--width", "0.25", "--seed", "0", "--batch", "16", "--steps", "180", "--epochs")
     arguments = (*fixed, str(options.epochs))
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
