@@ -4,9 +4,9 @@
 
 The digits example, with its validation, in batches of 8; or ResNet-18 at a quarter of its width, in batches of 16. The
 plan is that of `detrain campaign plan`: all steps, those at the ends of epochs too, and all models. Starts of processes
-are in the time; sites and golden run, which are made once, are not. Each campaign begins anew. Beside the rate stand the
-processor's seconds a trial, which a busy machine changes less, and the efficiency: the time that the steps of a trial
-take in the bare program, over the time that a worker takes for it.
+are in the time; sites and golden run, which are made once, are not. Each campaign begins anew. Beside the rate stand
+the processor's seconds a trial, which a busy machine changes less, and the efficiency: the time that the steps of a
+trial take in the bare program, over the time that a worker takes for it.
 """
 
 from __future__ import annotations
