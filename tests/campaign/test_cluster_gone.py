@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +37,9 @@ def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ("--head", "--block", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats")
+    temporary = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, for its sockets
+    settings = ("--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats")
+    options = (f"--temp-dir={temporary}", "--head", "--block", f"--port={port}", *settings)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
     with (folder / "cluster.log").open("wb") as log:
         head = subprocess.Popen(command, stdout=log, stderr=log, env=OPEN)
@@ -46,6 +50,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         yield f"127.0.0.1:{port}", head
     finally:
         end(head)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def end(head: subprocess.Popen[bytes]) -> None:

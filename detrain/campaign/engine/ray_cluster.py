@@ -53,7 +53,8 @@ class RayCluster:
         self._ray: Any = ray
         where = address or "this machine"
         try:
-            self._ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            # Without an address Ray looks for the machine's last cluster, which may have been killed, or be another's.
+            self._ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, configure_logging=False)
             self.slots = slots or max(int(self._ray.cluster_resources().get("CPU", 1)), 1)
         except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
             raise CampaignStopped(f"no Ray cluster at {where}: {error}", "see that it runs, then run again") from error
