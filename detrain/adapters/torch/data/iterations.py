@@ -109,8 +109,12 @@ class Iteration:
     states: dict[int, dict[str, bytes]]
     is_moved: bool = False
     """Whether a worker's copy of the data set has changed."""
-    ended: set[int] = field(default_factory=set)
-    """Workers that have said what they hold behind all of their batches, though some of these still wait here."""
+    ended: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    """What workers hold behind all of their batches, some of which may still wait here."""
+
+    def behind_all(self) -> dict[int, dict[str, bytes]]:
+        """Return what workers hold when the run is over."""
+        return self.states | self.ended
 
 
 @dataclass(slots=True)
@@ -157,7 +161,7 @@ class Iterations:
             given=iterator._num_yielded,
             seed=iterator._base_seed,
             workers=iterator._num_workers,
-            streams={worker: dict(states) for worker, states in sorted(known.states.items())},
+            streams={worker: dict(states) for worker, states in sorted(self._streams(iterator).items())},
             birth=known.indices.birth,
             is_loaded=bool(self.reason_to_load(iterator)),
             has_ended=self.has_ended(iterator),
@@ -192,6 +196,11 @@ class Iterations:
         is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
         return "" if is_iterable or (is_alone and not reason_to_load(iterator._index_sampler)) else reason
 
+    def _streams(self, iterator: Any) -> dict[int, dict[str, bytes]]:
+        """Return what workers hold behind what was handed out."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        return known.behind_all() if self.has_ended(iterator) else known.states
+
     def has_ended(self, iterator: Any) -> bool:
         """Return whether an iterator has no further batch."""
         known: Iteration = vars(iterator)[_ITERATION]
@@ -205,7 +214,7 @@ class Iterations:
         """Bring a live iterator to a place."""
         known: Iteration = vars(iterator)[_ITERATION]
         is_same_run = known.indices.birth == place.birth and iterator._base_seed == place.seed
-        is_there = iterator._num_yielded == place.given and known.states == place.streams
+        is_there = iterator._num_yielded == place.given and self._streams(iterator) == place.streams
         if is_there and (is_same_run or place.reason):
             return
         if place.reason:
@@ -292,7 +301,7 @@ class Iterations:
             else:
                 self._begin(iterator, loader)
                 if known is not None:  # workers that live on
-                    vars(iterator)[_ITERATION].states, vars(iterator)[_ITERATION].is_moved = known.states, known.is_moved
+                    vars(iterator)[_ITERATION].states, vars(iterator)[_ITERATION].is_moved = known.behind_all(), known.is_moved
 
         def workers_made(iterator: Any, loader: Any) -> None:
             own = loader.worker_init_fn
@@ -317,8 +326,7 @@ class Iterations:
         def gotten(iterator: Any) -> Any:
             found = get(iterator)
             if isinstance(found[1], Ended):
-                self._stamp(iterator, found[1].worker_id, found[1].stamp)
-                vars(iterator)[_ITERATION].ended.add(found[1].worker_id)
+                self._stamp(iterator, found[1].worker_id, found[1].stamp, has_ended=True)
             return found
 
         def drawn(iterator: Any) -> Any:
@@ -332,11 +340,11 @@ class Iterations:
         _Base.__next__, _Many._get_data = drawn, gotten
 
     @staticmethod
-    def _stamp(iterator: Any, worker: int, stamp: Any) -> None:
+    def _stamp(iterator: Any, worker: int, stamp: Any, *, has_ended: bool = False) -> None:
         """Note what a worker holds, if it is not what it held before."""
         known: Iteration = vars(iterator)[_ITERATION]
-        if stamp is not None and worker not in known.ended:
-            known.states[worker], is_moved = Stamp(*stamp)
+        if stamp is not None:
+            (known.ended if has_ended else known.states)[worker], is_moved = Stamp(*stamp)
             known.is_moved |= is_moved
 
     def _note(self, batch: Any) -> None:
