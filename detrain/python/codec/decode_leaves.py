@@ -129,7 +129,8 @@ def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) 
     if flat.dtype != object:
         made: Array = np.ndarray(tuple(shape), named_dtype(name), flat.view(np.uint8), offset, tuple(strides))
         if is_of_tensors and made.dtype.isnative and made.dtype.isbuiltin == 1:
-            made = np.asarray(_InTensors(made))
+            alone = np.asarray(_InTensors(made))
+            made = alone if alone.strides == made.strides else made  # NumPy sets that of an axis of length one anew
     elif any(number % flat.itemsize for number in (offset, *strides)):
         raise ValueError(
             f"{shown(path)} is a view from {offset} by {strides}; expected multiples of {flat.itemsize}, whole objects"
