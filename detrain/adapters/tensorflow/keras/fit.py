@@ -192,9 +192,10 @@ class Fit:
 
     def not_captured(self) -> list[str]:
         """Return what of the running `fit` no resumed run will have."""
-        assert self._probes is not None
         given = None if self._given is None else self._given()
-        read = self._reads.changed([given] if given is not None else [], (self._probes.epoch(), self._turn))
+        read: list[str] = []
+        if given is not None and self._probes is not None:
+            read = self._reads.changed([given], (self._probes.epoch(), self._turn))
         before, copied = self._validates_on
         return read if before == copied else [*read, _CHANGED]
 
