@@ -20,9 +20,9 @@ _PR_SET_PDEATHSIG: Final = 1
 """`prctl(2)`; what it sets stays over `execve`."""
 
 
-def dying_with_this() -> Callable[[], None] | None:
+def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
     """Return what a child is to do before it starts its program, so that it is killed when this process ends; None:
-    nothing can be.
+    nothing can be. With `dies_first` it is also what the kernel kills before all others where memory runs out.
 
     Only Linux knows such a signal. It comes when the thread ends that has started the child: start it in the main
     thread.
@@ -33,6 +33,9 @@ def dying_with_this() -> Callable[[], None] | None:
 
     def die_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if dies_first:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text("1000")
         if os.getppid() != parent:  # it has ended already
             os._exit(1)
 

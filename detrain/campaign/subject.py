@@ -321,7 +321,7 @@ class Subject:
                 env=environment,
                 stdout=stdout if self.is_quiet else None,
                 stderr=stderr,
-                preexec_fn=dying_with_this(),  # noqa: PLW1509  there are no other threads of Python here
+                preexec_fn=dying_with_this(dies_first=True),  # noqa: PLW1509  there are no other threads of Python here
             )
         try:
             yield process
