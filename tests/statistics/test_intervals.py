@@ -12,6 +12,7 @@ from scipy import stats
 
 from detrain.base.errors import UsageError
 from detrain.faults.statistics.allocation import neyman, trials_for
+from detrain.faults.statistics.estimates import Sample
 from detrain.faults.statistics.intervals import intervals_together, share_interval
 from detrain.faults.statistics.libraries import library
 from detrain.faults.statistics.looks import Looks
@@ -111,3 +112,16 @@ def test_the_last_look_is_as_wide_as_was_measured() -> None:
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
     with pytest.raises(UsageError, match=r"need no_such_library.*\n.*detrain\[campaign\]"):
         library("no_such_library.stats")
+
+
+@pytest.mark.parametrize("rare", [1, 5])
+def test_an_event_that_was_seen_in_a_rare_stratum_alone_may_be_elsewhere_too(rare: int) -> None:
+    """Of a thousand trials without it, three in a thousand may have it (Hanley and Lippman-Hand 1983)."""
+    strata = np.array(["usual"] * 1000 + ["rare"] * rare)
+    sample = Sample(np.ones(len(strata)), strata, {"usual": 0.99999, "rare": 0.00001})
+
+    found = sample.estimate(strata == "rare")
+
+    assert found.share == pytest.approx(0.00001)
+    assert found.low <= 0.00001
+    assert 0.002 < found.high < 0.006

@@ -83,6 +83,8 @@ class Sample:
             return Estimate(share, low, high, count, trials, float(trials), covered)
         effective = self._effective(happened, within, share, owner, sizes) if 0 < share < 1 else None
         effective = kish if effective is None else effective
+        if min(count, trials - count) < ENOUGH:  # strata where it was not seen have no variance, and may have the event
+            effective = min(effective, float(trials))
         low, high = share_interval(share * effective, effective, confidence, "beta")
         return Estimate(share, low, high, count, trials, effective, covered)
 

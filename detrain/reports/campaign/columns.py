@@ -42,11 +42,8 @@ def columns_of(rows: Sequence[TrialRow]) -> Columns:
 
 
 def is_masked(columns: Columns) -> NDArray[np.bool_]:
-    """Return which trials are masked [trials]: by their category where it is told, else by their outcome."""
-    category = columns["category"]
-    told = category != Category.UNTOLD
-    by_category = (category >= Category.NEVER_READ) & (category <= Category.MASKED)
-    return np.asarray(np.where(told, by_category, columns["outcome"] == Outcome.MASKED.value), bool)
+    """Return which trials are masked [trials], by their outcome: the training goes on as it would have."""
+    return np.asarray(columns["outcome"] == Outcome.MASKED.value, bool)
 
 
 def kinds(columns: Columns) -> NDArray[Any]:

@@ -79,6 +79,8 @@ def verdict(summary: Summary) -> str:
         f"{charts.percent(masked.share)} of the faults are masked "
         f"({level} interval {charts.percent(masked.low)} – {charts.percent(masked.high)})"
     )
+    if summary.equal_again.share is not None:
+        said += f"; {charts.percent(summary.equal_again.share)} leave no trace in any variable"
     shares = {name: each.share for name, each in summary.outcomes.items() if each.share and name != "masked"}
     others = sorted(((share, name) for name, share in shares.items() if share), key=lambda pair: -pair[0])
     if others:
