@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -70,3 +71,19 @@ def test_what_a_framework_brings_back_is_ended_before_the_process_becomes_anothe
     finally:
         signal.signal(signal.SIGCHLD, handler)
         child.kill()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells which processes there are")
+def test_who_a_fork_server_has_forked_is_named_and_the_server_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is a process of its own: that is what it is about."""
+    before = children.living()
+    process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(60,))
+    process.start()
+    try:
+        assert [each for each in children.living() if each not in before] != []
+        monkeypatch.setattr(children, "_exempt", [lambda: {process.pid}])
+        assert children.living() == before
+    finally:
+        process.kill()
+        process.join()
+    assert children.living() == before

@@ -22,6 +22,7 @@ from detrain.python.inspect.frames import is_notebook, is_user_file, user_frames
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 """Processes of Python's and joblib's own, which hold nothing of the program."""
+_FORKING: Final = b"multiprocessing.forkserver"
 _NUMBER: Final = re.compile(r"(?<=^Thread)-\d+(?= \()")
 """Of a thread that was given no name, which another one of the same function has not."""
 
@@ -86,13 +87,20 @@ def _processes() -> list[str]:
 def _names() -> Iterator[str]:
     """Yield the commands of the children that have not ended, as Linux tells them."""
     known = {number for each in _exempt for number in each()}
-    for listing in Path("/proc/self/task").glob("*/children"):
+    for child, command in _children("self"):
+        # The server that forks others holds nothing; who it has forked does.
+        for number, what in _children(str(child)) if _FORKING in command else ((child, command),):
+            if number not in known:
+                yield os.path.basename(what.partition(b"\0")[0]).decode(errors="replace")
+
+
+def _children(process: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the children of a process that have not ended, with their command lines; helpers are left out."""
+    for listing in Path("/proc", process, "task").glob("*/children"):
         for child in _read(listing).split():
-            if int(child) in known:
-                continue
             command = _read(Path("/proc", child.decode(), "cmdline"))  # empty once it has ended
             if command and not any(helper in command for helper in _HELPERS):
-                yield os.path.basename(command.partition(b"\0")[0]).decode(errors="replace")
+                yield int(child), command
 
 
 def _read(path: Path) -> bytes:
