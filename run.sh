@@ -3,6 +3,7 @@
 # ./run.sh torch      the same with PyTorch, in an environment without TensorFlow (.venv-torch)
 # ./run.sh test       run the test suite (more arguments go to pytest; --slow adds the long suites)
 # ./run.sh docs       build the documentation into build/site; a warning is an error
+# ./run.sh release X.Y.Z   set the version, date the changelog, build wheel and source into dist/
 # ./run.sh PROGRAM …  detrain run PROGRAM … in the same environment
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -35,6 +36,10 @@ case "${1:-}" in
     "$venv/bin/python" -c "import detrain, furo, myst_parser" 2>/dev/null || install docs
     "$venv/bin/python" -m sphinx -W --keep-going -q -j 2 "$here/docs" "$here/build/site"
     echo "the documentation is in build/site/index.html"
+    ;;
+  release)
+    install tensorflow,examples,test,docs
+    exec "$venv/bin/python" "$here/release.py" "${@:2}"
     ;;
   "" | torch)
     program=train.py

@@ -5,7 +5,9 @@ Processes, as an installation is one: an environment of its own, which borrows t
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import release
+from detrain.base import VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "ckpt-torch", "*.egg-info", "__pycache__", ".*_cache", "*.h5")
@@ -108,3 +113,39 @@ def test_a_users_mypy_sees_the_types(python: Path, tmp_path: Path) -> None:
     errors = [line for line in lines if ": error:" in line]
     assert len(errors) == 1, checked.stdout
     assert '"epoch_loop" has incompatible type "int"' in errors[0]
+
+
+LOG = """# Changelog
+
+## [Unreleased]
+What will be 0.2.0.
+
+### Added
+- A thing.
+
+## [0.1.0] - 2026-01-01
+- The first.
+"""
+
+
+def test_a_release_dates_what_was_not_released() -> None:
+    found = release.released(LOG, "0.2.0", datetime.date(2026, 2, 3))
+
+    new = "## [Unreleased]\n\n## [0.2.0] - 2026-02-03\n"
+    assert found == LOG.replace("## [Unreleased]\n", new).replace("What will be 0.2.0.\n", "")
+    with pytest.raises(release.RefusedError, match="nothing has changed"):
+        release.released(found, "0.3.0", datetime.date(2026, 2, 3))
+    with pytest.raises(release.RefusedError, match="has a section"):
+        release.released(LOG, "0.1.0", datetime.date(2026, 2, 3))
+
+
+def test_the_version_of_a_release_stands_once_in_each_of_its_files_and_is_the_same() -> None:
+    found = {re.search(pattern, (ROOT / name).read_text())[1] for name, pattern in release.PLACES.items()}  # type: ignore[index]
+
+    assert found == {VERSION}
+    for name, pattern in release.PLACES.items():
+        text = (ROOT / name).read_text()
+        changed = release.with_version(text, pattern, "9.8.7")
+        assert release.with_version(changed, pattern, VERSION) == text
+    with pytest.raises(release.RefusedError, match="no version"):
+        release.numbers("1.2")
