@@ -43,6 +43,7 @@ print("final", hashlib.sha256(b"".join(each.numpy().tobytes() for _, each in sor
 """
 
 
+@pytest.mark.slow
 def test_the_loop_of_weights_that_are_plain_tensors_is_found(server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(TENSORS.replace("STEP", "@tf.function"))
 
