@@ -118,6 +118,18 @@ def test_a_trial_that_makes_the_program_crash_is_for_a_process_of_its_own(tmp_pa
     assert found == [0, 2, 3]
 
 
+def test_a_trial_that_crashes_where_its_process_goes_on_is_believed_with_the_status_of_a_crash(tmp_path: Path) -> None:
+    subject = Subject(tmp_path, [[WHOLE[0], [*faulty(2)[:2], Log(crash="ValueError")], *WHOLE[2:]]])
+
+    found = dict(batch_of_trials.run_together(subject, PLANS, GOLDEN))  # type: ignore[arg-type]
+
+    assert {number: (done.status, done.crash) for number, done in found.items()} == {
+        **dict.fromkeys((0, 2, 3), (0, "")),
+        1: (1, "ValueError"),
+    }
+    assert len(subject.begun) == 1
+
+
 def test_a_trial_that_began_with_other_variables_is_not_believed(tmp_path: Path) -> None:
     other = [Log(start="left behind"), *faulty(2, end="program")[1:]]
 
