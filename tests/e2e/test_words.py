@@ -114,6 +114,37 @@ def test_a_generator_that_reads_what_the_loop_changes_is_named_in_time_and_a_way
     assert back.last_line() == whole.last_line()
 
 
+OF_FIT = """
+import keras, numpy as np
+keras.utils.set_random_seed(1)
+rows, importance = np.random.default_rng(0).normal(size=(8, 3)).astype("float32"), np.ones(8, "float32")
+
+def batches():
+    while True:
+        for at in range(0, 8, 2):
+            yield rows[at : at + 2], rows[at : at + 2, :1], importance[at : at + 2]
+
+class Reweigh(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        importance[:] = 1 + np.abs(self.model.predict(rows, verbose=0)[:, 0])
+
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(batches(), steps_per_epoch=4, epochs=3, verbose=0, callbacks=[Reweigh()])
+"""
+
+
+@pytest.mark.slow
+def test_a_generator_of_fit_that_reads_what_a_callback_changes_is_named_in_time(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(OF_FIT)
+
+    foreseen = server.detrain("info", "program.py", cwd=tmp_path)
+    done = server.detrain("run", "--every", "1", "program.py", cwd=tmp_path)
+
+    assert "batches() reads importance, which on_epoch_end() writes" in foreseen.out
+    assert done.err.count("importance, which batches() reads and the loop has changed") == 1
+
+
 def test_from_a_place_without_a_checkpoint_names_those_that_there_are(server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(GENERATOR.replace("CHANGE", "pass"))
     server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="3:1")
