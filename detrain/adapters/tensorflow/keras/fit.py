@@ -39,10 +39,9 @@ from detrain.adapters.tensorflow.keras.fit_digests import digest_distributed, di
 from detrain.adapters.tensorflow.keras.fit_probes import Probes
 from detrain.adapters.tensorflow.keras.fit_source import NAME, VALIDATION, instrumented
 from detrain.base import PACKAGE
-from detrain.base.digest import Array, digest_value
+from detrain.base.digest import Array
 from detrain.base.errors import NotCapturable
 from detrain.python.inspect.frames import names_of
-from detrain.python.loaders.generator_reads import Reads
 
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
 _CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
@@ -59,10 +58,6 @@ class Fit:
         self._probes = probes
         self._steps: weakref.ref[Any] | None = None
         self._given: weakref.ref[Any] | None = None
-        self._reads = Reads(
-            lambda value: digest_value(value, lambda each: np.asarray(each) if hasattr(each, "__array__") else None)
-        )
-        """What the generator that `fit` trains on reads and the loop changes."""
         self._has_fetched = False
         self._runs_python = False
         """Whether fetching a batch runs Python of the program, or that is not known."""
@@ -133,7 +128,6 @@ class Fit:
         """`fit` is about to enter its epoch loop: `steps` is its EpochIterator, `given` what the program trains on."""
         self._steps = weakref.ref(steps)
         self._given = weakref.ref(given) if isinstance(given, GeneratorType) else None
-        self._reads.begin([given] if self._given is not None else [])
         self._has_fetched = False
         self._names = names_of(sys._getframe(1))
         self._runs_python = not isinstance(steps._distributed_dataset, tf.data.Dataset) or runs_python(steps._distributed_dataset)
@@ -192,12 +186,8 @@ class Fit:
 
     def not_captured(self) -> list[str]:
         """Return what of the running `fit` no resumed run will have."""
-        given = None if self._given is None else self._given()
-        read: list[str] = []
-        if given is not None and self._probes is not None:
-            read = self._reads.changed([given], (self._probes.epoch(), self._turn))
         before, copied = self._validates_on
-        return read if before == copied else [*read, _CHANGED]
+        return [] if before == copied else [_CHANGED]
 
     def source(self) -> Any:
         """Return the set that the running `fit` draws from by an iterator that it has now, or None."""
