@@ -34,21 +34,18 @@ CASES = (
 """Words for the program, and numbers of ranks."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "world"),
-    [
-        # A root that a validation has left whole, gradients that are not reduced yet, norms over ranks: most in one.
-        pytest.param("fsdp2 accumulated unreduced clipped", 2, marks=pytest.mark.fast),
-        *(pytest.param(words, world, marks=pytest.mark.slow) for words, world in CASES),
-    ],
+    # First a root that a validation has left whole, gradients that are not reduced yet, norms over ranks.
+    [("fsdp2 accumulated unreduced clipped", 2), *CASES],
 )
 def test_killed_at_random_batches_a_job_ends_as_if_never_killed(
-    words: str, world: int, ranks_server: Server, tmp_path: Path, request: pytest.FixtureRequest
+    words: str, world: int, ranks_server: Server, tmp_path: Path
 ) -> None:
-    is_slow = request.node.get_closest_marker("slow") is not None
     draw = random.Random(f"{words} {world}")
     one, everyone = sorted(draw.sample(range(2, BATCHES), 2))
-    kills = [{draw.randrange(world): one}] * is_slow + [dict.fromkeys(range(world), everyone)]
+    kills = [{draw.randrange(world): one}, dict.fromkeys(range(world), everyone)]
     every = draw.choice(["1b", "2b"] if "accumulated" in words else ["1b", "2b", "1"])
     command = ("--every", every, PROGRAM, *words.split())
 
@@ -59,10 +56,9 @@ def test_killed_at_random_batches_a_job_ends_as_if_never_killed(
     (tmp_path / "bare").mkdir()
     bare = ranks_server.job(PROGRAM, *words.split(), cwd=tmp_path / "bare", ranks=[{}] * world, is_bare=True)
     assert [result.out.splitlines()[-1] for result in killed] == [result.out.splitlines()[-1] for result in bare]
-    if is_slow:
-        whole = run(ranks_server, tmp_path / "whole", world, [], *command)
-        assert [result.out for result in bare] == [result.out for result in whole]
-        assert_equal_states(tmp_path / "whole.home", tmp_path / "killed.home", world)
+    whole = run(ranks_server, tmp_path / "whole", world, [], *command)
+    assert [result.out for result in bare] == [result.out for result in whole]
+    assert_equal_states(tmp_path / "whole.home", tmp_path / "killed.home", world)
 
 
 REFUSED = {
