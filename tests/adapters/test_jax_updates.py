@@ -217,6 +217,7 @@ def lambda_of_index(body: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_body_outside_of_jit_that_reads_another_python_value_is_refused(seen: list[int], call: Callable[..., Any]) -> None:
     """JAX keeps the trace as long as the function lives: the first run goes on with the old value."""
     rate = [1.5]
+    weights = jnp.ones(4)
 
     def run(was: bytes = b"") -> tuple[Jax, Callable[..., Any], list[float]]:
         adapter = Jax(Settings(seed=0, threads=1), Streams())
@@ -226,17 +227,30 @@ def test_a_body_outside_of_jit_that_reads_another_python_value_is_refused(seen: 
         def body(w: Any) -> Any:
             return w * rate[0]
 
-        return adapter, body, call(body, jnp.ones(4)).tolist()
+        return adapter, body, call(body, weights).tolist()
 
     first, body, old = run()
     rate[0] = 2.5
-    assert call(body, jnp.ones(4)).tolist() == old, "JAX sees it: there is nothing to be refused"
+    assert call(body, weights).tolist() == old, "JAX sees it: there is nothing to be refused"
     state = first.state()
     with pytest.raises(Diverged, match=r"'.*' \(.*test_jax_updates.py:\d+\) is not what the first run had traced"):
         run(state)
     rate[0] = 1.5
     assert run(state)[2] == old
     assert seen == []
+
+
+def test_a_function_of_gradients_that_is_made_anew_for_each_step_tells_of_updates(seen: list[int]) -> None:
+    kept = []  # so that no function gets the address of another
+
+    def step(weights: Any) -> Any:
+        kept.append(lambda weights: loss(weights, ROWS))
+        return weights - 0.1 * jax.grad(kept[-1])(weights)
+
+    weights = jnp.ones(4)
+    for _ in range(4):
+        weights = step(weights)
+    assert len(seen) == 3, "the first step has nothing before it"
 
 
 def test_a_body_that_is_made_anew_for_each_call_may_read_what_it_likes(seen: list[int]) -> None:

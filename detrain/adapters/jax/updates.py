@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -97,7 +98,7 @@ class Updates:
             @functools.wraps(made)
             def gradient(*arguments: Any, **named: Any) -> Any:
                 result = made(*arguments, **named)
-                self._gradient(id(fun), arguments)
+                self._gradient(_source(fun), arguments)
                 return result
 
             self._functions[gradient] = name, fun, args, options
@@ -172,6 +173,13 @@ class _Loop(Marked):
     def number(self) -> int:
         """That of its body: the same loop is entered again and again."""
         return id(self._body)
+
+
+def _source(function: Any) -> int:
+    """Return the number of a function's source: a program may make the function anew for each call."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return id(getattr(inspect.unwrap(function), "__code__", type(function)))
 
 
 def _arrays(value: object) -> list[Any]:
