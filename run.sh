@@ -30,7 +30,8 @@ case "${1:-}" in
     shift
     install tensorflow,examples,test,docs
     cd "$here"
-    exec "$venv/bin/python" -m pytest -n auto --dist worksteal "$@"
+    # One more process than cores: some wait for a disk or for a process they have started.
+    exec "$venv/bin/python" -m pytest -n "$(($(getconf _NPROCESSORS_ONLN) + 1))" --dist worksteal "$@"
     ;;
   docs)
     "$venv/bin/python" -c "import detrain, furo, myst_parser" 2>/dev/null || install docs

@@ -138,7 +138,8 @@ def test_a_finished_run_resumes_behind_its_last_epoch(digits: Result, tmp_path: 
     assert f"resuming train at {DIGITS_EPOCHS}:0" in again.err
 
 
-@pytest.mark.parametrize(("every", "at_batch"), [pytest.param("1", 130, marks=pytest.mark.slow), ("20b", 75)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "at_batch"), [("1", 130), ("20b", 75)])
 def test_the_fit_example_killed_resumes_to_the_bit(every: str, at_batch: int, tmp_path: Path, server: Server) -> None:
     command = ("--every", every, EXAMPLES / "digits" / "fit.py", "--epochs", 4)
     whole = bare(EXAMPLES / "digits" / "fit.py", "--epochs", 4)
