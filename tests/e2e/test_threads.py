@@ -287,7 +287,9 @@ for epoch in range(4):
 def test_what_goes_on_beside_the_loop_and_is_read_is_refused(
     body: str, every: str, death: str, tmp_path: Path, detrain: Run
 ) -> None:
-    """What does it begins anew in a resumed run: what it gives is not what comes next. What is killed is a process."""
+    """What does it begins anew in a resumed run: what it gives is not what comes next. In the first epoch it is, so
+    a run may go back to there. What is killed is a process.
+    """
     program = tmp_path / "program.py"
     program.write_text(HEAD + START + body + END)
     died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
@@ -295,4 +297,41 @@ def test_what_goes_on_beside_the_loop_and_is_read_is_refused(
 
     assert died.status == -9, died.err
     assert "a resumed run will be REFUSED from here on" in died.err
-    assert run.status == errors.NotCapturable.exit_code, run.err
+    if run.status == 0:
+        assert "going back from 1:" in run.err
+        assert " to 0:" in run.err
+        assert run.last_line() == bare_python(program).last_line()
+    else:
+        assert run.status == errors.NotCapturable.exit_code, run.err
+
+
+FILLED_IN_EACH_EPOCH = """
+import queue, threading
+def fill(q, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        q.put(rng.normal(size=3))
+
+for epoch in range(4):
+    q = queue.Queue(2)
+    threading.Thread(target=fill, args=(q, epoch), daemon=True).start()
+    for step in range(5):
+        x = q.get()
+        die(f"{epoch}:{step}")
+        optimizer.apply_gradients(x)
+"""
+
+
+def test_a_thread_that_each_epoch_starts_to_fill_its_queue_is_brought_back_without_a_word(tmp_path: Path, detrain: Run) -> None:
+    """A resumed run starts it again and loads the epoch's batches again. What is killed is a process."""
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + START + FILLED_IN_EACH_EPOCH + END)
+    whole = bare_python(program)
+    died = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="1:3")
+    run = detrain("run", "--every", "2b", program, cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    assert run.status == 0, run.err
+    assert "resuming program at 1:3" in run.err
+    assert "not captured" not in died.err + run.err
+    assert run.last_line() == whole.last_line()

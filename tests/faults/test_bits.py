@@ -78,7 +78,8 @@ def test_the_least_int64_and_the_values_of_a_bool_have_patterns() -> None:
 
 @pytest.mark.parametrize("name", ["int8", "int32", "uint8"])
 def test_an_integer_has_its_twos_complement(name: str) -> None:
-    numbers = np.array([np.iinfo(name).min, -1, 0, 1, np.iinfo(name).max])
+    least, most = np.iinfo(name).min, np.iinfo(name).max
+    numbers = np.array([least, max(least, -1), 0, 1, most])
 
     patterns = DTYPES[name].patterns(numbers)
 

@@ -22,6 +22,7 @@ from detrain.python.inspect.library_reads import is_consulted
 from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
 from detrain.python.inspect.progress import place_of
+from detrain.python.process import filled_queues
 
 
 class Decoding(ABC):
@@ -174,7 +175,7 @@ class Decoding(ABC):
             found = current
         if found is ABSENT and kind == "opaque" and type_name(current) == name:
             found = current
-        if place and found is not ABSENT and place_of(found) != place[0]:
+        if place and found is not ABSENT and not self._is_at(found, place[0]):
             if isinstance(found, Iterator):  # what it hands on next would be another thing
                 self.miss(address, f"{name} is not where the first run had it, though the same batches were loaded again")
             elif is_consulted(found, address, self.hooks.files()):
@@ -182,6 +183,11 @@ class Decoding(ABC):
             else:
                 self.astray.append(f"{address} ({name})")
         return found
+
+    def _is_at(self, found: object, place: Any) -> bool:
+        return (
+            filled_queues.comes_to(found, place, self.hooks.tensor) if filled_queues.is_place(place) else place_of(found) == place
+        )
 
     @abstractmethod
     def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:

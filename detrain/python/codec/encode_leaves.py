@@ -50,6 +50,7 @@ from detrain.python.inspect.object_graph import (
 )
 from detrain.python.inspect.progress import is_open_for_writing, place_of, position, stands_still, takes_in
 from detrain.python.inspect.stored_attributes import is_of_framework
+from detrain.python.process import filled_queues
 
 _BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
 """Modules of Python's whose objects stand for what threads, tasks and processes do."""
@@ -290,6 +291,9 @@ class LeafEncoder(ABC):
             elif reason:
                 self._lose(number, path, f"{type_name(value)}: {reason}{AND_READ}")
             return None
+        if self._are_loads_replayed and (filled := filled_queues.place(value, self._hooks.tensor)) is not None:
+            self._moved.append(f"{shown(path)} ({type_name(value)})")
+            return filled
         now = position(value)
         if now is None and self._is_loader:
             self._moved.append(f"{shown(path)} ({type_name(value)})")

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from detrain.python.inspect.names import module_of
-from detrain.python.process import pool_jobs
+from detrain.python.process import filled_queues, pool_jobs
 
 _Tee: Final[Any] = type(itertools.tee(())[0])
 _TeeData: Final[Any] = getattr(itertools, "_tee_dataobject", None)
@@ -308,10 +308,12 @@ def _queued(held: Any) -> list[Any]:
 
 
 def _refilled(current: Any, kind: str, values: list[Any]) -> object | None:
-    """Return a queue with these parts, `current` if it is one; None while other threads may put something in."""
+    """Return a queue with these parts, `current` if it is one; None while other threads may put something in: a resumed
+    run has started them again, and they end as they did.
+    """
     cls = _QUEUES_BY_KIND[kind]
     held = current if type(current) is cls else cls()
-    if not _is_alone():
+    if not filled_queues.wait_until(_is_alone):
         return None
     if cls is not queue.SimpleQueue:
         held.maxsize, held.unfinished_tasks, held.queue = values

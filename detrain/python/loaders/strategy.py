@@ -34,7 +34,7 @@ from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
 from detrain.python.inspect.stored_attributes import is_of_framework
-from detrain.python.process import pool_jobs
+from detrain.python.process import children, pool_jobs
 
 _PROTOCOLS: Final = (("get_state", "set_state"), ("state_dict", "load_state_dict"), ("tell", "seek"))
 """How an object offers its position. The last is that of files that are only read: others are set back with their
@@ -89,12 +89,17 @@ class Entered:
         trained."""
         self.is_behind_break = False
         """Whether a run was left before its end. A run that resumes behind it passes over the body that has left it."""
+        self._threads: frozenset[int] = frozenset()
+        self.threads_again: frozenset[int] = frozenset()
+        """The threads that the epoch has started before its first batch, as one that fills a queue: a resumed run
+        starts them again, and loading its batches again brings them to where they were."""
 
     def begin(self, frame: FrameType | None) -> None:
         """An epoch begins, in this frame; None: a batch loop that no epoch loop is around."""
         self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
         self._last, self._count, self._has_ended, self.is_new = None, 0, True, False
         self.written_between, self.is_behind_break = "", False
+        self._threads, self.threads_again = children.threads(), frozenset()
 
     def note(self, loop: RunningLoop, frame: FrameType, written: str = "") -> None:
         """A loop is at the head of a turn.
@@ -102,6 +107,8 @@ class Entered:
         `written`: a file that was written since the run of a loop before it ended.
         """
         now = loop.iteration_id if loop.iteration_id is not None else (id(frame), frame.f_lasti)
+        if self._count == 0:
+            self.threads_again = children.threads() - self._threads
         self.is_new = now != self._last and self._count > 0
         if self.is_new:
             self.written_between = self.written_between or written

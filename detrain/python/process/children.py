@@ -14,8 +14,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Final
 
 from detrain.python.inspect.frames import is_notebook, is_user_file, user_frames
@@ -25,6 +26,9 @@ _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 _FORKING: Final = b"multiprocessing.forkserver"
 _NUMBER: Final = re.compile(r"(?<=^Thread)-\d+(?= \()")
 """Of a thread that was given no name, which another one of the same function has not."""
+
+_PUT: Final = {"put", "put_nowait"}
+_TAKE: Final = {"get", "get_nowait", "recv", "wait", "pop", "popleft"}
 
 
 _exempt: list[Callable[[], set[int]]] = []
@@ -46,21 +50,38 @@ def end() -> None:
             os.waitpid(number, 0)
 
 
-def living() -> list[str]:
-    """Return, in words, what the child processes, threads and tasks that are alive hold; nothing if there is none."""
-    return [*_threads(), *_tasks(), *_processes()]
+def threads() -> frozenset[int]:
+    """Return the numbers of the threads that are alive."""
+    return frozenset(thread.ident or 0 for thread in threading.enumerate())
 
 
-def _threads() -> list[str]:
+def living(again: Container[int] = ()) -> list[str]:
+    """Return, in words, what the child processes, threads and tasks that are alive hold; nothing if there is none.
+
+    `again`: numbers of threads that a resumed run brings to the same place.
+    """
+    return [*_threads(again), *_tasks(), *_processes()]
+
+
+def _threads(again: Container[int]) -> list[str]:
     frames = sys._current_frames()
     del frames[threading.get_ident()]  # it leads to itself here: whatever it holds would live on
     names = set()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
         is_foreign = isinstance(thread, threading._DummyThread)  # a thread of C++ that runs Python for a moment
-        if frame is not None and not is_foreign and user_frames(frame):
+        if frame is None or is_foreign:
+            continue
+        codes = [each.f_code for each in user_frames(frame)]
+        if codes and not (thread.ident in again and _only_fills(codes)):
             names.add(f"what the thread {_NUMBER.sub('', thread.name)} holds")
     return sorted(names)
+
+
+def _only_fills(codes: list[CodeType]) -> bool:
+    """Return whether functions of the program put something into a queue, and take nothing that others hand them."""
+    called = {name for code in codes for name in code.co_names}
+    return not called.isdisjoint(_PUT) and called.isdisjoint(_TAKE)
 
 
 def _tasks() -> list[str]:

@@ -136,8 +136,9 @@ class Checkpointer:
         is_inside &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
         is_replayed = cut != "epoch" and not is_inside
         encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=is_replayed, loop=loop)
-        self._state.uncaptured.look(frame, encoded.not_captured, has_updates=self.has_updates)
         forward, positions = self._positions(cut, encoded, loop, frame)
+        again = self.entered.threads_again if forward else frozenset()
+        self._state.uncaptured.look(frame, encoded.not_captured, again, has_updates=self.has_updates)
         arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
         tensors, owners = self._state.adapters.owned()
         guard, world = self._state.guard(), self._state.world

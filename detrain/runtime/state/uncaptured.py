@@ -6,7 +6,7 @@ It is named when it is first seen, or refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from types import FrameType
 from typing import Final
 
@@ -65,16 +65,17 @@ class Uncaptured:
         """The generators are known that are there as the loop is entered."""
         self._reads.begin(self._pulls.alive())
 
-    def look(self, frame: FrameType, not_captured: Iterable[str], *, has_updates: bool) -> None:
-        """Name what is lost at a cut;
+    def look(self, frame: FrameType, not_captured: Iterable[str], again: Container[int], *, has_updates: bool) -> None:
+        """Name what is lost at a cut.
 
-        `not_captured` is what the codec has met. Raises NotCapturable, if that is asked for.
+        `not_captured` is what the codec has met; `again` are threads that a resumed run brings to the same place.
+        Raises NotCapturable, if that is asked for.
         """
         found = [
             *not_captured,
             *self._reads.changed(self._pulls.alive(), self._moment()),
             *unsupported.check_training(has_updates=has_updates),
-            *children.living(),
+            *children.living(again),
             *pool_jobs.living(),
             *counted_draws(frame),
             *self._contents.not_captured(),

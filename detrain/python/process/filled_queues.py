@@ -1,0 +1,62 @@
+"""Queues that a thread of the program fills: what lies in one at a cut is chance, what comes out of it is not.
+
+A resumed run that loads the batches before the cut again has started the thread again. What lay in the queue at the cut
+must come to lie in it, foremost.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, Final
+
+from detrain.base.digest import ToArray, digest_value
+
+_MARK: Final = "filled with:"
+_PATIENCE_S: Final = 10.0
+_INTERVAL_S: Final = 0.002
+
+
+def place(value: object, to_array: ToArray) -> str | None:
+    """Return what lies in a queue (first in, first out), as digests; None for anything else."""
+    if type(value) is not queue.Queue:
+        return None
+    return " ".join([_MARK, *(digest_value(item, to_array) for item in _content(value))])
+
+
+def is_place(text: object) -> bool:
+    """Return whether a place is that of such a queue."""
+    return type(text) is str and text.startswith(_MARK)
+
+
+def comes_to(value: Any, text: str, to_array: ToArray) -> bool:
+    """Return whether what lay in a queue lies in it foremost, or soon does: a thread may still be filling it."""
+    wanted = text.removeprefix(_MARK).split()
+    deadline = time.monotonic() + _PATIENCE_S
+    while type(value) is queue.Queue:
+        is_last_look = threading.active_count() == 1 or time.monotonic() > deadline
+        found = [digest_value(item, to_array) for item in _content(value)[: len(wanted)]]
+        if found != wanted[: len(found)]:
+            return False
+        if len(found) == len(wanted):
+            return True
+        if is_last_look:
+            return False
+        time.sleep(_INTERVAL_S)
+    return False
+
+
+def wait_until(is_so: Any) -> bool:
+    """Wait, but not for ever, until something is so; return whether it is."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_INTERVAL_S)
+    return True
+
+
+def _content(held: queue.Queue[Any]) -> list[Any]:
+    with held.mutex:
+        return list(held.queue)
