@@ -143,6 +143,13 @@ class NotCapturable(DetrainError):
     may_go_back: ClassVar[bool] = True
 
 
+class ReducerInvalid(DetrainError):
+    """A reducer of another package that is none, fails, or does not bring back what it saved."""
+
+    slug = "reducer"
+    exit_code = 98
+
+
 class RanksDisagree(DetrainError):
     """The processes of one job do not go on together: one has not come, or was asked for something else."""
 

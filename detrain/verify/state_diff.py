@@ -40,7 +40,7 @@ _OF_TIME: Final = frozenset(
 """What they keep of when they were drawn last: it is another in each run, or now and then."""
 _ONLY_VALUES: Final = (["made", "torch.device"], ["made", "torch.Size"])
 """How nodes of things begin of which it says nothing which places share one."""
-_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader", "shared")
+_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader", "shared", "reduced")
 _ADDRESS: Final = 2
 """Where the node of what stays as it is says by which path it was met first."""
 _CONTENT: Final = 4

@@ -5,12 +5,16 @@ anything: alone in a line, for any lines. Where the output ends with `Killed`, t
 has printed the line before. Decimals, times, sizes and the cut that a run resumes at are other ones in each run, and
 are masked. Digests are other ones on each processor: two that are equal on the page must be equal here, too, and two
 that differ must differ. A command whose output the page leaves out must end with status 0.
+
+A block of Python or TOML whose first line is `# PATH` is a file that the commands find there. What a page installs by
+`pip install FOLDER` is seen by its commands alone.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +23,19 @@ from pathlib import Path
 
 from tests.e2e.runs import environment
 
+ROOT = Path(__file__).resolve().parents[2]
+
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_OF_COMMANDS = ("", "text", "bash", "none", "sh", "shell")
+_COMMAND = re.compile(r"(\w+=\S+ )*(detrain|python|pip|git|cd|docker|srun|ssh|rsync|jupyter|torchrun|\./run\.sh)( |$)")
+_FILE = re.compile(r"^```(?:python|toml)\n# ([\w./-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHELL = """python() { INTERPRETER "$@"; }
+detrain() { python -m detrain "$@"; }
+pip() { python -m pip install -q --no-deps --no-build-isolation --target site-packages "${@:2}"; }
+export PYTHONPATH="$PWD/site-packages${PYTHONPATH:+:$PYTHONPATH}"
+"""
+"""What a reader's environment has: no network, and no other packages, are needed."""
 _MASKED = re.compile(
     r"""(?P<any>\.\.\.)
     | (?P<digest>\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,64}\b)
@@ -66,9 +82,36 @@ def commands_of(page: str) -> list[Command]:
     return found
 
 
+def files_of(page: str) -> dict[str, str]:
+    """Return the files that a page shows, by their paths."""
+    return {path: f"# {path}\n{text}" for path, text in _FILE.findall(page)}
+
+
+def commands_of_other_blocks(page: str) -> list[str]:
+    """Return the commands in a page's blocks that are no console's: what a reader may type, and no test runs."""
+    found = []
+    for kind, block in _FENCED.findall(page):
+        if kind not in _OF_COMMANDS:
+            continue
+        lines = (line.strip().removeprefix("$ ") for line in block.split("\n"))
+        found += [re.split(r"\s{2,}", line)[0] for line in lines if _COMMAND.match(line)]
+    return found
+
+
+def prepare(page: Path, folder: Path) -> None:
+    """Make the folder in which a page's commands are run, as the reader has it."""
+    text = page.read_text("utf-8")
+    shutil.copytree(ROOT / "examples/digits", folder / "examples/digits")
+    if "train.py" not in files_of(text):
+        shutil.copy(ROOT / "examples/digits/torch_train.py", folder / "train.py")
+    for path, content in files_of(text).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content)
+
+
 def run_command(command: Command, folder: Path) -> Printed:
     """Run a command in a folder as a shell does, and kill it where the page says so."""
-    script = f'python() {{ {sys.executable} "$@"; }}\ndetrain() {{ python -m detrain "$@"; }}\n{command.text}'
+    script = _SHELL.replace("INTERPRETER", sys.executable) + command.text
     process = subprocess.Popen(
         ["bash", "-c", script],
         cwd=folder,
@@ -127,11 +170,28 @@ def difference(command: Command, printed: Printed, known: dict[str, str]) -> str
 
 
 def main() -> None:
-    """Print the blocks of a page as they come out here: `python -m tests.docs.console PAGE FOLDER`."""
-    page, folder = Path(sys.argv[1]).read_text("utf-8"), Path(sys.argv[2])
-    for command in commands_of(page):
+    """Print the blocks of a page as they come out here: `python -m tests.docs.console PAGE FOLDER`. Without a page,
+    count the commands that are shown and run."""
+    if len(sys.argv) < 2:
+        _count()
+        return
+    page, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    prepare(page, folder)
+    for command in commands_of(page.read_text("utf-8")):
         print(f"$ {command.text}", flush=True)
         print("\n".join(run_command(command, folder).lines), flush=True)
+
+
+def _count() -> None:
+    print("shown  run  page")
+    sums = [0, 0]
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text("utf-8")
+        run, others = len(commands_of(text)), len(commands_of_other_blocks(text))
+        sums = [sums[0] + run + others, sums[1] + run]
+        if run + others:
+            print(f"{run + others:5} {run:4}  {page.relative_to(ROOT)}")
+    print(f"{sums[0]:5} {sums[1]:4}  in all")
 
 
 if __name__ == "__main__":

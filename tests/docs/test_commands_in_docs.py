@@ -1,37 +1,43 @@
-"""Every command of the tutorials and of the README is run, and prints what the page says.
+"""Every command that the documentation shows is run, and prints what its page says; not_run.py lists the others.
 
-Each page has one folder, with the examples in it, and `train.py` for the README. The pages train with PyTorch,
-TensorFlow and JAX as a reader would, so each command is a process: cheaper tests of the same promises are elsewhere.
+Each page has one folder, with the examples in it, the files that it shows, and `train.py` where it names one and shows
+none. The pages train with PyTorch, TensorFlow and JAX as a reader would, so each command is a process: cheaper tests of
+the same promises are elsewhere.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.docs.console import Command, Printed, commands_of, difference, run_command
+from tests.docs.console import Command, Printed, commands_of, commands_of_other_blocks, difference, files_of, prepare, run_command
+from tests.docs.not_run import NOT_RUN
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = ROOT / "docs/tutorials/index.md"
-PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), ROOT / "README.md", ROOT / "docs/reference/jax.md"]
-FRAMEWORKS = {"torch_train": "torch", "jax_train": "jax", "digits/train.py": "tensorflow", " train.py": "torch"}
+ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in ALL if commands_of(page.read_text())]
+FRAMEWORKS = {"import transformers": "transformers", "from transformers": "transformers", "import keras": "tensorflow"} | {
+    "torch_": "torch",
+    "jax_train": "jax",
+    "digits/train.py": "tensorflow",
+    " train.py": "torch",
+    "torch.utils.tensorboard": "tensorboard",
+}
 
 
 def _run_page(page: Path, folder: Path) -> None:
     text = page.read_text()
-    commands = commands_of(text)
+    shown = "".join(command.text for command in commands_of(text)) + "".join(files_of(text).values())
     for sign, framework in FRAMEWORKS.items():
-        if any(sign in command.text for command in commands) and importlib.util.find_spec(framework) is None:
+        if sign in shown and importlib.util.find_spec(framework) is None:
             pytest.skip(f"{framework} is not installed")
-    (folder / "examples").mkdir()
-    shutil.copytree(ROOT / "examples/digits", folder / "examples/digits")
-    shutil.copy(ROOT / "examples/digits/torch_train.py", folder / "train.py")
+    prepare(page, folder)
     known: dict[str, str] = {}
-    for command in commands:
+    for command in commands_of(text):
         wrong = difference(command, run_command(command, folder), known)
         assert not wrong, wrong
 
@@ -46,8 +52,19 @@ def test_the_commands_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -
     _run_page(page, tmp_path)
 
 
-def test_each_tutorial_has_commands() -> None:
-    assert [page.name for page in PAGES if not commands_of(page.read_text())] == []
+def test_what_is_shown_and_not_run_is_listed_with_its_reason() -> None:
+    shown = {str(page.relative_to(ROOT)): commands_of_other_blocks(page.read_text()) for page in ALL}
+
+    assert {page: sorted(commands) for page, commands in shown.items() if commands} == {
+        page: sorted(reasons) for page, reasons in NOT_RUN.items()
+    }
+
+
+def test_each_tutorial_and_most_how_to_have_commands_that_are_run() -> None:
+    without = {page.stem for part in ("tutorials", "how-to") for page in (ROOT / "docs" / part).glob("*.md")}
+    without -= {page.stem for page in PAGES}
+
+    assert without == {"index", "docker", "notebooks", "read-a-warning", "write-an-adapter"} - {FAST.stem}
 
 
 @pytest.mark.parametrize(

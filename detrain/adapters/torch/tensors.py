@@ -272,7 +272,12 @@ def _extent(value: torch.Tensor) -> tuple[int, int]:
 
 
 def _may_go_backward(function: Any) -> bool:
-    """Return whether a graph may be gone through: after a `backward`, what it had kept for that has been freed."""
+    """Return whether a graph may be gone through: after a `backward`, what it had kept for that has been freed.
+
+    What a resume has put in a graph's place cannot.
+    """
+    if type(function) is lost_graph.Lost._backward_cls:
+        return False
     seen, left = {function}, [function]
     while left and len(seen) < _MOST_FUNCTIONS:
         node = left.pop()

@@ -45,6 +45,7 @@ from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, deep_c
 from detrain.python.inspect.ownership import is_data_object
 from detrain.python.inspect.pandas_tables import KINDS, MOMENTS, become, make_moment, make_table
 from detrain.python.inspect.stored_attributes import program_names
+from detrain.python.process.reducers import reduction_named
 
 
 class Decoder(Decoding):
@@ -91,6 +92,8 @@ class Decoder(Decoding):
             return self._decode_loader(node, current, path)
         if kind == "made":
             return self._decode_made(node, current, path)
+        if kind == "reduced":
+            return self._decode_reduced(node, current, path)
         if kind in ("function", "class"):
             return decode_static_with_state(self, number, node, current, path)
         if kind == "defined":
@@ -236,6 +239,22 @@ class Decoder(Decoding):
         if made is None:
             self.miss(path, f"this Python cannot make {kind}")
         return ABSENT if made is None else made
+
+    def _decode_reduced(self, node: list[Item], current: object, path: str) -> object:
+        """Give an object, or a new one, the data that a package's reducer has saved of it."""
+        _kind, name, address, item = node
+        data = self.required(item, ABSENT, f"{path}.data")
+        found = current if self.finds_by_place else self.baseline.at(address)
+        if type_name(found) != name:
+            found = ABSENT
+        reduction = reduction_named(name)
+        if reduction is None:
+            self.miss(path, f"no package that is installed here has a reducer for {name}")
+        elif found is not ABSENT:
+            reduction.load(found, data)
+        elif reduction.makes:
+            return reduction.make(data)
+        return found
 
     def _decode_of_pandas(self, kind: str, items: list[Item], current: Any, path: str) -> Any:
         values = [self.required(item, ABSENT, f"{path}[{index}]") for index, item in enumerate(items)]

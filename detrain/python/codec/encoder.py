@@ -52,6 +52,7 @@ from detrain.python.inspect.names import (
 )
 from detrain.python.inspect.object_graph import (
     ABSENT,
+    AND_READ,
     CONTAINERS,
     MAX_DEPTH,
     Encoded,
@@ -63,6 +64,7 @@ from detrain.python.inspect.object_graph import (
 from detrain.python.inspect.ownership import is_data_object
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
+from detrain.python.process.reducers import Reduction, reduction_of
 
 _EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -78,6 +80,9 @@ def _rank(span: Span) -> int:
 
 class Encoder(Functions):
     """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
+
+    _finds_again = False
+    """Whether who puts the graph back has the very objects, whatever their addresses."""
 
     def finish(self, roots: Mapping[str, Item]) -> Encoded:
         """Return the graph with its named roots."""
@@ -282,6 +287,8 @@ class Encoder(Functions):
         cls = type(value)
         if cls is types.CellType:
             return ["cell", self.encode(value.cell_contents, path)] if has_contents(value) else ["cell"]
+        if (reduction := reduction_of(cls)) is not None:
+            return self._encode_reduced(number, value, reduction, path)
         if computes(value):
             return ["static", static_name(value), None]
         if cls is types.FunctionType and (described := self._hooks.parts(value)) is not None:
@@ -345,6 +352,17 @@ class Encoder(Functions):
         if isinstance(value, set):
             return self._node(plain(value), self._encode_set(number, value, path))
         return self.encode(plain(value), path)
+
+    def _encode_reduced(self, number: int, value: Any, reduction: Reduction, path: str) -> list[Item]:
+        """An object that a package's reducer saves: it stays, or is made anew, and is given its data."""
+        if self._collects:
+            self._baseline.add(value, "" if self._is_unordered else path)
+            return []
+        address = self._address_of(value)
+        is_new = not self._baseline.has(value)
+        if address is None and not self._finds_again and not (is_new and reduction.makes):
+            return self._lose(number, path, f"{type_name(value)}: the loop has made it, and its reducer makes none{AND_READ}")
+        return ["reduced", type_name(value), address, self.encode(reduction.save(value), f"{path}.data")]
 
     def _encode_table(self, number: int, value: Any, path: str) -> list[Item]:
         """A table is described by what it holds; a large one that is as it was stays as it is."""

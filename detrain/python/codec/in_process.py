@@ -61,6 +61,8 @@ class Live:
 class LiveEncoder(Encoder):
     """Makes a live graph; call `encode` for each root, then `finish_live`."""
 
+    _finds_again = True
+
     def __init__(self, hooks: Hooks, baseline: Baseline) -> None:
         hooks = hooks.unread()
         super().__init__(hooks, baseline)

@@ -27,6 +27,7 @@ from detrain.python.inspect.ownership import is_data_object
 from detrain.python.inspect.pandas_tables import is_table
 from detrain.python.inspect.progress import is_open_for_writing
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names
+from detrain.python.process.reducers import reduction_of
 
 TEXTS: Final[dict[type, Callable[[Any], str]]] = {
     datetime.date: datetime.date.isoformat,
@@ -128,7 +129,7 @@ class Kinds:
     def is_state(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
         cls = type(value)
-        if is_open_for_writing(value) or is_table(value) or parts(value) is not None:
+        if is_open_for_writing(value) or is_table(value) or parts(value) is not None or reduction_of(cls) is not None:
             return True
         if value is None or issubclass(cls, _STATE_TYPES):
             return cls is not np.ndarray or dtype_name(value.dtype) is not None
@@ -158,7 +159,8 @@ def is_plain_state(value: object) -> bool:
     cls = type(value)
     if issubclass(cls, np.ndarray):
         return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
-    return issubclass(cls, _STATE_TYPES) or is_user_class(cls) or is_table(value) or parts(value) is not None
+    is_known = is_table(value) or parts(value) is not None or reduction_of(cls) is not None
+    return is_known or issubclass(cls, _STATE_TYPES) or is_user_class(cls)
 
 
 def has_contents(cell: types.CellType) -> bool:

@@ -17,6 +17,12 @@ GRACE_S: Final = 20.0
 """How long a run that was told to end goes on to the next cut: job managers kill after 30 seconds."""
 
 
+def is_awaited() -> bool:
+    """Return whether this process answers SIGTERM with a last checkpoint."""
+    handler = signal.getsignal(signal.SIGTERM)
+    return isinstance(getattr(handler, "__self__", None), Termination)
+
+
 class Termination:
     """Takes SIGTERM. `is_in_phase` tells whether a cut can be expected; where none is, the process ends at once."""
 

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +19,7 @@ import xxhash
 from torch.utils.data._utils import worker as _worker
 
 from detrain.python.process.random_streams import NumpyStream, PythonStream, Stream
+from detrain.python.process.sigterm import is_awaited
 
 MARK: Final = "detrain: a batch with the streams behind it"
 _MOST_ITEMS: Final = 256
@@ -45,9 +49,12 @@ class StampedInit:
 
     def __init__(self, original: Callable[[int], None] | None, states: dict[int, dict[str, bytes]]) -> None:
         self._original, self._states = original, states
+        self._outlives_sigterm = is_awaited()
 
     def __call__(self, worker: int) -> None:
         """Begin as the worker of this number."""
+        if self._outlives_sigterm:
+            signal.signal(signal.SIGTERM, _Outlived())
         if self._original is not None:
             self._original(worker)
         from torch.utils.data import _DatasetKind, get_worker_info
@@ -72,6 +79,22 @@ class StampedInit:
         # This process is the worker's own.
         _worker._IterableDatasetStopIteration = lambda number: Ended(number, stamps.take())
         _DatasetKind.create_fetcher = staticmethod(create_fetcher)
+
+
+class _Outlived:
+    """The answer of a worker to SIGTERM.
+
+    Who ends a job sends it to all its processes (Slurm, systemd, `timeout`), and the run still needs its workers for
+    the batches up to its last checkpoint. A second one ends the worker.
+    """
+
+    def __init__(self) -> None:
+        self._is_second = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_second:
+            os._exit(0)  # as PyTorch's own handler does: the process that trains takes any other end for an error
+        self._is_second = True
 
 
 class _Stamps:
