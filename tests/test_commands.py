@@ -25,9 +25,28 @@ def test_the_help_lists_each_file_that_is_a_command(capsys: pytest.CaptureFixtur
     modules |= {path.parent.name for path in CLI.glob("*/__init__.py") if "\ndef command(" in path.read_text()}
 
     assert main(["--help"]) == 0
-    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    listed = capsys.readouterr().out.partition("Train:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed if line.startswith("  ")] == list(COMMANDS)
     assert modules - {"export"} == set(COMMANDS)  # it is one of ckpt
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("ls", "`detrain ckpt ls`"),
+        ("verfy", "is it `detrain verify`?"),
+        ("train.py", "`detrain run train.py`"),
+        ("qqq", "`detrain --help`"),
+    ],
+)
+def test_a_command_that_is_not_there_is_answered_with_what_was_meant(
+    given: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([given, "x.py"]) == 64
+
+    said = capsys.readouterr().err
+    assert f"there is no command {given!r}" in said
+    assert meant in said
 
 
 def test_the_help_imports_no_command() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -11,26 +12,35 @@ import click
 from detrain.base import messages
 from detrain.base.errors import DetrainError, StoreError, UsageError
 
-COMMANDS: Final = {
-    "run": "Train, with checkpoints; run again, it resumes to the bit.",
-    "launch": "Train in several processes, as torchrun starts them.",
-    "verify": "Kill a program, resume it, and compare bit for bit.",
-    "diff": "Show where two runs part.",
-    "doctor": "Look at the installation, and at what repeats to the bit.",
-    "sites": "List where a fault can be put into a program's step.",
-    "inject": "Put one fault there, and see what comes of it.",
-    "replay": "Do a recorded fault again, bit for bit.",
-    "random": "Put many faults in, drawn by chance.",
-    "profile": "Count what a program's steps compute, by group of instruction.",
-    "campaign": "Put very many in, on all cores or a cluster.",
-    "trace": "Find a program's loops by watching it run.",
-    "show": "Show the loops that an inst.info names.",
-    "instrument": "Print the probes as a diff, or write them.",
-    "info": "Show what detrain sees in a program.",
-    "status": "Show how a run stands, and what a failure now would cost.",
-    "ckpt": "List, show, verify, compare and export checkpoints.",
+SECTIONS: Final = {
+    "Train": {
+        "run": "Train, with checkpoints; run again, it resumes to the bit.",
+        "launch": "Train in several processes, as torchrun starts them.",
+        "status": "Show how a run stands, and what a failure now would cost.",
+        "ckpt": "List, show, verify, compare and export checkpoints.",
+    },
+    "Look and prove": {
+        "info": "Show what detrain sees in a program, before it is run.",
+        "doctor": "Look at the installation, and at what repeats to the bit.",
+        "verify": "Kill a program, resume it, and compare bit for bit.",
+        "diff": "Show where two runs part.",
+    },
+    "Hardware faults": {
+        "sites": "List where a fault can be put into a program's step.",
+        "inject": "Put one fault in, and see what comes of it.",
+        "replay": "Do a recorded fault again, bit for bit.",
+        "random": "Put many faults in, drawn by chance.",
+        "profile": "Count what a program's steps compute, by group of instruction.",
+        "campaign": "Put very many faults in, on all cores or a cluster.",
+    },
+    "Loops and probes": {
+        "trace": "Find a program's loops by watching it run.",
+        "show": "Show the loops that an inst.info names.",
+        "instrument": "Print the probes as a diff, or write them.",
+    },
 }
-"""The commands, in the order in which the help lists them, and what it says of each."""
+"""The commands as the help lists them, and what it says of each."""
+COMMANDS: Final = {name: text for section in SECTIONS.values() for name, text in section.items()}
 _OF_FAULTS: Final = frozenset({"sites", "inject", "replay", "random", "profile"})
 """Those whose files are in `faults/`."""
 
@@ -53,9 +63,28 @@ class _Lazy(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of the commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """Write the list of the commands, their texts one below another in all sections."""
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called. Raises UsageError, with what was perhaps meant, where there is none."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            raise UsageError(f"there is no command {name!r}", _meant(name))
+        return super().resolve_command(ctx, args)
+
+
+def _meant(name: str) -> str:
+    """Return what to do about a command that is not there."""
+    if name in ("ls", "list"):
+        return "`detrain ckpt ls` lists checkpoints"
+    if name.endswith(".py"):
+        return f"`detrain run {name}` trains, and resumes"
+    close = get_close_matches(name, COMMANDS, 1)
+    return f"is it `detrain {close[0]}`? " * bool(close) + "`detrain --help` shows what there is"
 
 
 FIRST: Final = """What people do with detrain:

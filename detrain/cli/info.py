@@ -18,7 +18,7 @@ from detrain.reports.foreseen_state import foreseen_state
 _TITLES = {
     "captured": "captured",
     "loaders": "loaders on resume",
-    "outside": "taken from outside",
+    "outside": "taken from outside (clock, randomness of the system)",
 }
 
 
@@ -56,7 +56,10 @@ def command(as_json: bool, home: str, is_module: bool, program: str, arguments: 
         load = f"line {nest.load_line}: {nest.loader}" if nest.load_line else f"the loop's header: {nest.loader}"
         load = load if nest.loader else "none that the source shows: the header only counts"
         click.echo(f"  load         {load}")
-        click.echo(f"  update       line {nest.update_line}" + (f" ({nest.evidence[0]})" if nest.evidence else ""))
+        update, evidence = f"line {nest.update_line}", nest.evidence[0] if nest.evidence else ""
+        click.echo(
+            f"  update       {evidence if evidence.startswith(f'{update}:') else f'{update} ({evidence})' if evidence else update}"
+        )
     for title in ("captured", "loaders", "outside"):
         click.echo(_TITLES[title])
         for line in state[title] or ["nothing that static analysis can see"]:

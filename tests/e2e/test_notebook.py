@@ -107,6 +107,52 @@ def test_a_kernel_that_is_killed_again_and_again_ends_with_the_bits_of_a_plain_s
     assert [line for text in SAID[:2] for line in text.splitlines()] == whole.splitlines()
 
 
+FIT = [
+    "%load_ext detrain",
+    """import hashlib
+import keras
+import numpy as np
+rng = np.random.default_rng(4)
+x = rng.normal(size=(240, 6)).astype("float32")
+y = (x.sum(1) > 0).astype("int32")
+""",
+    """model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.3), keras.layers.Dense(2)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+seen = []
+def end(epoch, logs):
+    seen.append(logs["val_loss"])
+    print(f"epoch {epoch}: {logs['loss']:.6f} {logs['val_loss']:.6f}", flush=True)
+""",
+    """%%detrain --every 4b
+say = keras.callbacks.LambdaCallback(on_epoch_end=end)
+slower = keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1)
+history = model.fit(x, y, batch_size=20, epochs=5, validation_split=0.1, callbacks=[say, slower], verbose=0)
+""",
+    """rates = history.history["learning_rate"]
+print(len(seen), rates[-1], hashlib.sha256(b"".join(np.asarray(each).tobytes() for each in model.variables)).hexdigest())
+""",
+]
+
+
+def test_a_cell_with_keras_fit_resumes_to_the_bits_of_a_plain_script(kernels: Any, tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    script = tmp_path / "script.py"
+    script.write_text("".join(FIT[1:]).replace("%%detrain --every 4b\n", ""))
+    whole = _finish([sys.executable, "-c", ORACLES["tensorflow"], str(script)], cwd=tmp_path).out
+
+    assert not kernels().run(FIT, kill_at="epoch 0")
+    second = kernels()
+    assert not second.run(FIT, kill_at="epoch 3")
+    last = kernels()
+    assert last.run(FIT)
+
+    assert "detrain: resuming notebook at " in second.shown
+    assert re.search(r"detrain: resuming notebook at [34]:", last.shown)
+    assert len(whole.splitlines()) == 6
+    assert whole.splitlines()[-1] == last.shown.splitlines()[-1]
+
+
 def test_another_cell_before_the_training_is_refused_and_named(kernels: Any) -> None:
     assert not kernels().run(CELLS, kill_at="epoch 1")
     edited = [*CELLS[:2], CELLS[2].replace("0.01", "0.02"), *CELLS[3:]]
