@@ -83,17 +83,17 @@ def _meant(name: str) -> str:
         return "`detrain ckpt ls` lists checkpoints"
     if name.endswith(".py"):
         return f"`detrain run {name}` trains, and resumes"
-    close = get_close_matches(name, COMMANDS, 1)
-    return f"is it `detrain {close[0]}`? " * bool(close) + "`detrain --help` shows what there is"
+    meant = "".join(f"is it `detrain {close}`? " for close in get_close_matches(name, COMMANDS, 1))
+    return f"{meant}`detrain --help` shows what there is"
 
 
 FIRST: Final = """What people do with detrain:
 
-  detrain run train.py             train; killed and run again, it goes on with the same bits
-  detrain info train.py            what detrain sees in a program, before it is run
-  detrain verify train.py          prove it: kill the program, resume it, compare all bits
-  detrain diff ckpt_a ckpt_b       where two runs part
-  detrain doctor                   what is installed here, and what this machine repeats
+  detrain run train.py         train; run again after a kill, it resumes exactly
+  detrain info train.py        what detrain sees in a program, before it is run
+  detrain verify train.py      prove it: kill, resume, compare all bits
+  detrain diff ckpt_a ckpt_b   where two runs part
+  detrain doctor               is all there, and does this machine repeat?
 
 `detrain --help` lists all commands."""
 

@@ -116,7 +116,8 @@ rng = np.random.default_rng(4)
 x = rng.normal(size=(240, 6)).astype("float32")
 y = (x.sum(1) > 0).astype("int32")
 """,
-    """model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.3), keras.layers.Dense(2)])
+    """hidden = keras.layers.Dense(16, "relu")
+model = keras.Sequential([keras.Input((6,)), hidden, keras.layers.Dropout(0.3), keras.layers.Dense(2)])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
 seen = []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -79,16 +78,17 @@ class Nothing:
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[type | None], None]:
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type | None], None]]:
     """Installs one of the reducers above for `Hidden`, or none."""
 
     def with_reducer(reducer: type | None) -> None:
         name = f"{__name__}.Hidden"
         point = None if reducer is None else EntryPoint(name, f"{__name__}:{reducer.__name__}", reducers.ENTRY_POINTS)
         monkeypatch.setattr(reducers, "installed", lambda: {} if point is None else {name: point})
-        monkeypatch.setattr(reducers, "reduction_named", functools.cache(reducers.reduction_named.__wrapped__))
+        reducers.reduction_named.cache_clear()
 
-    return with_reducer
+    yield with_reducer
+    reducers.reduction_named.cache_clear()
 
 
 def test_an_object_gets_its_data_in_place_and_stays_one_under_two_names(install: Any) -> None:
@@ -145,9 +145,9 @@ def test_where_the_package_is_not_installed_the_object_is_missing(install: Any) 
     encoded = encode(first, baseline_of(first))
     install(None)
 
-    (missing,) = restore(encoded, second, baseline_of(second))
+    missing = restore(encoded, second, baseline_of(second))
 
-    assert missing.endswith(f"no package that is installed here has a reducer for {__name__}.Hidden")
+    assert missing[0].endswith(f"no package that is installed here has a reducer for {__name__}.Hidden")
 
 
 @pytest.mark.parametrize(
