@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from detrain.base import PACKAGE
 from detrain.campaign import subject
 from detrain.cli import COMMANDS, main
+from detrain.cli import detrain as group
 from detrain.cli.faults.inject import command as inject
 from detrain.cli.faults.replay import command as replay
 from detrain.launcher.program import Program
@@ -132,3 +136,29 @@ def test_a_golden_run_is_that_of_each_file_by_its_path(tmp_path: Path, edited: s
 
     assert now.key != before.key
     assert [name for name, digest in now.sources().items() if before.sources()[name] != digest] == [f"{edited}/utils.py"]
+
+
+def _examples(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Each example in the help of a command and of those below it, with the command that it calls."""
+    for line in (command.help or "").splitlines():
+        if line.strip().startswith(f"{context.command_path} "):
+            yield line.strip().removeprefix(f"{context.command_path} "), command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _examples(below, click.Context(below, info_name=name, parent=context))
+
+
+def test_each_example_in_the_help_is_a_command_with_options_that_it_has() -> None:
+    """They are parsed, not run: a campaign of 20,000 trials is among them."""
+    found = list(_examples(group, click.Context(group, info_name="detrain")))
+
+    assert len(found) > 25
+    for text, command, context in found:
+        words = shlex.split(text)
+        if isinstance(command, click.Group):
+            below = command.get_command(context, words[0])
+            assert below is not None, text
+            command, context, words = below, click.Context(below, info_name=words[0], parent=context), words[1:]
+        command.make_context(context.info_name, words, parent=context.parent)  # raises UsageError where it has no such option
