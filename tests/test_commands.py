@@ -156,9 +156,9 @@ def test_each_example_in_the_help_is_a_command_with_options_that_it_has() -> Non
 
     assert len(found) > 25
     for text, command, context in found:
-        words = shlex.split(text)
+        words, called = shlex.split(text), command
         if isinstance(command, click.Group):
             below = command.get_command(context, words[0])
             assert below is not None, text
-            command, context, words = below, click.Context(below, info_name=words[0], parent=context), words[1:]
-        command.make_context(context.info_name, words, parent=context.parent)  # raises UsageError where it has no such option
+            words, called = words[1:], below
+        called.make_parser(click.Context(called)).parse_args(words)  # raises NoSuchOption
