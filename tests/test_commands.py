@@ -161,4 +161,5 @@ def test_each_example_in_the_help_is_a_command_with_options_that_it_has() -> Non
             below = command.get_command(context, words[0])
             assert below is not None, text
             words, called = words[1:], below
-        called.make_parser(click.Context(called)).parse_args(words)  # raises NoSuchOption
+        own = words[: next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))]
+        called.make_parser(click.Context(called)).parse_args(own)  # raises NoSuchOption
