@@ -157,6 +157,8 @@ def test_each_example_in_the_help_is_a_command_with_options_that_it_has() -> Non
     assert len(found) > 25
     for text, command, context in found:
         words, called = shlex.split(text), command
+        if context.info_name == "launch":  # hands torchrun's on
+            continue
         if isinstance(command, click.Group):
             below = command.get_command(context, words[0])
             assert below is not None, text
