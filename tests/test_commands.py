@@ -163,5 +163,5 @@ def test_each_example_in_the_help_is_a_command_with_options_that_it_has() -> Non
             below = command.get_command(context, words[0])
             assert below is not None, text
             words, called = words[1:], below
-        own = words[: next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))]
-        called.make_parser(click.Context(called)).parse_args(own)  # raises NoSuchOption
+        program = max((at for at, word in enumerate(words) if word.endswith(".py")), default=len(words))
+        called.make_parser(click.Context(called)).parse_args(words[:program])  # raises NoSuchOption
