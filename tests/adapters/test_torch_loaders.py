@@ -4,7 +4,9 @@ streams come back too.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.data.worker import StampedInit, _Outlived
+from detrain.python.process.sigterm import Termination
 
 MOMENT = [0]
 NOTED: list[Any] = []
@@ -102,3 +106,22 @@ def test_workers_that_live_on_say_what_they_hold_behind_a_batch_that_is_dropped(
 
     LOADERS.restore(counts, positions, "seek")
     assert [each.numpy().tobytes() for each in iter(loader)] == rest
+
+
+def test_a_worker_outlives_the_first_sigterm_of_a_run_that_answers_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[int] = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert not StampedInit(None, {})._outlives_sigterm
+        signal.signal(signal.SIGTERM, Termination(lambda: True)._on_signal)
+        assert StampedInit(None, {})._outlives_sigterm
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    answer = _Outlived()
+    answer(signal.SIGTERM, None)
+    assert ends == []
+    answer(signal.SIGTERM, None)
+    assert ends == [0]

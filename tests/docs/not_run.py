@@ -35,7 +35,7 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
         "PYTHONHASHSEED=0 jupyter lab": "a window: tests/e2e/test_notebook.py runs the page's cells in a kernel",
     },
     "docs/how-to/slurm-and-preemption.md": {
-        "srun --kill-on-bad-exit=0 detrain run --every 10min train.py": _NO_SCHEDULER,
+        "srun --kill-on-bad-exit=0 detrain run --every 500b train.py": _NO_SCHEDULER,
     },
     "docs/explanation/guard.md": {
         "detrain run --guard recover train.py": "the fault came by chance; in tutorials/nan-of-yesterday.md one comes each time",
