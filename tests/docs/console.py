@@ -4,7 +4,7 @@ In a fenced block `console`, lines that begin with `$ ` are commands, and what f
 anything: alone in a line, for any lines. Where the output ends with `Killed`, the command gets SIGKILL as soon as it
 has printed the line before. Decimals, times, sizes and the cut that a run resumes at are other ones in each run, and
 are masked. Digests are other ones on each processor: two that are equal on the page must be equal here, too, and two
-that differ must differ. A command whose output the page leaves out must end with status 0.
+that differ must differ. A command the end of whose output the page leaves out must end with status 0.
 
 A block of Python or TOML whose first line is `# PATH` is a file that the commands find there. What a page installs by
 `pip install FOLDER` is seen by its commands alone.
@@ -30,12 +30,13 @@ _FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OF_COMMANDS = ("", "text", "bash", "none", "sh", "shell")
 _COMMAND = re.compile(r"(\w+=\S+ )*(detrain|python|pip|git|cd|docker|srun|ssh|rsync|jupyter|torchrun|\./run\.sh)( |$)")
 _FILE = re.compile(r"^```(?:python|toml)\n# ([\w./-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SHELL = """python() { INTERPRETER "$@"; }
-detrain() { python -m detrain "$@"; }
-pip() { python -m pip install -q --no-deps --no-build-isolation --target site-packages "${@:2}"; }
-export PYTHONPATH="$PWD/site-packages${PYTHONPATH:+:$PYTHONPATH}"
-"""
-"""What a reader's environment has: no network, and no other packages, are needed."""
+_READER = {
+    "python": 'exec INTERPRETER "$@"',
+    "detrain": 'exec INTERPRETER -m detrain "$@"',
+    "pip": 'shift; exec INTERPRETER -m pip install -q --no-deps --no-build-isolation --target "$SITE" "$@"',
+}
+"""Commands as a reader has them, each a script. `pip install` needs no network, and installs for the page's commands
+alone."""
 _MASKED = re.compile(
     r"""(?P<any>\.\.\.)
     | (?P<digest>\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,64}\b)
@@ -111,11 +112,21 @@ def prepare(page: Path, folder: Path) -> None:
 
 def run_command(command: Command, folder: Path) -> Printed:
     """Run a command in a folder as a shell does, and kill it where the page says so."""
-    script = _SHELL.replace("INTERPRETER", sys.executable) + command.text
+    reader, site = folder / ".reader", folder / "site-packages"
+    reader.mkdir(exist_ok=True)
+    for name, script in _READER.items():
+        (reader / name).write_text(f"#!/bin/sh\n{script.replace('INTERPRETER', sys.executable)}\n")
+        (reader / name).chmod(0o755)
+    known = environment()
+    known |= {
+        "PATH": f"{reader}:{known['PATH']}",
+        "SITE": str(site),
+        "PYTHONPATH": f"{site}:{known.get('PYTHONPATH', '')}".strip(":"),
+    }
     process = subprocess.Popen(
-        ["bash", "-c", script],
+        ["bash", "-c", command.text],
         cwd=folder,
-        env=environment(),
+        env=known,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -154,8 +165,10 @@ def _pattern(line: str, digests: list[str]) -> str:
 
 def difference(command: Command, printed: Printed, known: dict[str, str]) -> str:
     """Return in which way an output is not that of the page; empty if it is. `known`: digests of the page, and here."""
+    if command.output[-1:] in ([], ["..."]) and printed.status != 0:
+        return f"$ {command.text}\nended with {printed.status}\n" + "\n".join(printed.lines)
     if not command.output:
-        return "" if printed.status == 0 else f"$ {command.text}\nended with {printed.status}\n" + "\n".join(printed.lines)
+        return ""
     digests: list[str] = []
     pattern = "".join("(?:.*\n)*?" if line == "..." else _pattern(line, digests) + "\n" for line in command.output)
     match = re.fullmatch(pattern, "".join(f"{line}\n" for line in printed.lines))
