@@ -103,3 +103,15 @@ def test_the_report_has_the_loops_that_a_run_wrote_down(tmp_path: Path, monkeypa
 
     (report,) = tmp_path.glob("detrain-report-*.txt")
     assert 'structure\n{"nests": []}' in report.read_text()
+
+
+def test_what_trains_through_fit_is_shown_also_beside_a_loop_in_another_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Path(__file__).resolve().parents[1] / "examples/digits/fit.py"
+
+    assert main(["info", "--ckpt", str(tmp_path), str(program)]) == 0
+
+    shown = capsys.readouterr().out
+    assert "fit.py:45              model.fit" in shown
+    assert shown.index("trains through fit") < shown.index("batch loop   train.py:84")

@@ -47,8 +47,10 @@ def command(as_json: bool, home: str, is_module: bool, program: str, arguments: 
     if not structure.nests and not structure.fits:
         has_probes = bool(target.probes())
         click.echo("  probes are in the program already" if has_probes else "  no training loop in the source: a run will show it")
-    for number, fit in enumerate(structure.fits if not structure.nests else ()):
+    for number, fit in enumerate(structure.fits):
         show_fit(fit, number, len(structure.fits))
+    if structure.fits and structure.nests:
+        click.echo("\nand has a loop of its own (a run shows whether it comes there)")
     for nest in structure.nests:
         epoch = nest.epoch_loop
         click.echo(f"  epoch loop   {_line(epoch)}" if epoch else "  epoch loop   none: the batch loop counts as one epoch")
