@@ -6,10 +6,12 @@ What of it can be trusted: only that behind which the run was the golden run aga
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +19,13 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.cursor import Address
+from detrain.campaign.early_end import EarlyEnds
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.subject import Subject, errors_of
 from detrain.campaign.trial_log import TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
+from detrain.runtime.observers.trials_in_process import EQUAL
 
 MOST_TRIALS: Final = 1024
 _LEAST_PLACES: Final = 32
@@ -55,8 +59,13 @@ def run_together(
     golden: TrialResult,
     known: Together | None = None,
     running: Callable[[int | None], None] = lambda _number: None,
+    *,
+    ends_early: bool = False,
 ) -> Iterator[tuple[int, TrialResult]]:
     """Run trials, several in a process; yields (number, what came of it) as they are known to be sound.
+
+    `ends_early`: trials that come to the golden run's whole state end there, with its steps for those that they leave
+    out (detrain.campaign.early_end).
 
     What is not yielded is to be run in a process of its own: trials to the program's end, one of the first step of all
     where that step makes what stays, and all of a program that cannot be set back exactly.
@@ -68,7 +77,7 @@ def run_together(
             return
         chunk = _chunk(waiting, are_watched=subject.is_watched)
         with subject.scratch() as home:
-            process = _Process(subject, chunk, golden, home, running)
+            process = _Process(subject, chunk, golden, home, running, ends_early=ends_early and not subject.has_guard)
             yield from process.run()
         has_learned = process.is_first_alone > known.is_first_alone
         if not (process.sound or process.alone or has_learned):
@@ -135,6 +144,7 @@ class _Process:
     home: Path
     running: Callable[[int | None], None]
     """Is told whose fault has been armed, and that it is over (None); not of each that is over at once."""
+    ends_early: bool = False
     sound: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
     """Trials with which the process has ended: a crash, a hang, or a fault that was not done."""
@@ -144,23 +154,23 @@ class _Process:
     _pending: dict[int, TrialResult] = field(default_factory=dict)
     _known: Mapping[Address, StepLine] = field(default_factory=dict)
     _has_ended: bool = False
+    _queue: list[tuple[int | None, Experiment]] = field(default_factory=list)
+    """What it does, in its order; what has no number is without a fault."""
 
     def run(self) -> Iterator[tuple[int, TrialResult]]:
         """Run it; yields what is sound."""
-        plans = list(self.plans.values())
         self._known = self.golden.by_cursor()
-        self.subject.link_golden((*plans[0].at[:2], 0), self.home)
-        logs = [self.home / f"log-{index}" for index in range(len(plans) + 1)]
-        experiments = [
-            msgspec.structs.replace(plan, log=str(log)) for plan, log in zip((*plans, self._closing()), logs, strict=True)
-        ]
-        numbers = list(self.plans)
+        self.subject.link_golden((*next(iter(self.plans.values())).at[:2], 0), self.home)
+        self._queue = self._queued()
+        numbers = [number for number, _plan in self._queue]
+        logs = [self.home / f"log-{index}" for index in range(len(numbers))]
+        experiments = [msgspec.structs.replace(plan, log=str(log)) for (_, plan), log in zip(self._queue, logs, strict=True)]
         index, changed, ended_at = 0, time.monotonic(), time.time()
         is_told = False
         with self.subject.process(experiments, self.home) as process:
             while index < len(logs):
                 is_over = process.poll() is not None
-                if index < len(numbers) and not is_told and _is_armed(logs[index]):
+                if numbers[index] is not None and not is_told and _is_armed(logs[index]):
                     self.running(numbers[index])
                     is_told = True
                 if not is_over and not (index + 1 < len(logs) and logs[index + 1].exists()):
@@ -184,6 +194,22 @@ class _Process:
             process.kill()
             process.wait()
 
+    @cached_property
+    def _early(self) -> EarlyEnds:
+        return EarlyEnds(self.golden)
+
+    def _queued(self) -> list[tuple[int | None, Experiment]]:
+        """Return what the process does: before the trials of a step perhaps that step without a fault; and in the end
+        steps without one.
+        """
+        found: list[tuple[int | None, Experiment]] = []
+        for at, group in itertools.groupby(self.plans.items(), key=lambda pair: pair[1].at):
+            trials = list(group)
+            if self.ends_early and self._early.pay([plan for _, plan in trials]):
+                found.append((None, Experiment(log="", at=at, count=1)))
+            found += trials
+        return [*found, (None, self._closing())]
+
     def _closing(self) -> Experiment:
         """Return the steps without a fault behind the last trial: into the last epoch that one of them runs into."""
         last = list(self.plans.values())[-1]
@@ -205,7 +231,8 @@ class _Process:
 
     def _take(self, index: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
         """Look at what a log says; yields what is sound by it."""
-        number = [*self.plans, None][index]
+        number = self._queue[index][0]
+        is_last = index == len(self._queue) - 1
         if not self._is_golden(done, plan):
             self.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
             return
@@ -213,7 +240,7 @@ class _Process:
         if done.obstacle or done.left:
             self._has_ended = True
             self.obstacle = done.obstacle
-            before = list(self.plans.values())[index - 1]
+            before = self._queue[index - 1][1]
             self.is_first_alone = not any(before.at[1:]) and not done.obstacle
             if done.left:
                 yield from self._confirm_ended()
@@ -223,7 +250,7 @@ class _Process:
             self._has_ended = True
             if number is not None:
                 self.alone.add(number)
-            elif not self._pending:
+            elif not self._pending or not is_last:
                 self.obstacle = "a process ended before its last step without a fault"
             return
         if number is not None:
@@ -255,7 +282,8 @@ class _Process:
     def _sound(self, numbers: list[int]) -> Iterator[tuple[int, TrialResult]]:
         self.sound.update(numbers)
         for number in numbers:
-            yield number, self._pending.pop(number)
+            done = self._pending.pop(number)
+            yield number, self._early.run_on(done, self.plans[number]) if done.end == EQUAL else done
 
     def _is_golden(self, done: TrialResult, plan: Experiment) -> bool:
         """Return whether the steps without a fault are the golden run's, and the state where it begins is, too.

@@ -54,6 +54,8 @@ class TrialResult:
     """What the program wrote to stdout and stderr, by stretches; of a trial, from its fault on."""
     files: tuple[Written, ...] | None = None
     """Files that the program has written, as they are in its end; None: it did not come there, or nobody looked."""
+    early_after: int = -1
+    """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
 

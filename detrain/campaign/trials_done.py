@@ -42,18 +42,20 @@ def do_trials(
     in_one: bool = True,
     known: Together | None = None,
     running: Callable[[int | None], None] = lambda _number: None,
+    ends_early: bool = False,
 ) -> Iterator[Done[T]]:
     """Do trials, many in one process or each in one of its own; yields each once.
 
     `again` draws one whose fault did not fire once more, if that can be; `running` is told which trial runs, as far as
-    that is known. Raises FaultInvalid.
+    that is known; `ends_early`: see `run_together`. Raises FaultInvalid.
     """
     left = dict(drawn)
     unfired: dict[int, str] = {}
     redrawn: dict[int, tuple[T, Experiment]] = {}
     known = Together() if known is None else known
     for of_round in (drawn, redrawn) if in_one else ():
-        for number, found in run_together(subject, {n: plan for n, (_, plan) in of_round.items()}, golden, known, running):
+        plans = {number: plan for number, (_, plan) in of_round.items()}
+        for number, found in run_together(subject, plans, golden, known, running, ends_early=ends_early):
             what, plan = of_round[number]
             if not found.is_unfired:
                 del left[number]

@@ -68,6 +68,7 @@ def rows(count: int, seed: int = 3, *, has_guard: bool = True, tells: bool = Tru
                 alarm_after=alarm,
                 end="crash: RuntimeError" if outcome == "crash" else "until",
                 digest=f"{number:032x}",
+                early_after=-1,
                 seconds=0.05,
                 host="made",
             )

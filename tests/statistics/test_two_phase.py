@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.faults.statistics.two_phase import LEAST, chosen, estimate, run_on
+from detrain.faults.statistics.two_phase import LEAST, TwoPhase, chosen, estimate, estimate_weighted, run_on
 
 CLASSES = {"equal": (0.6, 0.002), "near": (0.3, 0.05), "far": (0.1, 0.5)}
 """Share in the population, and share of the event in it."""
@@ -43,6 +43,68 @@ def test_a_thousand_campaigns_hold_the_truth_and_few_trials_are_worth_many() -> 
     assert covered >= 0.935
     assert mean == pytest.approx(TRUTH, abs=0.001)
     assert effective > 2 * 500
+
+
+STRATA = {"a": (0.85, 0.5), "b": (0.12, 0.3), "c": (0.03, 0.2)}
+"""Share in the population, and share of the trials: the rare are drawn more often than they are."""
+OFTEN = {"a": (0.7, 0.25, 0.05), "b": (0.4, 0.3, 0.3), "c": (0.1, 0.2, 0.7)}
+"""Of each stratum, the shares of the classes."""
+
+
+def campaign_of_strata(rng: np.random.Generator, trials: int, further: int) -> TwoPhase | None:
+    """A campaign whose classes tell of the event what strata do not; guesses are what the first phase could have."""
+    of_trials = np.repeat(list(STRATA), [round(trials * share) for _, share in STRATA.values()])
+    weights = np.array([STRATA[name][0] / STRATA[name][1] for name in of_trials])
+    classes = np.array([rng.choice(list(CLASSES), p=OFTEN[name]) for name in of_trials])
+    event = rng.random(len(classes)) < np.array([CLASSES[name][1] for name in classes])
+    counts = {name: int((classes == name).sum()) for name in CLASSES}
+    wanted = run_on(counts, {"equal": 0.01, "near": 0.1, "far": 0.6}, further)
+    numbers = {name: np.flatnonzero(classes == name).tolist() for name in CLASSES}
+    ran = np.zeros(len(classes), bool)
+    for name, count in wanted.items():
+        ran[chosen(numbers[name], count, int(rng.integers(1 << 40)))] = True
+    return estimate_weighted(classes, weights, ran, event & ran)
+
+
+def held_of_strata(campaigns: int, seed: int) -> tuple[float, float]:
+    """Return how often intervals hold the truth, and by how many of their own errors the mean is beside it."""
+    events = [event for _, event in CLASSES.values()]
+    truth = sum(share * float(np.dot(OFTEN[name], events)) for name, (share, _) in STRATA.items())
+    rng = np.random.default_rng(seed)
+    found = [each for _ in range(campaigns) if (each := campaign_of_strata(rng, 1000, 300)) is not None]
+    assert len(found) == campaigns
+    shares = np.array([each.share for each in found])
+    error = float((shares.mean() - truth) / (shares.std() / np.sqrt(campaigns)))
+    return float(np.mean([each.low <= truth <= each.high for each in found])), error
+
+
+def test_a_few_campaigns_of_strata_hold_the_truth() -> None:
+    covered, error = held_of_strata(40, seed=3)
+
+    assert covered >= 0.85
+    assert abs(error) < 4
+
+
+@pytest.mark.slow
+def test_a_thousand_campaigns_of_strata_hold_the_truth_and_are_right_in_the_mean() -> None:
+    covered, error = held_of_strata(1000, seed=4)
+
+    assert covered >= 0.935
+    assert abs(error) < 4
+
+
+def test_trials_that_count_the_same_are_a_case_of_weights() -> None:
+    classes = np.array(["a"] * 100 + ["b"] * 300)
+    place = np.array([*range(100), *range(300)])
+    ran = np.where(classes == "a", place < 50, place < 60)
+    event = np.where(classes == "a", place < 20, place < 6)
+
+    weighed = estimate_weighted(classes, np.full(400, 7.0), ran, event)
+    counted = estimate({"a": 100, "b": 300}, {"a": (20, 50), "b": (6, 60)})
+
+    assert weighed is not None
+    assert counted is not None
+    assert (weighed.share, weighed.effective) == pytest.approx((counted.share, counted.effective))
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 300), min_size=1), st.integers(1, 400), st.integers(0, 99))

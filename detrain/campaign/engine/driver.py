@@ -19,7 +19,7 @@ from detrain.campaign.engine.api import Ended, Engine, Lease
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.campaign.engine.rows import crash_row, told_row
-from detrain.campaign.engine.work import DetrainWork, ordered, to_loop
+from detrain.campaign.engine.work import DetrainWork, How, ordered, to_loop
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.plan import SampledPlan
 from detrain.faults.population.stopping import Look, last_look
@@ -31,6 +31,8 @@ _LARGEST: Final = 2048
 """Trials of a lease, at most."""
 _LEAST: Final = 256
 """And at least: a process starts for each."""
+_FEWEST: Final = 16
+"""But so few, where a slot would have none otherwise."""
 _SHARES: Final = 3
 """Leases of each slot, so that none is long idle in the end."""
 _MOST_LOST: Final = 2
@@ -97,12 +99,21 @@ class StopAt:
         return Looks(count, self.confidence)
 
 
-def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0) -> Progress:
-    """Return how far a campaign is; `before`: what was known when its driver started, so many seconds ago."""
+def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0, numbers: Sequence[int] | None = None) -> Progress:
+    """Return how far a campaign is; `before`: what was known when its driver started, so many seconds ago.
+
+    `numbers`: of the trials that are wanted, if these are not all.
+    """
     ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
-    known = sum(number < campaign.plan.count for number in ledgers.known())
-    unfired = sum(number < campaign.plan.count for number in ledgers.unfired())
-    return Progress(campaign.plan.count, known - unfired, unfired, ledgers.shares(), seconds, max(known - before, 0))
+    wanted = frozenset(range(campaign.plan.count) if numbers is None else numbers)
+    known, unfired = len(wanted & ledgers.known()), len(wanted & ledgers.unfired().keys())
+    return Progress(len(wanted), known - unfired, unfired, ledgers.shares(), seconds, max(known - before, 0))
+
+
+def lease_size(trials: int, slots: int) -> int:
+    """Return how many of so many trials a lease has: a few leases for each slot, and at least one where that can be."""
+    shared = min(_LARGEST, -(-trials // (slots * _SHARES if slots > 1 else 1)))
+    return max(shared, min(_LEAST, max(_FEWEST, -(-trials // slots))))
 
 
 class Driver:
@@ -114,12 +125,15 @@ class Driver:
         engine: Engine,
         tell: Callable[[Progress], None],
         *,
-        in_one: bool = True,
+        how: How | None = None,
         stop_at: StopAt | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
+        """`numbers`: of the trials that are wanted, if these are not all."""
+        self._numbers = range(campaign.plan.count) if numbers is None else numbers
         self._campaign, self._engine, self._tell, self._stop_at = campaign, engine, tell, stop_at
         self._ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
-        self._work = DetrainWork(campaign.folder, in_one)
+        self._work = DetrainWork(campaign.folder, how or How())
         self._leases = 0
         self._in_vain = 0
         self._began, self._before, self._told = time.monotonic(), 0, 0.0
@@ -141,10 +155,10 @@ class Driver:
         self._ledgers.set_damaged_aside()
         self._engine.start(self._work)
         known = self._ledgers.known()
-        self._began, self._before = time.monotonic(), len(known)
+        self._began, self._before = time.monotonic(), len(known.intersection(self._numbers))
         found = None
         try:
-            while missing := [number for number in range(self._campaign.plan.count) if number not in known]:
+            while missing := [number for number in self._numbers if number not in known]:
                 if self._stop_at is not None:
                     found = self._stop_at.look(self._campaign)
                     if found is not None and found.may_stop:
@@ -159,8 +173,7 @@ class Driver:
 
     def _round(self, missing: list[int]) -> None:
         """Do what is missing; of what workers have not come to, another round is made."""
-        parts = self._engine.slots * (_SHARES if self._engine.slots > 1 else 1)
-        size = max(_LEAST, min(_LARGEST, -(-len(missing) // parts)))
+        size = lease_size(len(missing), self._engine.slots)
         inside = ordered(self._campaign, missing)
         waiting = [inside[start : start + size] for start in range(0, len(inside), size)]
         running: dict[str, Lease] = {}
@@ -251,7 +264,7 @@ class Driver:
         now = time.monotonic()
         if is_due or now - self._told > _LOOKS_S:
             self._told = now
-            progress = progress_of(self._campaign, now - self._began, self._before)
+            progress = progress_of(self._campaign, now - self._began, self._before, self._numbers)
             self._tell(progress)
             return progress
         return Progress(self._campaign.plan.count, 0, 0, {})

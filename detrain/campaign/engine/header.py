@@ -36,7 +36,7 @@ from detrain.faults.population.stopping import shares_by_pilot
 from detrain.launcher.program import Program
 from detrain.python.process.environment import set_threads
 
-VERSION: Final = 3
+VERSION: Final = 4
 _NAME: Final = "plan.json"
 _PROFILE: Final = "profile.json"
 
@@ -70,6 +70,17 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[Listed, ...]
 
 
+class TwoPhase(msgspec.Struct, frozen=True, kw_only=True):
+    """All trials run a few steps; some of them run on to the horizon."""
+
+    first: int
+    """Steps of the first phase."""
+    trials: int
+    """Of the second phase."""
+    horizon: int | None
+    """Steps of the second phase; None: to the program's end."""
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a plan."""
 
@@ -97,6 +108,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     sampled: Sampled | None = None
     listing: Listing | None = None
     """Or a list of another tool's."""
+    two_phase: TwoPhase | None = None
+    """Of the plan of a first phase."""
     digest: str = ""
     """Of the plan."""
 
@@ -128,12 +141,14 @@ def subject_of(header: Header, home: Path) -> Subject:
     return Subject(program, header.arguments, home, header.limit_s, has_guard=header.has_guard, check=header.check)
 
 
-def make(header: Header, home: Path, name: str) -> Campaign:
+def make(header: Header, home: Path, name: str, *, prefix: str = "campaign") -> Campaign:
     """Find sites, make the golden run, and write the plan; one that is there is kept if it is the same but longer or
     shorter. Raises CampaignStopped for another plan of that name, StoreError where there is no room.
+
+    Its folder is called by its name, behind a prefix.
     """
     with full_disk.told(home):
-        return _made(header, home, name)
+        return _made(header, home, f"{prefix}-{name}")
 
 
 def _made(header: Header, home: Path, name: str) -> Campaign:
@@ -141,7 +156,7 @@ def _made(header: Header, home: Path, name: str) -> Campaign:
     header = msgspec.structs.replace(
         header, key=subject.key, sources=subject.sources(), environment=subject.environment(), program=str(subject.program.shown)
     )
-    folder = subject.folder / f"campaign-{name}"
+    folder = subject.folder / name
     known = folder / _NAME
     if header.sampled is not None and known.is_file():
         header = msgspec.structs.replace(header, sampled=_shared_out_as(_read(known), header.sampled))
@@ -214,7 +229,7 @@ def _read(path: Path) -> Header:
 
 def _is_same(known: Header, header: Header) -> bool:
     """Return whether two plans draw the same trials and judge them the same."""
-    parts = [(each.digest, each.check, each.ignored, each.thresholds) for each in (known, header)]
+    parts = [(each.digest, each.check, each.ignored, each.thresholds, each.two_phase is None) for each in (known, header)]
     return parts[0] == parts[1]
 
 

@@ -94,6 +94,7 @@ class Rows:
 
 def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done: TrialResult, *, has_guard: bool) -> TrialRow:
     steps = [_filled(step, known, plan.at) for cursor, step in sorted(done.by_cursor().items()) if cursor >= plan.at]
+    steps = _as_often(steps, plan.digests_every)
     trained = [step for step in steps if step.batch >= 0]
     last = trained[-1] if trained else None
     at_last = known.get(_cursor(last)) if last is not None else None
@@ -128,6 +129,7 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
         alarm_after=done.alarm.steps + 1 if done.alarm is not None else _GUARD_LOOKED if has_guard else _NO_GUARD,
         end=end,
         digest=xxhash.xxh3_128_hexdigest(msgspec.json.encode((steps, end, done.fired), order="sorted")),
+        early_after=done.early_after,
         seconds=done.seconds,
         host=socket.gethostname(),
     )
@@ -159,6 +161,13 @@ def _filled(step: StepLine, known: Mapping[Address, StepLine], at: Address) -> S
         return step
     kept = {name: value for name, value in start.series.items() if name not in step.series and is_accuracy(name)}
     return msgspec.structs.replace(step, series={**step.series, **kept}) if kept else step
+
+
+def _as_often(steps: list[StepLine], every: int) -> list[StepLine]:
+    """Return steps with the digests that each trial has: every so many steps, and of the last."""
+    trained = [place for place, step in enumerate(steps) if step.batch >= 0]
+    due = {place for number, place in enumerate(trained) if number % every == 0 or number == len(trained) - 1}
+    return [step if place in due or not step.state else msgspec.structs.replace(step, state="") for place, step in enumerate(steps)]
 
 
 def _cursor(step: StepLine) -> Address:

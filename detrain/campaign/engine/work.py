@@ -21,24 +21,36 @@ from detrain.faults.experiment import Experiment
 from detrain.faults.population.facts import Facts
 
 
-def do_lease(folder: Path, lease: Path, shard: str, *, in_one: bool) -> None:
+@dataclass(frozen=True)
+class How:
+    """How trials are done: of consequence for time alone."""
+
+    in_one: bool = True
+    """Many in one process."""
+    ends_early: bool = True
+    """Those that have come to the golden run's state are over."""
+
+
+def do_lease(folder: Path, lease: Path, shard: str, how: How) -> None:
     """Do the trials of a lease that are not in this worker's ledger. Raises what stops the campaign."""
     campaign = load(folder)
     numbers = msgspec.json.decode(lease.read_bytes(), type=list[int])
     with full_disk.told(folder):
         ledger = Ledger(campaign.ledgers / f"{shard}.sqlite", campaign.plan.digest)
         try:
-            _do(campaign, numbers, ledger, in_one=in_one)
+            _do(campaign, numbers, ledger, how)
         finally:
             ledger.close()
 
 
-def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, *, in_one: bool) -> None:
+def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How) -> None:
     drawn = {number: to_loop(campaign.plan.trial(number)) for number in numbers}
     again = lambda number, plan: to_loop(found) if (found := campaign.plan.again(number, plan)) is not None else None  # noqa: E731
     rows = Rows(campaign.judge, campaign.header.thresholds, campaign.header.has_guard)
     began = time.monotonic()
-    for done in do_trials(campaign.subject, drawn, campaign.golden, again, in_one=in_one, running=ledger.note_running):
+    for done in do_trials(
+        campaign.subject, drawn, campaign.golden, again, in_one=how.in_one, running=ledger.note_running, ends_early=how.ends_early
+    ):
         if done.found is None:
             ledger.add_unfired(done.number, done.unfired)
             continue
@@ -59,14 +71,14 @@ class DetrainWork:
     """How workers of a campaign are started: files that all machines see, and the command of each."""
 
     folder: Path
-    in_one: bool = True
+    how: How
 
     def command(self, lease: Lease, shard: str) -> list[str]:
         """Write the lease, and return the command of a worker that does it."""
         path = self._path(lease, "json")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(lease.numbers))
-        options = [] if self.in_one else ["--engine", "process"]
+        options = [*([] if self.how.in_one else ["--engine", "process"]), *([] if self.how.ends_early else ["--no-early-end"])]
         return [sys.executable, "-m", "detrain", "campaign", "work", *options, str(self.folder), str(path), shard]
 
     def log(self, lease: Lease) -> Path:

@@ -14,7 +14,7 @@ from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, threshold_opti
 from detrain.faults.sites import STAGES
 
 if TYPE_CHECKING:
-    from detrain.campaign.engine.header import Header
+    from detrain.campaign.engine.header import Header, TwoPhase
     from detrain.faults.outcome_classes import Thresholds
     from detrain.faults.population.frame import Choice
 
@@ -52,6 +52,8 @@ _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
 @click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
 @click.option("--epochs", metavar="A:B", help="ISCA: only steps of the epochs from A on, before B.")
 @click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
+@click.option("--two-phase", "second", type=click.IntRange(1), metavar="N", help="All trials run --first steps, N of them on.")
+@click.option("--first", type=click.IntRange(1), metavar="N", help="Steps of the first phase [3].")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each worker: bits depend on it.")
 @click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does.")
 @click.option("--time-limit", type=SECONDS, default=3600.0, metavar="S", help="A longer trial hangs [3600].")
@@ -82,6 +84,8 @@ def plan(
     stage: str | None,
     epochs: str | None,
     after: int | None,
+    second: int | None,
+    first: int | None,
     threads: int,
     guard: bool,
     time_limit: float,
@@ -103,6 +107,7 @@ def plan(
     import msgspec
 
     from detrain.campaign.engine.header import Drawn, Header, Sampled, make, shared_out_by
+    from detrain.campaign.engine.second_phase import make_both
 
     if mode != "ISCA" and (epochs is not None or shares != "uniform"):
         raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
@@ -130,6 +135,7 @@ def plan(
         thresholds=thresholds,
         check=check,
         ignored=ignored,
+        two_phase=_two_phase(first, second, after, check),
     )
     if listed is not None:
         header = _of_list(header, listed, list_of)
@@ -142,11 +148,14 @@ def plan(
         if pilot is not None:
             sampled = shared_out_by(header, sampled, Path(home), pilot)
         header = msgspec.structs.replace(header, sampled=sampled)
-    made = make(header, Path(home), name)
+    made = (make if second is None else make_both)(header, Path(home), name)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(made.header), indent=1).decode())
         return 0
     click.echo(f"{made.header.count:,} trials, plan {made.header.digest}, in {made.folder}")
+    if made.header.two_phase is not None:
+        horizon = f"to {after} steps" if after is not None else "to the program's end"
+        click.echo(f"all run {made.header.two_phase.first} steps, {second:,} of them {horizon}")
     if made.header.sampled is not None:
         strata_of = made.header.sampled.allocation
         click.echo(f"{len(strata_of)} strata: " + ", ".join(f"{label} {share:.1%}" for label, share in strata_of[:6]))
@@ -194,6 +203,22 @@ def _require_judgeable(check: str, after: int | None, ignored: tuple[str, ...]) 
             raise UsageError(f"--ignore-output {pattern!r} is no regular expression: {error}", "see Python's module re") from error
 
 
+def _two_phase(first: int | None, second: int | None, after: int | None, check: str) -> TwoPhase | None:
+    """Return what is wanted of two phases. Raises UsageError where that is none."""
+    from detrain.campaign.engine.header import TwoPhase
+
+    if second is None:
+        if first is not None:
+            raise UsageError(f"--first {first} is of a campaign of two phases", "add --two-phase N")
+        return None
+    first = _FIRST if first is None else first
+    if after is not None and after <= first:
+        raise UsageError(f"--after {after} ends trials in their first phase of {first} steps", "give a later horizon")
+    if check:
+        raise UsageError(f"--check {check!r} judges the program's end, which the first phase does not see", "leave one out")
+    return TwoPhase(first=first, trials=second, horizon=after)
+
+
 def _choice(wanted: dict[str, object]) -> Choice:
     import msgspec
 
@@ -219,3 +244,4 @@ def _count(count: int | None, half_width: float | None, confidence: float) -> in
 
 
 _USUAL, _HALF, _WHOLE = 1000, 50, 100
+_FIRST = 3

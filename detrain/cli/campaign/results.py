@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
     from detrain.faults.population.trial_row import TrialRow
     from detrain.reports.campaign.about import About
+    from detrain.reports.campaign.two_phase import Later
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
@@ -57,10 +58,12 @@ def report(
     about = _about(campaign, program, {"published": read_published(published)} if published is not None else {})
     other = None
     if compare is not None:
+        _require_one_phase(campaign, "compared")
         beside = found_campaign(home, compare, program, arguments, is_module=is_module)
         _require_same_faults(campaign, beside, compare)
         other = compare, _rows(beside)
-    summary = summarize(rows, about, other=other, confidence=confidence / 100)
+    later = _later(campaign, rows, about, confidence / 100)
+    summary = summarize(rows, about, other=other, confidence=confidence / 100, later=later)
     if html is not None:
         write_page(html, summary)
         messages.say(f"the report is {html}")
@@ -88,6 +91,7 @@ def record(
     """Do one trial again in a process of its own, and write its record: `detrain replay` proves that."""
     import msgspec
 
+    from detrain.campaign.engine.second_phase import second_of
     from detrain.campaign.trial import run_trial
     from detrain.campaign.trial_record import record_of
     from detrain.faults.record import write_record
@@ -98,6 +102,7 @@ def record(
     told = campaign.plan.told(number)
     if told:
         raise UsageError(f"nothing is run of trial {number}: {told}", "give another number")
+    campaign = second_of(campaign) or campaign  # its trials go to the horizon
     facts, plan = campaign.plan.trial(number)
     done = run_trial(campaign.subject, facts.model, campaign.header.seed, plan)
     found = record_of(campaign.subject, done, campaign.header.thresholds)
@@ -134,6 +139,7 @@ def export(
     from detrain.faults.population.trial_row import OUTSIDE
 
     campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    _require_one_phase(campaign, "exported")
     if campaign.header.drawn is not None:
         raise UsageError("a campaign in the mode ISCA has no profile to be written", "plan one in the mode IOV or IOA")
 
@@ -159,6 +165,34 @@ def _rows(campaign: Campaign) -> list[TrialRow]:
     if not rows:
         raise UsageError("no trial of this campaign is done yet", "run it: detrain campaign run PROGRAM")
     return rows
+
+
+def _require_one_phase(campaign: Campaign, what: str) -> None:
+    """Raise UsageError for a campaign of two phases: it has no one table of results."""
+    if campaign.header.two_phase is not None:
+        raise UsageError(f"a campaign of two phases has no one table of results to be {what}", "plan it without --two-phase")
+
+
+def _later(campaign: Campaign, rows: list[TrialRow], about: About, confidence: float) -> Later | None:
+    """Return what the second phase of a campaign says, if it has one and the first is over."""
+    from detrain.campaign.engine.ledger import Ledgers
+    from detrain.campaign.engine.second_phase import numbers_of_second, second_of
+    from detrain.reports.campaign.two_phase import later_of
+
+    two_phase, second = campaign.header.two_phase, second_of(campaign)
+    chosen = numbers_of_second(campaign) if second is not None else None
+    if second is None or chosen is None or two_phase is None:
+        return None
+    ledgers = Ledgers(second.ledgers, second.plan.digest)
+    return later_of(
+        rows,
+        list(ledgers.rows()),
+        chosen,
+        about.strata,
+        steps=(two_phase.first, two_phase.horizon),
+        unfired=len(ledgers.unfired().keys() & set(chosen)),
+        confidence=confidence,
+    )
 
 
 def _about(campaign: Campaign, program: str, known: dict[str, Any]) -> About:

@@ -43,6 +43,7 @@ ENGINES = ("auto", "process", "ray", "slurm", "submitit-local")
     help="Stop at a planned look that knows the share of trials that are not masked so near: 1 for ± 1 %.",
 )
 @click.option("--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="With --stop-at, in percent.")
+@click.option("--no-early-end", is_flag=True, help="Run trials on that have come to the golden run's state: for the same rows.")
 def run(
     home: str,
     name: str,
@@ -55,16 +56,27 @@ def run(
     address: str | None,
     stop_at: float | None,
     confidence: float,
+    no_early_end: bool,
 ) -> int:
     """Run what is missing of a campaign. It may be killed at any moment, and goes on where it was, on any engine."""
     from detrain.campaign.engine.driver import Driver, StopAt
+    from detrain.campaign.engine.second_phase import numbers_of_second, second_of
+    from detrain.campaign.engine.work import How
 
     campaign = found_campaign(home, name, program, arguments, is_module=is_module)
     engine = _engine(engine_name, workers, address, campaign.folder)
+    if stop_at is not None and campaign.header.two_phase is not None:
+        raise UsageError("a campaign of two phases has no planned looks: what is run on is known at its end", "leave out --stop-at")
     with _shown(as_json=as_json) as tell:
         enough = StopAt(stop_at / 100, confidence / 100) if stop_at is not None else None
-        progress = Driver(campaign, engine, tell, in_one=engine_name != "process", stop_at=enough).run()
-    _say(campaign, progress, as_json=as_json, has_digest=True)
+        how = How(in_one=engine_name != "process", ends_early=not no_early_end)
+        progress = Driver(campaign, engine, tell, how=how, stop_at=enough).run()
+        later, second = second_of(campaign), None
+        numbers = numbers_of_second(campaign) if later is not None else None
+        if later is not None and numbers is not None:
+            engine = _engine(engine_name, workers, address, later.folder)
+            second = later, Driver(later, engine, tell, how=how, numbers=numbers).run()
+    _say(campaign, progress, second, as_json=as_json, has_digest=True)
     return 0
 
 
@@ -73,9 +85,13 @@ def run(
 def status(home: str, name: str, as_json: bool, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
     """Say how far a campaign is, also while it runs."""
     from detrain.campaign.engine.driver import progress_of
+    from detrain.campaign.engine.second_phase import numbers_of_second, second_of
 
     campaign = found_campaign(home, name, program, arguments, is_module=is_module)
-    _say(campaign, progress_of(campaign), as_json=as_json, has_digest=False)
+    later = second_of(campaign)
+    numbers = numbers_of_second(campaign) if later is not None else None
+    second = (later, progress_of(later, numbers=numbers)) if later is not None and numbers is not None else None
+    _say(campaign, progress_of(campaign), second, as_json=as_json, has_digest=False)
     return 0
 
 
@@ -84,11 +100,12 @@ def status(home: str, name: str, as_json: bool, is_module: bool, program: str, a
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
 @click.argument("lease", type=click.Path(path_type=Path, exists=True))
 @click.argument("shard")
-def work(folder: Path, lease: Path, shard: str, engine_name: str) -> int:
+@click.option("--no-early-end", is_flag=True)
+def work(folder: Path, lease: Path, shard: str, engine_name: str, no_early_end: bool) -> int:
     """Do the trials of a lease: what engines start."""
-    from detrain.campaign.engine.work import do_lease
+    from detrain.campaign.engine.work import How, do_lease
 
-    do_lease(folder, lease, shard, in_one=engine_name != "process")
+    do_lease(folder, lease, shard, How(in_one=engine_name != "process", ends_early=not no_early_end))
     return 0
 
 
@@ -134,24 +151,47 @@ def _told(progress: Progress) -> str:
     return "; ".join([rate, *(f"{name} {count / max(progress.done, 1):.1%}" for name, count in most)])
 
 
-def _say(campaign: Campaign, progress: Progress, *, as_json: bool, has_digest: bool) -> None:
+_Phase = tuple["Campaign", "Progress"]
+
+
+def _say(campaign: Campaign, progress: Progress, second: _Phase | None, *, as_json: bool, has_digest: bool) -> None:
+    if as_json:
+        parts = _parts(campaign, progress, has_digest=has_digest)
+        more = {} if second is None else {"second": _parts(*second, has_digest=has_digest)}
+        click.echo(msgspec.json.format(msgspec.json.encode(parts | more), indent=1).decode())
+        return
+    two_phase = campaign.header.two_phase
+    if two_phase is not None:
+        click.echo(f"first phase, {two_phase.first} steps a trial:")
+    _say_phase(campaign, progress, has_digest=has_digest)
+    if two_phase is not None:
+        horizon = "to the program's end" if two_phase.horizon is None else f"{two_phase.horizon} steps a trial"
+        click.echo(f"second phase, {horizon}" + (": it begins when the first is over" if second is None else ":"))
+    if second is not None:
+        _say_phase(*second, has_digest=has_digest)
+
+
+def _parts(campaign: Campaign, progress: Progress, *, has_digest: bool) -> dict[str, object]:
+    return {
+        "count": progress.count,
+        "done": progress.done,
+        "unfired": progress.unfired,
+        "shares": progress.shares,
+        "an_hour": round(progress.rate),
+        "seconds": round(progress.seconds, 3),
+        "plan": campaign.plan.digest,
+        "digest": _digest(campaign) if has_digest else "",
+        "look": progress.look,
+    }
+
+
+def _digest(campaign: Campaign) -> str:
     from detrain.campaign.engine.ledger import Ledgers
 
-    digest = Ledgers(campaign.ledgers, campaign.plan.digest).digest() if has_digest else ""
-    if as_json:
-        parts = {
-            "count": progress.count,
-            "done": progress.done,
-            "unfired": progress.unfired,
-            "shares": progress.shares,
-            "an_hour": round(progress.rate),
-            "seconds": round(progress.seconds, 3),
-            "plan": campaign.plan.digest,
-            "digest": digest,
-            "look": progress.look,
-        }
-        click.echo(msgspec.json.format(msgspec.json.encode(parts), indent=1).decode())
-        return
+    return Ledgers(campaign.ledgers, campaign.plan.digest).digest()
+
+
+def _say_phase(campaign: Campaign, progress: Progress, *, has_digest: bool) -> None:
     missing = progress.count - progress.done - progress.unfired
     click.echo(f"{progress.done:,} of {progress.count:,} trials are done" + (f", {missing:,} missing" if missing else ""))
     if progress.unfired:
@@ -167,5 +207,5 @@ def _say(campaign: Campaign, progress: Progress, *, as_json: bool, has_digest: b
             f"stopped at the look after {look.trials:,} trials: {look.share:.2%} are not masked, {low:.2%} to {high:.2%};"
             " without --stop-at it goes on"
         )
-    if digest:
-        click.echo(f"digest {digest}")
+    if has_digest:
+        click.echo(f"digest {_digest(campaign)}")

@@ -15,7 +15,7 @@ OUTSIDE: Final = "address outside"
 
 
 class TrialRow(Facts, frozen=True, kw_only=True):
-    """One trial. All but `seconds` and `host` are the same whoever ran it, and in whatever order."""
+    """One trial. All but `early_after`, `seconds` and `host` are the same whoever ran it, and in whatever order."""
 
     bits: tuple[int, ...]
     """Of the first element, bits that differ; 0 is the least significant."""
@@ -57,6 +57,9 @@ class TrialRow(Facts, frozen=True, kw_only=True):
     """Why the trial ended: until, program, non-finite loss, crash: …, hang."""
     digest: str
     """xxh3-128, hex, of what each step has said and of the digests of its variables."""
+    early_after: int
+    """Steps behind which it was ended, as its whole state was the golden run's; -1: it was run to its end. Of no
+    consequence for what the row says."""
     seconds: float
     """Wall time of the trial; of no consequence for what it says."""
     host: str
@@ -64,4 +67,4 @@ class TrialRow(Facts, frozen=True, kw_only=True):
 
     def timeless(self) -> TrialRow:
         """Return it without what differs from run to run."""
-        return msgspec.structs.replace(self, seconds=0.0, host="")
+        return msgspec.structs.replace(self, early_after=-1, seconds=0.0, host="")

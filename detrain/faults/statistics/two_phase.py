@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detrain.faults.statistics.intervals import CONFIDENCE, share_interval
 
@@ -66,25 +67,61 @@ def chosen(numbers: Sequence[int], count: int, seed: int) -> list[int]:
 
 
 def estimate(classes: Mapping[str, int], second: Mapping[str, tuple[int, int]], confidence: float = CONFIDENCE) -> TwoPhase | None:
-    """Return the share of an event. `classes`: trials of the first phase; `second`: of each, how many of how many that
-    were run on had the event. None where a class has none that was run on.
+    """Return the share of an event among trials that all count the same; see `estimate_weighted`.
 
-    The interval is Clopper and Pearson's at the effective number of trials.
+    `classes`: trials of the first phase; `second`: of each, how many of how many that were run on had the event.
     """
-    total = sum(classes.values())
-    if not total or any(count and not second.get(name, (0, 0))[1] for name, count in classes.items()):
+    counts = {name: (count, *second.get(name, (0, 0))) for name, count in classes.items()}
+    names = np.repeat(list(counts), [count for count, _, _ in counts.values()])
+    places = [np.arange(count) for count, _, _ in counts.values()]
+    ran = [place < run for place, (_, _, run) in zip(places, counts.values(), strict=True)]
+    event = [place < happened for place, (_, happened, _) in zip(places, counts.values(), strict=True)]
+    none = np.zeros(0, bool)
+    return estimate_weighted(names, np.ones(len(names)), np.concatenate([none, *ran]), np.concatenate([none, *event]), confidence)
+
+
+def estimate_weighted(
+    classes: NDArray[Any],
+    weights: NDArray[np.float64],
+    ran: NDArray[np.bool_],
+    event: NDArray[np.bool_],
+    confidence: float = CONFIDENCE,
+) -> TwoPhase | None:
+    """Return the share of an event; None where a class has no trial that was run on.
+
+    Arrays [trials of the first phase]: names of classes, weights, whether a trial was run on, whether it had the event
+    (read only where it was).
+
+    The variance is that of the first phase, as if all had been run on, and of the second, by classes (Cochran 1977,
+    12.2). That of the first is taken without its strata, which make it less. The interval is Clopper and Pearson's at
+    the effective number of trials.
+    """
+    total = float(weights.sum())
+    if not total > 0:
         return None
-    shares = {name: second[name][0] / second[name][1] for name, count in classes.items() if count}
-    share = math.fsum(classes[name] * each for name, each in shares.items()) / total
-    variance = share * (1 - share) / total  # as if all had been run on
-    for name in shares:
-        count, ran = second[name]
-        if ran < classes[name]:
+    parts, share = [], 0.0
+    for name in np.unique(classes):
+        inside = classes == name
+        chosen = inside & ran
+        if not chosen.any():
+            return None
+        own = weights[chosen]
+        mean = float(own[event[chosen]].sum() / own.sum())
+        share += float(weights[inside].sum()) / total * mean
+        parts.append((float(weights[inside].sum()), int(inside.sum()), own, event[chosen], mean))
+    share = min(share, 1.0)
+    variance = 0.0
+    for weight, count, own, happened, mean in parts:
+        several = len(own)
+        variance += count / several * float((own**2 * (happened - share) ** 2).sum()) / total**2
+        if several < count:
             # A class of which all or none had the event is not certain to have no other: one half is added to both.
-            guess = count / ran if 0 < count < ran else (count + 0.5) / (ran + 1)
-            spread = guess * (1 - guess) * ran / max(ran - 1, 1)
-            variance += (classes[name] / total) ** 2 * spread * (1 / ran - 1 / classes[name])
-    runs = sum(ran for _, ran in second.values())
+            hits = int(happened.sum())
+            guess = mean if 0 < hits < several else (hits + 0.5) / (several + 1)
+            unequal = several * float((own**2).sum()) / float(own.sum()) ** 2
+            spread = guess * (1 - guess) * several / max(several - 1, 1) * unequal
+            variance += (weight / total) ** 2 * spread * (1 / several - 1 / count)
+    runs = int(ran.sum())
     effective = share * (1 - share) / variance if 0 < share < 1 and variance > 0 else float(runs)
     low, high = share_interval(share * effective, effective, confidence, "beta")
-    return TwoPhase(share, low, high, total, runs, effective)
+    return TwoPhase(share, low, high, len(classes), runs, effective)

@@ -40,6 +40,7 @@ def page_of(summary: Summary) -> str:
             published=published,
             enough=ENOUGH,
             soon=SOON,
+            horizon=horizon_text(summary),
             facts={
                 "profile": about.profile_digest,
                 "plan": about.plan_digest,
@@ -126,6 +127,9 @@ def lines_of(summary: Summary) -> list[str]:
             for name, each in summary.categories.items()
         ]
         lines += ["", *_table(["category", "trials", "share", level, "of the outcomes"], rows)]
+    if summary.early:
+        lines += [f"{summary.early:,} were ended early: their whole state was the golden run's again"]
+    lines += _later(summary, level)
     for name, counts in summary.judged.items():
         lines += [f"{name}: " + ", ".join(f"{how or 'without'} {count:,}" for how, count in counts.items())]
     for breakdown in summary.breakdowns[:3]:
@@ -136,6 +140,26 @@ def lines_of(summary: Summary) -> list[str]:
         ]
         lines += ["", *_table([breakdown.title, "trials", "not masked", level], rows)]
     return lines
+
+
+def horizon_text(summary: Summary) -> str:
+    """Return to where the second phase goes."""
+    later = summary.later
+    return "" if later is None else f"{later.horizon} steps" if later.horizon is not None else "the program's end"
+
+
+def _later(summary: Summary, level: str) -> list[str]:
+    later = summary.later
+    if later is None:
+        return []
+    known = sum(known for _, known in later.classes.values())
+    lines = ["", f"above: all {later.first:,} trials, {later.first_steps} steps; to {horizon_text(summary)}, of {known:,} of them:"]
+    if later.missing:
+        return [*lines, f"{later.missing:,} of {later.second:,} have not been run yet: nothing is estimated before"]
+    rows = [[name, charts.percent(each.share), _between(each.low, each.high, each.share)] for name, each in later.outcomes.items()]
+    lines += _table(["outcome", "share", level], rows)
+    parts = [[name, f"{count:,}", f"{ran:,}"] for name, (count, ran) in later.classes.items()]
+    return [*lines, "", *_table(["behind the first phase", "trials", "known to the end"], parts)]
 
 
 def _outcomes(summary: Summary, category: str) -> str:

@@ -32,6 +32,7 @@ from detrain.reports.campaign.columns import (
     kinds,
     progress,
 )
+from detrain.reports.campaign.two_phase import Later
 
 SOON: Final = 2
 """Steps, the faulty one counted, within which a fault is to be seen."""
@@ -139,6 +140,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison | None
     comparison_with: str = ""
     seconds: float = 0.0
+    early: int = 0
+    """Trials that were ended early, as they could only go on like the golden run."""
+    later: Later | None = None
+    """Of a campaign of two phases: at the horizon. All else is of the first phase."""
 
 
 def summarize(
@@ -147,11 +152,12 @@ def summarize(
     *,
     other: tuple[str, Sequence[TrialRow]] | None = None,
     confidence: float = CONFIDENCE,
+    later: Later | None = None,
 ) -> Summary:
     """Return what a campaign's rows say; `other` is a campaign on the same plan, with its name, to compare with.
 
     Rows of the other are paired by their numbers: that these are the same faults, the caller sees to. Addresses outside
-    are counted, and in no estimate.
+    are counted, and in no estimate. `later` is what a second phase says.
     """
     outside = sum(row.outcome == OUTSIDE for row in rows)
     if outside:
@@ -199,6 +205,8 @@ def summarize(
         comparison=_compared(columns, not_masked, other[1], confidence) if other else None,
         comparison_with=other[0] if other else "",
         seconds=total_s,
+        early=int((columns["early_after"] >= 0).sum()),
+        later=later,
     )
 
 

@@ -110,6 +110,8 @@ class ExperimentRun:
         self._is_armed = self._has_fired = self._has_alarm = self._is_profiling = False
         self._firing = Firing(0, b"", b"")
         """What had been done at the end of the last step that was hit."""
+        self.last: StepLine | None = None
+        """The step that has ended."""
         self._bare: StepLine | None = None
         """The step that has ended, if it is one behind the fault and has no digest."""
         if self._instruments is not None and plan.injection is not None:
@@ -205,6 +207,7 @@ class ExperimentRun:
         series = _with(self._instruments.series(), kept)
         step = StepLine(*body, _as_json(series), self._digest(body, is_last=is_last))
         self._write(Log(step=step))
+        self.last = step
         self._bare = step if not step.state and self.plan.has_digests and body >= self.plan.at else None
         self._done += body >= self.plan.at
         if self.plan.stops_on_nonfinite and not math.isfinite(series.get("loss", 0.0)) and self._done >= self.plan.least:

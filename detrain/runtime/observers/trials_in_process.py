@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, cast
 
+import msgspec
+
 from detrain.base.cursor import NOTHING, Address, Cursor
 from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid, FaultNotFired
@@ -25,12 +27,20 @@ from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.inspect.frames import catches, names_of, user_frames
-from detrain.runtime.observers.experiment_run import ExperimentRun, Log
+from detrain.python.loaders.strategy import RunningLoop
+from detrain.runtime.observers.experiment_run import ExperimentRun, Log, StepLine
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment
 from detrain.runtime.rollback.trial_window import Window
+from detrain.runtime.state.whole_state import WholeState
 
+EQUAL: Final = "equal"
+"""How a trial ends that has come to the state of a step without a fault: it can only go on as the golden run does."""
 UNFIRED: Final = "not fired"
 """How a trial ends whose fault was not done: its site did not run, or has another shape in this step."""
+
+
+_State = tuple[str, object]
+"""The program's, as a digest, and what the series remembers."""
 
 
 class Campaign(ExperimentRun):
@@ -55,6 +65,16 @@ class Campaign(ExperimentRun):
     def is_begun(self) -> bool:
         """Whether the step of the trial's fault has been begun."""
         return self.is_struck or self._done > 0
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is a step without a fault, before trials of that step: where they come to the same, they end."""
+        return self.plan.injection is None and self.plan.count == 1 and len(self._waiting) > 1
+
+    @property
+    def may_be_equal(self) -> bool:
+        """Whether the faulty step, and it alone, has been done."""
+        return self._done == 1 and self._has_fired and not self._is_over
 
     def stop(self, why: str) -> None:
         """End the trial."""
@@ -168,8 +188,12 @@ class Rewind:
         baseline: Callable[[], Baseline],
         set_baseline: Callable[[Baseline], None],
         kept_in: Path,
+        whole: WholeState,
     ) -> None:
         self.guard: Final = guard
+        self._whole = whole
+        self._reference: tuple[StepLine, _State] | None = None
+        """The step without a fault that was done last, and the state behind it."""
         self._campaign, self._window, self._kept_in = campaign, window, kept_in
         self._baseline, self._set_baseline = baseline, set_baseline
         self.is_returning = False
@@ -226,6 +250,8 @@ class Rewind:
 
     def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
         """If the trial is over, go back and return the moment to go on from."""
+        if source is not None and frame is not None and self._window.is_of(source, frame):
+            self._compare(cast(RunningLoop, source), frame)
         if not self._campaign.is_over:
             return None
         crosses = not self._window.is_of(source, frame)
@@ -256,6 +282,27 @@ class Rewind:
         if self._is_start(moment.address):  # the moment that is held is this trial's, too
             self._campaign.note_start()
         return moment
+
+    def _compare(self, loop: RunningLoop, frame: FrameType) -> None:
+        """Keep the state behind a step without a fault, or end a trial that has come to the same one.
+
+        What the step has said but for its loss, of which later ones say nothing, and the digest of all variables are
+        compared first: mostly they differ.
+        """
+        campaign, known = self._campaign, self._reference
+        if campaign.last is None or self.guard is not None:
+            return
+        last = msgspec.structs.replace(campaign.last, series={**campaign.last.series, "loss": ""})
+        if campaign.is_reference and campaign.is_over and last.state:
+            state = self._state_of(loop, frame)
+            self._reference = (last, state) if state[0] else None
+        elif campaign.may_be_equal and known is not None and known[0] == last and self._state_of(loop, frame) == known[1]:
+            campaign.stop(EQUAL)
+
+    def _state_of(self, loop: RunningLoop, frame: FrameType) -> _State:
+        files = self._window.moments[0].files
+        state = self._whole.digest(frame, loop, self._baseline(), self._campaign.plan.at, files)
+        return state, self._campaign.series_state()
 
     def hold(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
         """Hold the moment before a load, if a trial starts here; else note that a load follows."""

@@ -35,6 +35,7 @@ from detrain.runtime.state.identity import Identity
 from detrain.runtime.state.position import Position
 from detrain.runtime.state.resume_plan import ResumePlan
 from detrain.runtime.state.uncaptured import Uncaptured
+from detrain.runtime.state.whole_state import WholeState
 from detrain.store import Catalogue, read_meta
 from detrain.tracer.confirmation import Confirmation
 
@@ -92,10 +93,6 @@ class Parts:
                 gradients=config.guards_gradients,
                 on_host=config.ring == "host",
             )
-        if isinstance(self.experiment, Campaign):
-            window = Window(1, self.capture, self.adapters, self.streams, self.files)
-            told = (lambda: self.baselines.at_first_batch, self.baselines.set_at_first_batch, catalogue.folder)
-            self.recovery = Rewind(self.experiment, window, self.guard, *told)
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
@@ -106,6 +103,11 @@ class Parts:
         beside = (self.world.contents, self.recorder.pulls, now)
         self.uncaptured = Uncaptured(self.adapters, self.streams, *beside, is_strict=config.is_strict)
         self.recorder.batches.suspects = self.uncaptured.named
+        if isinstance(self.experiment, Campaign):
+            window = Window(1, self.capture, self.adapters, self.streams, self.files)
+            told = (lambda: self.baselines.at_first_batch, self.baselines.set_at_first_batch, catalogue.folder)
+            whole = WholeState(self.capture, self.adapters, self.streams, self.files, self.world.contents, self.uncaptured)
+            self.recovery = Rewind(self.experiment, window, self.guard, *told, whole)
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
         self.observers: list[Observer] = []
         if self.experiment is not None:

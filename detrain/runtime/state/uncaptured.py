@@ -71,20 +71,7 @@ class Uncaptured:
         `not_captured` is what the codec has met; `again` are threads that a resumed run brings to the same place.
         Raises NotCapturable, if that is asked for.
         """
-        found = [
-            *not_captured,
-            *self._reads.changed(self._pulls.alive(), self._moment()),
-            *unsupported.check_training(has_updates=has_updates),
-            *children.living(again),
-            *pool_jobs.living(),
-            *counted_draws(frame),
-            *self._contents.not_captured(),
-            *(what for what, count in pending_callbacks.asked().items() if count > self._later.get(what, 0)),
-            *(f"the generator of {name}" for name, count in self._streams.drawn.items() if count != self._drawn.get(name, 0)),
-            *self._adapters.uncaptured(),
-            *([open_figures.NAME] if any(self._figures.get(number) != now for number, now in open_figures.drawn().items()) else []),
-        ]
-        new = sorted(set(found) - self.named)
+        new = sorted(self.found(frame, not_captured, again, has_updates=has_updates) - self.named)
         read = [loss for loss in new if READS_AND_CHANGED in loss]
         self._warn_of_reads(read)
         new = [loss for loss in new if loss not in read]
@@ -110,6 +97,24 @@ class Uncaptured:
             self._warn("a resumed run may DIFFER from here on", differing, "may-differ")
         if harmless:
             self._warn("harmless, nothing reads what they say: a resumed run goes on without", harmless, "harmless")
+
+    def found(
+        self, frame: FrameType, not_captured: Iterable[str], again: Container[int] = (), *, has_updates: bool
+    ) -> set[str]:
+        """Return what is lost at a cut, with the arguments of `look`."""
+        return {
+            *not_captured,
+            *self._reads.changed(self._pulls.alive(), self._moment()),
+            *unsupported.check_training(has_updates=has_updates),
+            *children.living(again),
+            *pool_jobs.living(),
+            *counted_draws(frame),
+            *self._contents.not_captured(),
+            *(what for what, count in pending_callbacks.asked().items() if count > self._later.get(what, 0)),
+            *(f"the generator of {name}" for name, count in self._streams.drawn.items() if count != self._drawn.get(name, 0)),
+            *self._adapters.uncaptured(),
+            *([open_figures.NAME] if any(self._figures.get(number) != now for number, now in open_figures.drawn().items()) else []),
+        }
 
     def _warn_of_reads(self, changed: list[str]) -> None:
         """Say what generators read that the loop changes, before it matters."""

@@ -1,0 +1,60 @@
+"""All that the rest of a run can read, at a cut, as one digest: where two are the same, the runs go on the same.
+
+It is what a checkpoint there would hold, without the variables of frameworks, whose digest is taken with each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FrameType
+
+import msgspec
+import xxhash
+
+from detrain.adapters.group import Adapters
+from detrain.base.cursor import Address, FileState
+from detrain.base.digest import digest_array
+from detrain.python.codec.api import Baseline
+from detrain.python.loaders.strategy import RunningLoop
+from detrain.python.outside.open_files import Files
+from detrain.python.outside.rewritten_files import Contents
+from detrain.python.process import pool_jobs
+from detrain.python.process.random_streams import Streams
+from detrain.runtime.state.capture import Capture
+from detrain.runtime.state.uncaptured import Uncaptured
+
+
+@dataclass(frozen=True, slots=True)
+class WholeState:
+    """The parts of a session that have a share in the state."""
+
+    capture: Capture
+    adapters: Adapters
+    streams: Streams
+    files: Files
+    contents: Contents
+    uncaptured: Uncaptured
+
+    def digest(
+        self, frame: FrameType, loop: RunningLoop, baseline: Baseline, since: Address, files: Mapping[str, FileState]
+    ) -> str:
+        """Return the digest (hex) at the head of a turn of a batch loop, or nothing where a part of the state is not
+        known.
+
+        Nor is it where the program has written files since a step, behind which they were `files`: what is in them is
+        not looked at.
+        """
+        pool_jobs.wait()
+        encoded = self.capture.encode(frame, baseline, are_loads_replayed=True, loop=loop)
+        lost = self.uncaptured.found(frame, encoded.not_captured, has_updates=True)
+        positions, unknown = self.adapters.positions("forward")
+        is_written = self.files.state() != files or self.contents.written_since(since)
+        if lost or unknown or encoded.unknown or is_written:
+            return ""
+        state = xxhash.xxh3_128(encoded.graph)
+        for name, array in sorted({**encoded.arrays, **positions}.items()):
+            state.update(f"{name} {digest_array(array)}\n".encode())
+        rest = self.adapters.state(), self.streams.read(), self.streams.drawn, sorted(encoded.moved)
+        state.update(msgspec.json.encode(rest, order="deterministic"))
+        return state.hexdigest()
