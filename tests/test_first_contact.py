@@ -47,7 +47,9 @@ def test_a_folder_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch: pyt
     assert "--ckpt" in check.todo
 
 
-@pytest.mark.parametrize(("version", "is_good"), [("2.8.1", False), ("2.9.0", True), ("2.14.1+cpu", True), ("2.15.0", False)])
+@pytest.mark.parametrize(
+    ("version", "is_good"), [("2.8.1", False), ("2.9.0", True), ("2.14.1+cpu", True), ("2.15.0", True), ("2.16.0", False)]
+)
 def test_a_version_that_is_not_known_is_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, *, is_good: bool
 ) -> None:

@@ -24,7 +24,7 @@ from detrain.base import VERSION
 
 FRAMEWORKS: Final = {
     "tensorflow": ("TensorFlow", (2, 21), (2, 22)),
-    "torch": ("PyTorch", (2, 9), (2, 15)),
+    "torch": ("PyTorch", (2, 9), (2, 16)),
     "jax": ("JAX", (0, 10), (0, 11)),
 }
 """By package: what people call it, the first version that is known, the first that is not. As the extras have them."""

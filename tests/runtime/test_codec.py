@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import io
 import itertools
+import json
 import logging
 import logging.handlers
 import math
@@ -787,6 +788,25 @@ def test_an_iterator_that_the_body_moved_on_is_missed_behind_the_loading() -> No
 
     [said] = decoder.missing
     assert said.startswith("checks: gymnasium.wrappers.Wrapper is not where the first run had it")
+
+
+def test_functions_of_a_library_stay_where_an_object_of_it_lists_them() -> None:
+    """A pipeline of webdataset lost the functions that it calls, and a resumed run ended with an AttributeError."""
+
+    def made() -> World:
+        stage = type("Stage", (), {"__module__": "gymnasium.wrappers"})()
+        vars(stage).update(calls=[json.dumps], named={"handler": json.loads}, count=0)
+        return {"stage": stage}
+
+    world, there = made(), made()
+    baseline = baseline_of(world)
+    world["stage"].count = 3
+    encoded = encode(world, baseline)
+
+    decoder = Decoder(encoded.graph, encoded.arrays, kinds.NO_FRAMEWORK, baseline_of(there))
+    decoder.decode(decoder.roots["stage"], there["stage"], "stage")
+
+    assert vars(there["stage"]) == {"calls": [json.dumps], "named": {"handler": json.loads}, "count": 3}
 
 
 # What is not data.

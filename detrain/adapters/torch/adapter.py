@@ -1,4 +1,4 @@
-"""The adapter for PyTorch 2.9 to 2.14.
+"""The adapter for PyTorch 2.9 to 2.15.
 
 The state of PyTorch is Python attributes (modules, optimizers, schedulers, scalers, samplers), which the codec goes
 through; tensors are leaves there. Public API is used where there is one; what is private is checked when the adapter is
@@ -36,7 +36,7 @@ from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 from detrain.python.process.random_streams import Streams
 
-_SUPPORTED: Final = ((2, 9), (2, 15))
+_SUPPORTED: Final = ((2, 9), (2, 16))
 
 
 class Torch:
@@ -51,8 +51,8 @@ class Torch:
         version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
         if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
             raise FrameworkUnsupported(
-                f"PyTorch {torch.__version__} is not supported: this detrain knows 2.9 to 2.14",
-                "install torch>=2.9,<2.15 (the extra `detrain[torch]`)",
+                f"PyTorch {torch.__version__} is not supported: this detrain knows 2.9 to 2.15",
+                "install torch>=2.9,<2.16 (the extra `detrain[torch]`)",
             )
         self._settings = settings
         flags.fix(settings.seed, settings.threads)

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
-from detrain.adapters.torch.data.loaders import KIND, Loaders
+from detrain.adapters.torch.data.loaders import KINDS, Loaders
 from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors
 from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
@@ -128,8 +128,8 @@ class Leaves:
 
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
         """Return what `parts` described."""
-        if kind == KIND:
-            return self._loaders.remake(parts)
+        if kind in KINDS:
+            return self._loaders.remake(kind, parts)
         if kind == "torch.Size":
             return torch.Size(parts[0])
         if kind == _RETURNED:

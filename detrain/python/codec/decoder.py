@@ -29,6 +29,7 @@ from detrain.python.codec.decode_leaves import decode_array, decode_rng, decode_
 from detrain.python.codec.decode_tensors import decode_shared
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.state_rules import (
+    Kinds,
     is_plain_state,
     read_slot,
 )
@@ -202,8 +203,10 @@ class Decoder(Decoding):
         for gone in deleted & own.keys():
             delattr(found, gone)  # which frameworks keep account of
         if is_data:  # what the loop has deleted, or the first run had not made yet
+            kinds = Kinds(self.hooks, self.baseline, collects=False)
             for gone in [key for key, value in own.items() if key not in names and is_plain_state(value)]:
-                del own[gone]
+                if not kinds.is_of_library(own[gone]):  # a list of its functions, which no graph holds
+                    del own[gone]
         return found
 
     def _is_to_come(self, item: Item) -> bool:

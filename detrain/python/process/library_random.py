@@ -2,13 +2,15 @@
 
 Those of numba's compiled functions (one generator behind `random`, one behind `numpy.random`, in each thread) are read
 and set in the thread of the training loop: layout of `numba/_random.c`, compared with what numba itself reads. OpenCV's
-cannot be read: calls that draw from it are counted (`Streams.drawn`), and it is named where a loop has drawn.
+cannot be read: calls that draw from it are counted (`Streams.drawn`), and it is named where a loop has drawn. What
+webdataset shuffles without a seed, it seeds by the clock and the process's number: here by Python's generator.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import random
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,8 +21,10 @@ from detrain.base.errors import FrameworkUnsupported
 from detrain.python.process.random_streams import RngState, Streams, WordStream
 
 _WORDS: Final = 624
+_WITH_CHANCE: Final = 6
+"""Parts of a seed that webdataset makes, where it is to be another one in each run."""
 _OUT_OF_REACH: Final = {"cv2": ("kmeans", "randn", "randShuffle", "randu")}
-FOLLOWED: Final = ("numba", *_OUT_OF_REACH)
+FOLLOWED: Final = ("numba", "webdataset", *_OUT_OF_REACH)
 """Top-level modules of whose import `LibraryStreams` is to be told."""
 
 
@@ -74,6 +78,8 @@ class LibraryStreams:
         module = sys.modules[name]
         if name == "numba":
             self._seed_numba()
+        if name == "webdataset":
+            _seed_webdataset()
         for function in _OUT_OF_REACH.get(name, ()):
             setattr(module, function, self._counted(f"{name}.{function}", getattr(module, function)))
 
@@ -100,3 +106,26 @@ class LibraryStreams:
             return function(*args, **kwargs)
 
         return counted
+
+
+def _seed_webdataset() -> None:
+    """Have shuffles without a seed take one from Python's generator, in whatever process they run.
+
+    The source: webdataset/filters.py (`_shuffle`), shardlists.py (`ResampledShards`), utils.py (`make_seed`).
+    """
+    filters: Any = sys.modules["webdataset.filters"]
+    utils: Any = sys.modules["webdataset.utils"]
+    shuffle, make_seed = filters.shuffle.f, utils.make_seed
+
+    @functools.wraps(shuffle)
+    def seeded(data: Any, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None, **others: Any) -> Any:
+        if rng is None and seed is None:
+            seed = random.getrandbits(64)
+        return shuffle(data, bufsize, initial, rng, seed, **others)
+
+    @functools.wraps(make_seed)
+    def repeated(*parts: Any) -> Any:
+        is_by_chance = len(parts) == _WITH_CHANCE  # the last three are the process, the time and the system's entropy
+        return make_seed(*parts[:3], random.getrandbits(64)) if is_by_chance else make_seed(*parts)
+
+    filters.shuffle.f, utils.make_seed = seeded, repeated

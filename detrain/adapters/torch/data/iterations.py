@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import dataloader
 
+from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
 from detrain.adapters.torch.data.worker import MARK, Ended, Stamp, StampedInit
 from detrain.base import messages
@@ -95,6 +96,22 @@ class Indices:
         found = Indices(itertools.chain(rest, self.source), self.keeps, self._read, given)
         found.birth = self.birth
         return found
+
+
+class StatefulIndices(Indices):
+    """The same, of a sampler of torchdata's, whose iterators give and take their state."""
+
+    def state_dict(self) -> Any:
+        """Return the state of the source."""
+        return self.source.state_dict()  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: Any) -> None:
+        """Set it."""
+        self.source.load_state_dict(state)  # type: ignore[attr-defined]
+
+    def update_state_dict(self) -> None:
+        """Have the source note its state, where it does so when it is asked to."""
+        getattr(self.source, "update_state_dict", lambda: None)()
 
 
 @dataclass(slots=True)
@@ -363,7 +380,8 @@ class Iterations:
             again, states = vars(iterator).get(_ITERATION), {}  # one with workers that live on keeps its number
             number = self.made if again is None else again.number
             self.made += again is None
-            indices = Indices(iterator._sampler_iter, _ahead(loader), lambda: _read(generators))
+            kind = StatefulIndices if stateful_loader.hands_over_state(iterator._sampler_iter) else Indices
+            indices = kind(iterator._sampler_iter, _ahead(loader), lambda: _read(generators))
         else:
             number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
             iterator._base_seed = rebuild.place.seed
@@ -416,5 +434,5 @@ def _check() -> None:
             what = f"{cls.__qualname__}.{name} of PyTorch {torch.__version__}"
             raise FrameworkUnsupported(
                 f"{what} takes {', '.join(found)}; expected {', '.join(expected)}",
-                "install torch>=2.9,<2.15, without what replaces parts of torch.utils.data",
+                "install torch>=2.9,<2.16, without what replaces parts of torch.utils.data",
             )

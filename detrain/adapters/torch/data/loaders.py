@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from torch.utils.data import dataloader
 
+from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.iterations import Iterations, Place
 from detrain.base.config import Mode
 from detrain.base.digest import Array
@@ -19,6 +20,7 @@ from detrain.python.process import children
 
 _KEY: Final = "torch loader"
 KIND: Final = "torch.loader"
+KINDS: Final = (KIND, stateful_loader.KIND)
 
 
 class Loaders:
@@ -116,13 +118,18 @@ class Loaders:
 
     def parts_of_new(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the loader and the place of an iterator that the loop has made; None for anything else."""
+        if stateful_loader.is_stateful(value):
+            known = next((known for iterator, known in self._iterations.alive() if iterator is value), None)
+            return stateful_loader.parts_of_ended(value, None if known is None else known.loader())
         for iterator, known in self._iterations.alive():
             if iterator is value and not self._iterations.no_position(iterator):
                 return KIND, [known.loader(), msgspec.msgpack.encode(self._iterations.place(iterator))]
         return None
 
-    def remake(self, parts: list[Any]) -> object:
+    def remake(self, kind: str, parts: list[Any]) -> object:
         """Return the iterator that `parts_of_new` described."""
+        if kind == stateful_loader.KIND:
+            return stateful_loader.remake(parts)
         return self._iterations.make(parts[0], msgspec.msgpack.decode(parts[1], type=Place))
 
 

@@ -56,6 +56,12 @@ class FullySharded:
         found = [reference() for reference in mapping.values()]
         return list({id(each): each for each in found if isinstance(each, known.FSDPState)}.values())
 
+    def is_newer(self) -> bool:
+        """Return whether the program has modules under an FSDP2 that is not known: there gradients to be reduced are at
+        a place of a layout of their own (`_partial_reduce_output_layout`).
+        """
+        return any(hasattr(group, "_partial_reduce_output_layout") for group in self._groups())
+
     def begin_phase(self) -> None:
         """A loop is entered: have what is done at the first forward without communication done now, so that tensors and
         hooks are there, and stay.

@@ -56,7 +56,15 @@ class Processes:
     def check(self) -> None:
         """Raise FrameworkUnsupported where the processes of the program do not belong together as detrain knows it."""
         distributed = torch.distributed
-        if not (self.is_here and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        if not (self.is_here and distributed.is_initialized()):
+            return
+        if self._fully_sharded.is_newer():
+            raise FrameworkUnsupported(
+                f"FSDP2 of PyTorch {torch.__version__} keeps gradients that are still to be reduced otherwise than that of 2.9 to "
+                "2.14, which detrain knows",
+                "install torch<2.15 for it, or run it with --bare",
+            )
+        if distributed.get_world_size() == 1:
             return
         world, rank = distributed.get_world_size(), distributed.get_rank()
         if self._ranks is None:
