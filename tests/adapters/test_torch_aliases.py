@@ -284,3 +284,19 @@ def test_an_array_that_outlives_its_tensor_is_written_alike_in_a_resumed_run(wor
 
     assert later[0] == later[1]
     assert resumed.frames[0].flags.writeable
+
+
+def test_two_views_of_one_memory_stay_two_where_the_resumed_process_has_one(world: World) -> None:
+    """They came back as one object: setting a flag of one, or asking `is`, told of both."""
+    tensor = torch.arange(6.0)
+    w, resumed = SimpleNamespace(pool=[tensor, None, None]), SimpleNamespace(pool=[torch.arange(6.0), None, None])
+    resumed.pool[1:] = [resumed.pool[0].numpy()] * 2
+    w.pool[1:] = [tensor.numpy()] * 2
+    baseline, there = world.baseline(vars(w)), world.baseline(vars(resumed))
+    w.pool[1:] = [tensor.numpy(), tensor.numpy()]
+    encoded = world.encode(vars(w), baseline)
+
+    assert world.restore(packed(encoded), vars(resumed), there) == []
+
+    assert resumed.pool[1] is not resumed.pool[2]
+    assert describe(vars(resumed)) == describe(vars(w))

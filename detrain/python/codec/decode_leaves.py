@@ -140,7 +140,7 @@ def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) 
     if not is_writeable:
         made.flags.writeable = False
     is_at = is_live and (owner_of(current) is owner or is_of_tensors)
-    if is_at and _place(current) == _place(made):
+    if is_at and _place(current) == _place(made) and decoding.claim(current, np.ndarray):  # two views stay two
         return current
     return made
 

@@ -157,6 +157,8 @@ class Batches:
                 journal.add_fetched((*address, number), digest)
             elif self.is_recording and address != self._recorded:
                 journal.add_batch(address, digest)
+        if not all(self._is_lasting(loaded) for *_, loaded in waiting):
+            return  # what a body can change never waits, however small it is
         size = max((size_bytes(each, self._to_array) for *_, each in waiting), default=_SMALL_BATCH_BYTES + 1)
         if all(number is not None for _, number, _ in waiting):  # what bodies fetch says nothing of the batches between
             size = max(size, self._largest)
