@@ -95,7 +95,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
         is_from_loaded = bool(read_names(statement, with_index=False) & loaded)
         takes_gradients = GRADIENTS.search(ast.unparse(statement).lower())
         is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement)
-        is_computed = is_computed or _makes_keys(statement)
+        is_computed = is_computed or _makes_keys(statement) or _resets(statement, loop.body)
         if is_computed or (is_from_loaded and not _takes_next(statement)):
             loaded |= bound
         elif _loads(statement) and not bound <= accumulated:
@@ -139,6 +139,17 @@ def _draws_noise(statement: ast.stmt) -> bool:
 def _makes_keys(statement: ast.stmt) -> bool:
     value = statement.value if isinstance(statement, ast.Assign) else None
     return isinstance(value, ast.Call) and called_name(value) in _KEYS and _RANDOM.search(ast.unparse(value.func)) is not None
+
+
+def _resets(statement: ast.stmt, body: list[ast.stmt]) -> bool:
+    """Return whether a statement begins anew, now and then, what each turn carries on, and loads nothing:
+    `if step == 200: state = init(weights)`, where the step takes and returns `state`.
+    """
+    takes = any(isinstance(node, ast.Subscript) or _is_called_a_load(node) for node in ast.walk(statement))
+    if takes or not isinstance(statement, ast.If):
+        return False
+    others = (other for other in body if other is not statement)
+    return any(set(bound_names([other])) & read_names(other) & set(bound_names([statement])) for other in others)
 
 
 def _takes_next(statement: ast.stmt) -> bool:

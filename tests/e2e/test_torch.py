@@ -59,6 +59,19 @@ print(float(net.weight.detach().sum()))
 
 
 @pytest.mark.fast
+def test_a_home_beside_the_folder_of_the_run_is_no_file_of_the_program(torch_server: Server, tmp_path: Path) -> None:
+    """With `--ckpt ../home` its lock and manifest were named, as if the loop wrote them."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "steps.py").write_text(STEPS.replace("range(1, 101)", "range(1, 51)"))
+
+    whole = torch_server.detrain("run", "--every", "5b", "--ckpt", "../home", "steps.py", cwd=tmp_path / "in")
+
+    assert whole.status == 0, whole.err
+    assert list((tmp_path / "home").glob("*.h5"))
+    assert "not captured" not in whole.err
+
+
+@pytest.mark.fast
 def test_turns_that_train_nothing_take_no_checkpoints(torch_server: Server, tmp_path: Path) -> None:
     """Steps in an environment, between which PPO trains now and then, are epochs: with a checkpoint at each, a run
     spent all of its time on them.

@@ -921,6 +921,24 @@ def test_a_forward_pass_over_all_data_is_no_load(tmp_path: Path, body: str) -> N
     check(tmp_path, main=f"import torch\nfor i in range(3): #B1\n    {body}\n    loss.backward()\n    optimizer.step() #U1\n")
 
 
+def test_what_turns_carry_on_and_begin_anew_now_and_then_is_no_load(tmp_path: Path) -> None:
+    """Optax's `freezing_parameters` begins its optimizer anew in the middle; a resume compared its state as a batch."""
+    check(
+        tmp_path,
+        main="""
+        import torch
+        for i in range(9): #B1
+            if i == 4:
+                mask = {"bias": True}
+                state = begin(net, mask)
+            loss = model(x, state)
+            loss.backward()
+            state = advance(state)
+            optimizer.step() #U1
+        """,
+    )
+
+
 def test_a_batch_flows_into_a_loss_that_is_an_attribute(tmp_path: Path) -> None:
     check(
         tmp_path,

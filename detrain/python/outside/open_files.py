@@ -78,7 +78,7 @@ class Files:
         error. A run that `is_new` first undoes what one that was killed had appended.
         """
         self._changes = changes
-        self._own = re.compile(rf"{re.escape(str(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
+        self._own = re.compile(rf"{re.escape(os.path.abspath(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
         changes.put_back()
         if is_new:
             for path, size in changes.appended.items():
