@@ -66,3 +66,46 @@ def test_one_that_is_seeded_anew_has_moved(metric: Any) -> None:
     new = fingerprint.inside(metric)
     metric.seed = 4
     assert fingerprint.inside(metric) != new
+
+
+POOL = """
+import numpy as np
+
+class RngPool:
+    def __init__(self, seed):
+        self._seed, self._generator_cache = seed, []
+
+    def acquire_rng(self, index):
+        rng = self._generator_cache.pop() if self._generator_cache else np.random.Generator(np.random.Philox(self._seed))
+        state = rng.bit_generator.state
+        state["state"]["counter"] = np.array([0, 0, 0, index], np.uint64)
+        rng.bit_generator.state = state
+        return rng
+
+    def release_rng(self, rng):
+        self._generator_cache.append(rng)
+"""
+"""As grain 0.2 goes about it: each element's numbers are those of its index."""
+
+
+def test_generators_that_are_set_anew_for_each_element_are_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run over a `random_map` was refused: its threads had asked for another number of generators at once."""
+    package = tmp_path / "site-packages" / "grain" / "_src" / "python" / "dataset" / "transformations"
+    package.mkdir(parents=True)
+    (package / "map.py").write_text(POOL)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "grain"]:
+        monkeypatch.delitem(sys.modules, name)
+    pool = importlib.import_module("grain._src.python.dataset.transformations.map").RngPool(3)
+    new = fingerprint.inside(pool)
+
+    both = [pool.acquire_rng(1), pool.acquire_rng(2)]
+    for each in both:
+        each.normal()
+        pool.release_rng(each)
+
+    assert fingerprint.inside(pool) == new
+    pool._seed = 4
+    assert fingerprint.inside(pool) != new
+    for name in [name for name in sys.modules if name.partition(".")[0] == "grain"]:
+        del sys.modules[name]

@@ -50,8 +50,13 @@ _OF_PROCESS: Final = (
 """Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
 themselves."""
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
-_OF_LAST_USE: Final = {"evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"})}
-"""Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed."""
+_OF_LAST_USE: Final = {
+    "evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"}),
+    "grain._src.python.dataset.transformations.map:RngPool": frozenset({"_generator_cache"}),
+}
+"""Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed; the
+generators of grain, which are set anew for each element, and as many as threads have asked for at once.
+"""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
