@@ -14,8 +14,10 @@ from detrain.base import errors
 from tests.e2e.forkserver import Server
 
 MADE = """\
+import random
 import keras, numpy as np
-keras.utils.set_random_seed(3)
+random.seed(3)
+np.random.seed(3)
 x, y = np.random.normal(size=(40, 6)).astype("float32"), np.random.randint(0, 2, 40)
 model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.2),
     keras.layers.Dense(2)])

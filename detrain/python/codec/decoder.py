@@ -34,6 +34,7 @@ from detrain.python.codec.state_rules import (
     read_slot,
 )
 from detrain.python.codec.stdlib_objects import parts, remake
+from detrain.python.inspect.fingerprint import of_last_use
 from detrain.python.inspect.names import (
     container_base,
     is_own_class,
@@ -203,7 +204,7 @@ class Decoder(Decoding):
         for gone in deleted & own.keys():
             delattr(found, gone)  # which frameworks keep account of
         if is_data:  # what the loop has deleted, or the first run had not made yet
-            kinds = Kinds(self.hooks, self.baseline, collects=False)
+            kinds, names = Kinds(self.hooks, self.baseline, collects=False), names | of_last_use(type(found))
             for gone in [key for key, value in own.items() if key not in names and is_plain_state(value)]:
                 if not kinds.is_of_library(own[gone]):  # a list of its functions, which no graph holds
                     del own[gone]

@@ -20,6 +20,7 @@ import numpy as np
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.stdlib_objects import parts
+from detrain.python.inspect.fingerprint import of_last_use
 from detrain.python.inspect.frames import has_user_code, is_user_file
 from detrain.python.inspect.names import STATIC, computes, is_own_class, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
@@ -83,7 +84,7 @@ class Kinds:
         program's: data, and what the program chooses among objects of libraries."""
         own = own_attributes(value) or {}
         of_program = program_names(type(value), self._hooks.stored_outside, own)
-        names = own.keys() if self.is_holder(value) else of_program
+        names = own.keys() - of_last_use(type(value)) if self.is_holder(value) else of_program
         chosen = of_program if is_own_class(type(value)) else frozenset()
         stored = {name: item for name, item in list(own.items()) if name in names}
         return {

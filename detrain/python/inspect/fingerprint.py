@@ -53,9 +53,11 @@ _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_
 _OF_LAST_USE: Final = {
     "evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"}),
     "grain._src.python.dataset.transformations.map:RngPool": frozenset({"_generator_cache"}),
+    "grain._src.python.dataset.stats:HashableWeakRef": frozenset({"_obj_id", "_weakref"}),
 }
 """Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed; the
-generators of grain, which are set anew for each element, and as many as threads have asked for at once.
+generators of grain, which are set anew for each element, and as many as threads have asked for at once; the address of
+the iterator that grain's statistics are of.
 """
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
@@ -208,8 +210,13 @@ def _parts(item: Any) -> list[Any]:
 
 def _lasting(cls: type, own: dict[str, object]) -> list[Any]:
     """Return names and values of attributes, whatever their order, but for what is left of the last use."""
-    gone = frozenset[str]().union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
+    gone = of_last_use(cls)
     return [each for name in sorted(own, key=str) if name not in gone for each in (name, own[name])]
+
+
+def of_last_use(cls: type) -> frozenset[str]:
+    """Return the attributes of a library's objects of a class that are no state."""
+    return frozenset[str]().union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
 
 
 def _is_iterator_of_python(item: Any) -> bool:
