@@ -69,7 +69,16 @@ def test_one_that_is_seeded_anew_has_moved(metric: Any) -> None:
 
 
 POOL = """
+import functools
 import numpy as np
+
+class Data:
+    def __init__(self, length):
+        self.length = length
+
+    @functools.cached_property
+    def _stats(self):
+        return {"iterator": id(object())}
 
 class RngPool:
     def __init__(self, seed):
@@ -104,6 +113,12 @@ def test_generators_that_are_set_anew_for_each_element_are_no_place(tmp_path: Pa
         each.normal()
         pool.release_rng(each)
 
+    data = sys.modules[type(pool).__module__].Data(3)
+    untouched = fingerprint.inside(data)
+    assert data._stats
+    assert fingerprint.inside(data) == untouched
+    data.length = 4
+    assert fingerprint.inside(data) != untouched
     assert fingerprint.inside(pool) == new
     pool._seed = 4
     assert fingerprint.inside(pool) != new

@@ -11,6 +11,7 @@ import array
 import collections.abc
 import ctypes
 import enum
+import functools
 import gc
 import io
 import itertools
@@ -57,8 +58,10 @@ _OF_LAST_USE: Final = {
 }
 """Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed; the
 generators of grain, which are set anew for each element, and as many as threads have asked for at once; the address of
-the iterator that grain's statistics are of.
+the iterator that its statistics are of.
 """
+_COMPUTED_ONCE: Final = ("grain.",)
+"""Modules whose objects keep in a `cached_property` only what they are without it: names, functions, statistics."""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
@@ -214,9 +217,16 @@ def _lasting(cls: type, own: dict[str, object]) -> list[Any]:
     return [each for name in sorted(own, key=str) if name not in gone for each in (name, own[name])]
 
 
+_no_state: dict[type, frozenset[str]] = {}
+
+
 def of_last_use(cls: type) -> frozenset[str]:
     """Return the attributes of a library's objects of a class that are no state."""
-    return frozenset[str]().union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
+    if cls not in _no_state:
+        bases = [base for base in cls.__mro__ if module_of(base).startswith(_COMPUTED_ONCE)]
+        computed = {name for base in bases for name, item in vars(base).items() if isinstance(item, functools.cached_property)}
+        _no_state[cls] = frozenset(computed).union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
+    return _no_state[cls]
 
 
 def _is_iterator_of_python(item: Any) -> bool:
