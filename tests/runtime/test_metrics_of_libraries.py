@@ -102,6 +102,8 @@ def test_generators_that_are_set_anew_for_each_element_are_no_place(tmp_path: Pa
     package = tmp_path / "site-packages" / "grain" / "_src" / "python" / "dataset" / "transformations"
     package.mkdir(parents=True)
     (package / "map.py").write_text(POOL)
+    for folder in (package, *package.parents[:4]):
+        (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path / "site-packages")
     for name in [name for name in sys.modules if name.partition(".")[0] == "grain"]:
         monkeypatch.delitem(sys.modules, name)
