@@ -9,7 +9,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.config import Config, Mode
-from detrain.base.errors import AnotherProgram, EnvironmentChanged, UsageError
+from detrain.base.errors import AnotherProgram, CannotSeek, EnvironmentChanged, UsageError
 from detrain.base.messages import shown
 from detrain.launcher.program import Program
 from detrain.python.loaders.strategy import cannot_seek
@@ -146,6 +146,12 @@ def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
     why = "--loader forward" if mode == "forward" else meta.forward
     if mode == "seek" and meta.forward:
         raise cannot_seek(meta.forward)
+    if mode == "forward" and is_inside and meta.lacks_streams:
+        raise CannotSeek(
+            f"--loader forward: the job has not written down the random streams at the batches before {entry.cursor}, as its "
+            "loaders are set to their positions",
+            "leave it out, or start anew with --fresh and --loader forward",
+        )
     if why and (is_inside or meta.loaders):
         number = entry.cursor.batch
         batches = "the batch of the epoch before it is" if number == 1 else f"the {number} batches of the epoch before it are"

@@ -50,6 +50,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the loaders of frameworks whose positions are stored: the arrays `loader00000` and so on."""
     folders: tuple[str, ...] = ()
     """Folders that the program has made."""
+    lacks_streams: bool = False
+    """Whether the random streams at the batches of this epoch are not on record: they cannot be loaded again."""
     guard: dict[str, tuple[int, float]] = {}
     """What the guard has seen: steps, and the largest norm, by group of variables."""
     metric: float | None = None

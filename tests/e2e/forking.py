@@ -51,10 +51,11 @@ def serve() -> None:
 
 
 def _signalled(child: int, fault: dict[str, Any]) -> bool:
-    """Send a process a signal, if its journal has grown to a size by now; so many seconds later."""
+    """Send a process a signal, if its journal tells of so many batches by now; so many seconds later."""
     try:
-        if os.stat(fault["journal"]).st_size < fault["bytes"]:
-            return False
+        with open(fault["journal"], "rb") as file:
+            if file.read().count(b"\xa1b") < fault["batches"]:
+                return False
     except OSError:
         return False
     time.sleep(fault["later_s"])

@@ -1,7 +1,7 @@
 """Ranks that are gone: those that are left save, and the job goes on with the same bits as if nothing had happened.
 
-Signals come at random moments, by the size of a rank's journal and some milliseconds later. Each case is a job of three
-processes, started again as often as it takes; a server forks them.
+Signals come at random moments, by the batches in a rank's journal and some milliseconds later. Each case is a job of
+three processes, started again as often as it takes; a server forks them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detrain.runtime.ranks.watcher import EXIT_CODE
 from detrain.store.lock import holder_of
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import ROOT, TIMEOUT_S, Result, environment
-from tests.e2e.test_ranks import PROGRAM, assert_equal_states
+from tests.e2e.test_ranks import BATCHES, PROGRAM, assert_equal_states
 
 WORLD = 3
 KINDS = ("KILL", "SEGV", "STOP", "TERM", "ABRT", "TERM to all", "KILL to all")
@@ -39,14 +39,14 @@ def journal(folder: Path, rank: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wholes(ranks_server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[str], int]]:
-    """By mode: a job that nothing disturbs, without just-in-time checkpoints, and how long its journal is with them."""
+def wholes(ranks_server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[str]]]:
+    """By mode: a job that nothing disturbs, without just-in-time checkpoints, and how its ranks end."""
     return {}
 
 
 def whole_of(
-    server: Server, wholes: dict[str, tuple[Path, list[str], int]], mode: str, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[str], int]:
+    server: Server, wholes: dict[str, tuple[Path, list[str]]], mode: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
     if mode not in wholes:
         folder = tmp_path_factory.mktemp(mode) / "whole"
         folder.mkdir()
@@ -56,7 +56,8 @@ def whole_of(
         lasts = [result.out.splitlines()[-1] for result in results]
         assert [result.status for result in (*results, *with_jit)] == [0] * 2 * WORLD
         assert [result.out.splitlines()[-1] for result in with_jit] == lasts
-        wholes[mode] = Path(f"{folder}.home"), lasts, journal(folder.with_name("with-jit"), 0).stat().st_size
+        assert journal(folder.with_name("with-jit"), 0).stat().st_size < 60 * BATCHES  # no random streams
+        wholes[mode] = Path(f"{folder}.home"), lasts
     return wholes[mode]
 
 
@@ -72,22 +73,22 @@ def test_a_job_whose_ranks_are_gone_at_random_moments_ends_as_if_nothing_had_hap
     mode: str,
     seed: int,
     ranks_server: Server,
-    wholes: dict[str, tuple[Path, list[str], int]],
+    wholes: dict[str, tuple[Path, list[str]]],
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    home, lasts, size = whole_of(ranks_server, wholes, mode, tmp_path_factory)
+    home, lasts = whole_of(ranks_server, wholes, mode, tmp_path_factory)
     draw, folder = random.Random(f"{mode} {seed}"), tmp_path / "job"
     kinds = [draw.choice(KINDS) for _ in range(2)] if seed else ["KILL", "TERM"]
     results: list[Result] = []
     for turn, kind in enumerate([*kinds, ""]):
         faults: dict[int, object] = {}
         ranks = range(WORLD) if kind.endswith("all") else [draw.randrange(WORLD)]
-        place = draw.randrange(size // 4, size // 2) + turn * size // 2 - turn * size // 8
+        batches = draw.randrange(BATCHES // 4, BATCHES // 2) + turn * (BATCHES // 2 - BATCHES // 8)
         later = draw.random() * 0.03
         for rank in ranks if kind else ():
             number = getattr(signal, f"SIG{kind.split()[0]}")
-            faults[rank] = {"journal": str(journal(folder, rank)), "bytes": place, "later_s": later, "signal": number}
+            faults[rank] = {"journal": str(journal(folder, rank)), "batches": batches, "later_s": later, "signal": number}
         results = job(ranks_server, folder, mode, faults)
         statuses = [result.status for result in results]
         if kind in ("KILL", "SEGV", "STOP", "ABRT") and statuses != [0] * WORLD:
@@ -105,7 +106,7 @@ def test_a_job_whose_ranks_are_gone_at_random_moments_ends_as_if_nothing_had_hap
 @pytest.mark.slow
 def test_no_more_is_lost_than_the_batch_that_was_under_way(ranks_server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    fault = {"journal": str(journal(folder, 1)), "bytes": 60_000, "later_s": 0.01, "signal": signal.SIGKILL}
+    fault = {"journal": str(journal(folder, 1)), "batches": 8, "later_s": 0.01, "signal": signal.SIGKILL}
 
     died = job(ranks_server, folder, "default", {1: fault})
     batches = journal(folder, 1).read_bytes().count(b"\xa1b")
@@ -131,7 +132,7 @@ def test_a_program_that_catches_errors_never_sees_the_death_of_a_peer(ranks_serv
         "    finally:\n        print('finally')",
     )
     program.write_text(text)
-    fault = {"journal": str(journal(tmp_path / "job", 1)), "bytes": 60_000, "later_s": 0.15, "signal": signal.SIGKILL}
+    fault = {"journal": str(journal(tmp_path / "job", 1)), "batches": 8, "later_s": 0.15, "signal": signal.SIGKILL}
     command = ("run", "--jit-every", "1", "--ckpt", tmp_path / "job.home", program, "default")
 
     died = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD, faults={1: fault})
@@ -181,7 +182,7 @@ def test_torchrun_starts_the_job_again_that_has_saved(ranks_server: Server, tmp_
         process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=err, env=environment())
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline and process.poll() is None:
-            if (folder / "modes-r1.journal").is_file() and (folder / "modes-r1.journal").stat().st_size > 60_000:
+            if (folder / "modes-r1.journal").is_file() and (folder / "modes-r1.journal").read_bytes().count(b"\xa1b") >= 8:
                 pid = holder_of(folder, "modes")
                 assert pid is not None
                 os.kill(pid, signal.SIGKILL)
@@ -232,9 +233,9 @@ def test_a_job_that_is_asked_for_nothing_saves_just_in_time_what_it_held_last(ra
     whole = ranks_server.job("run", "--ckpt", tmp_path / "whole", PROGRAM, "default", cwd=tmp_path, ranks=[{}] * WORLD)
     folder = tmp_path / "job"
     command = ("run", "--ckpt", f"{folder}.home", PROGRAM, "default")
-    for place in (40_000, 100_000):
+    for batches in (6, 12):
         faults: dict[int, object] = {
-            1: {"journal": str(journal(folder, 1)), "bytes": place, "later_s": 0.0, "signal": signal.SIGKILL}
+            1: {"journal": str(journal(folder, 1)), "batches": batches, "later_s": 0.0, "signal": signal.SIGKILL}
         }
         died = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD, faults=faults)
         assert [result.status for result in died] == [EXIT_CODE, -9, EXIT_CODE], [result.err for result in died]

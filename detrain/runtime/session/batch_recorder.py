@@ -1,7 +1,14 @@
-"""What the journal has of each batch: the digest of what was loaded, and the random streams that bodies have moved."""
+"""What the journal has of each batch: the digest of what was loaded, and the random streams that bodies have moved.
+
+Only a run that loads the batches of an epoch again needs these streams. A job holds its state inside of epochs without
+having been asked to, so it waits with them until the first state of a loop is taken: where loaders are set to their
+positions, streams are neither written nor looked at from there on. Where a later cut of the epoch would need them all
+the same, none is taken there, and from the next epoch on they are on record.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from types import FrameType
 
@@ -18,6 +25,15 @@ from detrain.runtime.state.position import Position
 from detrain.store.journal import Journal
 
 
+class _Keeping(enum.Enum):
+    """What becomes of the streams that bodies have moved."""
+
+    WRITTEN = enum.auto()
+    WAITING = enum.auto()
+    """Until it is known whether they are needed."""
+    LEFT_OUT = enum.auto()
+
+
 class BatchRecorder:
     """Records on the first way; on the way to a station it compares, and sets the streams to what is on record."""
 
@@ -26,6 +42,13 @@ class BatchRecorder:
         self._is_each_cut = config.every.unit != "epochs"
         """Whether checkpoints may lie inside of epochs, so that streams are recorded batch by batch."""
         self._is_of_job = config.ranks is not None
+        self._may_leave_out = config.jit is not None
+        self._keeping = _Keeping.WRITTEN
+        self._waiting: dict[Address, dict[str, bytes]] = {}
+        self.lacks_streams = False
+        """Whether those at batches of this epoch are not on record."""
+        self.is_spoilt = False
+        """Whether one of them would have been needed: no state is taken before the epoch's end."""
         self.batches = Batches(journal, adapters.to_array, may_differ=config.allows_environment)
         self.pulls = Pulls(position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams)
         self.elements = Elements(streams, journal, self._note_element)
@@ -59,7 +82,7 @@ class BatchRecorder:
             position.is_in_body, position.is_loading = True, False
             self.batches.add(address, loaded)
         position.batches_done += 1
-        if self._is_each_cut and not self.notes_all:
+        if self._is_each_cut and not self.notes_all and self._keeping is not _Keeping.LEFT_OUT:
             self._at_batch = self._streams.read()  # what loading draws, a resumed run draws again
 
     def pass_batch(self, batch: int, loaded: object, *, is_by_body: bool) -> None:
@@ -128,8 +151,14 @@ class BatchRecorder:
 
     # Streams.
 
+    def begin_phase(self) -> None:
+        """A loop is about to be entered, of which nothing is known."""
+        self._keeping = _Keeping.WAITING if self._may_leave_out else _Keeping.WRITTEN
+
     def begin_epoch(self) -> None:
         """Nothing is known of the streams at the batch before."""
+        self._waiting.clear()
+        self.lacks_streams = self.is_spoilt = False
         if not self.notes_all:
             self._at_batch = None
             if self._is_of_job:  # which may have records of each batch without having been asked for them
@@ -155,8 +184,31 @@ class BatchRecorder:
         changed = {name: state for name, state in states.items() if self._at_batch.get(name) != state}
         self._at_batch = states if self.notes_all or is_again else None
         if changed:
+            if self._keeping is _Keeping.WAITING and not self.notes_all:
+                self._waiting[address] = {**self._waiting.get(address, {}), **changed}
+                return
             noted = self._journal.streams.get(address, {}) if is_again else {}
             self._journal.add_streams(address, {**noted, **changed})
+
+    def settle(self, *, is_loaded_again: bool) -> bool:
+        """A state is about to be taken inside of an epoch. `is_loaded_again`: a run that resumes there loads the
+        batches before it again. Returns whether it could: what they draw from is on record.
+        """
+        if self.notes_all or self.elements.is_python:
+            return True
+        self.lacks_streams |= self._keeping is _Keeping.LEFT_OUT
+        if is_loaded_again:
+            if self._keeping is _Keeping.WAITING:
+                for address, states in self._waiting.items():
+                    self._journal.add_streams(address, states)
+            self._keeping = _Keeping.WRITTEN
+            self._waiting.clear()
+            self.is_spoilt = self.lacks_streams
+            return not self.is_spoilt
+        if self._keeping is _Keeping.WAITING:
+            self._keeping, self._at_batch, self.lacks_streams = _Keeping.LEFT_OUT, None, True
+            self._waiting.clear()
+        return True
 
     def set_streams(self, address: Address) -> None:
         """Set the random streams to where the body before this batch, which was skipped, had left them."""
@@ -164,8 +216,9 @@ class BatchRecorder:
         if states is not None:
             self._streams.write(states)
 
-    def be_at_station(self) -> None:
-        """The streams have been set to those of a checkpoint."""
+    def be_at_station(self, *, lacks_streams: bool) -> None:
+        """The streams have been set to those of a checkpoint. `lacks_streams`: see `Meta`."""
+        self.lacks_streams = lacks_streams
         if self.notes_all:
             self._at_batch = {}  # the next batch's are recorded whole: the journal was cut before them
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from detrain.base import messages
 from detrain.base.config import Config, Mode
-from detrain.base.cursor import Cut
+from detrain.base.cursor import Cursor, Cut
 from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
 from detrain.python.codec.api import Baseline, Encoded
@@ -39,7 +39,7 @@ class Checkpointer:
         self._batches_at, self._batches_saved, self._empty_epochs = -1, -1, 0
         """How many batches were done at the start of this epoch and of that with the last checkpoint; how many epochs
         before this one had none."""
-        self._has_said_behind = False
+        self._has_said_behind = self._has_said_lacking = False
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
@@ -77,6 +77,8 @@ class Checkpointer:
         """Return whether a run could go on from before the next batch."""
         every, position = self._config.every, self._state.position
         if position.batch == 0 or self._epoch_base != position.epoch or self.entered.is_new:
+            return False
+        if self._state.recorder.is_spoilt:
             return False
         return every.unit == "epochs" or not self._is_beyond_return()
 
@@ -117,13 +119,17 @@ class Checkpointer:
             for observer in self._observers:
                 observer.is_saving(self._state.position.cursor(cut))
             snapshot = self.take(cut, frame, baseline, loop)
+            if snapshot is None:
+                return
             self._saves.save(self._state.position.cursor(cut), snapshot)
             self._state.recorder.batches.record_next_at_once()
         if cut == "epoch":
             self._epoch_base, self._batches_saved = self._state.position.epoch, self._batches_at
 
-    def take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> Snapshot:
-        """Return the state at a cut: tensors of optimizers are copied when they are written, all else is copied."""
+    def take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> Snapshot | None:
+        """Return the state at a cut: tensors of optimizers are copied when they are written, all else is copied. None
+        where batches must be loaded again, and what they drew from is not on record.
+        """
         cursor, batches = self._state.position.cursor(cut), self._state.recorder.batches
         batches.record_waiting()
         pool_jobs.wait()
@@ -132,13 +138,17 @@ class Checkpointer:
         self._state.adapters.flush()
         # At the end of a phase the names of its loop still count as live, though nobody moves them on.
         # A library's `while` loop loads in functions that it calls, which a resumed run does not enter before the cut.
-        is_inside = loop is not None and not loop.names and loop.iteration_id is None
-        is_inside &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
-        is_replayed = cut != "epoch" and not is_inside
+        is_deeper = loop is not None and not loop.names and loop.iteration_id is None
+        is_deeper &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
+        is_replayed = cut != "epoch" and not is_deeper
         encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=is_replayed, loop=loop)
         forward, positions = self._positions(cut, encoded, loop, frame)
         again = self.entered.threads_again if forward else frozenset()
         self._state.uncaptured.look(frame, encoded.not_captured, again, has_updates=self.has_updates)
+        is_inside = cut in ("load", "batch")
+        if is_inside and not self._state.recorder.settle(is_loaded_again=bool(forward)):
+            self._say_lacking(cursor, forward)
+            return None
         arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
         tensors, owners = self._state.adapters.owned()
         guard, world = self._state.guard(), self._state.world
@@ -162,6 +172,7 @@ class Checkpointer:
             loop=self._state.position.loop_at,
             loader=self.loader_key(loop),
             forward=forward,
+            lacks_streams=is_inside and self._state.recorder.lacks_streams,
             loaders=tuple(positions),
             files=world.files.state(),
             guard=guard.bounds.state() if guard is not None else {},
@@ -172,6 +183,14 @@ class Checkpointer:
         )
         world.changes.cut(cursor)
         return Snapshot(meta, tensors, self._state.streams.read(), encoded.graph, arrays)
+
+    def _say_lacking(self, cursor: Cursor, forward: str) -> None:
+        if not self._has_said_lacking:
+            self._has_said_lacking = True
+            messages.say(
+                f"no state is taken at {cursor}, nor before the epoch's end: the batches before it would have to be loaded again "
+                f"({forward}), and the random streams at them were not written down; of later epochs they are"
+            )
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: RunningLoop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
         """Return why batches are loaded again by a run that resumes here, and the positions of

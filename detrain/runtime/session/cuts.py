@@ -77,7 +77,7 @@ class Cuts:
         is_last, is_sought = self._plan.is_last, self._plan.is_sought(cursor)
         with messages.working("restoring", cursor), parts.adapters.opened(path) as snapshot:
             parts.restorer.check(snapshot.meta)
-            batches.has_sought = is_sought and (cut == "load" or bool(snapshot.meta.loaders))
+            batches.has_sought = is_sought and (cut == "load" or bool(snapshot.meta.loaders)) and not snapshot.meta.lacks_streams
             parts.restorer.restore(snapshot, frame, parts.baselines.of(cut), loop, is_sought=is_sought, is_last=is_last)
             parts.checkpointer.has_restored(snapshot.meta)
         batches.be_at((cursor.phase, cursor.epoch, cursor.batch))
@@ -103,7 +103,8 @@ class Cuts:
         if not parts.checkpointer.can_be_here():
             return None
         snapshot = parts.checkpointer.take(cut, frame, parts.baselines.of(cut), loop)
-        parts.saves.journal.flush()  # to the system: it outlives the process
+        if snapshot is not None:
+            parts.saves.journal.flush()  # to the system: it outlives the process
         return snapshot
 
     def save(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:

@@ -23,6 +23,7 @@ from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, StoreError
 from detrain.runtime.ranks.gate import Late
 from detrain.runtime.ranks.machine import Timing
+from detrain.runtime.ranks.node_folder import NodeFolder
 from detrain.runtime.ranks.processes import free_bytes
 from detrain.runtime.ranks.rate import NEEDED, Rate
 from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
@@ -62,15 +63,14 @@ class JustInTime:
         self._held: dict[int, Split] = {}
         job = Path(config.home).parent
         # One folder a home: what a job that was killed has left there, the next one clears away.
-        name = f"detrain-{os.getuid()}-{digest_bytes(str(job.resolve()).encode())[:16]}"
-        self._rank, self._local = config.ranks.rank, _local_folder() / name
+        self._rank, self._local = config.ranks.rank, NodeFolder(_memory(), digest_bytes(str(job.resolve()).encode())[:16])
         self._folder, self._told = job / JUST_IN_TIME, 0
         self._folder.mkdir(exist_ok=True)
         setup = Setup(
             config.ranks.rank,
             config.ranks.world,
             self._folder,
-            self._local,
+            self._local.path,
             f"{config.program} run {config.run}",
             host=_host(config.ranks.world),
             timing=_TIMING,
@@ -159,8 +159,8 @@ class JustInTime:
             self._ranks.cut(state.own, kind)
         except OSError as error:
             raise StoreError(
-                f"the state of rank {self._rank} ({len(state.own)} bytes, several times) does not fit into {str(self._local)!r}: "
-                f"{error.strerror or error}",
+                f"the state of rank {self._rank} ({len(state.own)} bytes, several times) does not fit into "
+                f"{str(self._local.path)!r}: {error.strerror or error}",
                 "make that larger (of a container: --shm-size), or run the job with --no-jit",
             ) from error
 
@@ -201,7 +201,7 @@ class JustInTime:
         if not self._ranks.is_live:
             return
         self._ranks.finish()
-        shutil.rmtree(self._local, ignore_errors=True)
+        self._local.delete()
 
     # For the watcher: see `detrain.runtime.ranks.watcher.Source`.
 
@@ -225,7 +225,7 @@ _OF_PEERS: Final = ("gloo", "Connection closed by peer", "Connection reset by pe
 """In the texts of errors that a collective raises when a peer is gone."""
 
 
-def _local_folder() -> Path:
+def _memory() -> Path:
     shared = Path("/dev/shm")
     return shared if os.access(shared, os.W_OK) else Path("/tmp")
 

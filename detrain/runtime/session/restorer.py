@@ -74,7 +74,7 @@ class Restorer:
         self._state.adapters.build_made()
         self._state.world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self._state.streams.write(snapshot.rng)
-        self._state.recorder.be_at_station()
+        self._state.recorder.be_at_station(lacks_streams=snapshot.meta.lacks_streams)
         self._state.position.batches_done = self._claims_from = snapshot.meta.batches_done
         guard = self._state.guard()
         if guard is not None:

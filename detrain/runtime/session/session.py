@@ -60,6 +60,7 @@ class Session:
         self.plan.begin_epoch()
         self.epochs_again.begin_phase()
         parts.checkpointer.begin_phase()
+        self.recorder.begin_phase()
         self._quiet = None
         parts.adapters.begin_phase()
         parts.meet()  # behind what refuses a program: ranks that watch each other take that for a death

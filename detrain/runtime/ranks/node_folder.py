@@ -1,0 +1,70 @@
+"""The folder of a job in the memory of its node: it outlives the job's processes, and goes when none is left.
+
+Each process holds a lock on the folder itself (`flock`), which ends with it, however it ends. Who gets the folder alone
+knows that all are dead, in whatever namespace of processes they were; what lies there is of no use then: who has saved
+has written the states of the dead to the job's home.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = "detrain-jit-"
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class NodeFolder:
+    """One process's hold on the folder of its job."""
+
+    def __init__(self, base: Path, job: str) -> None:
+        """Make the folder, if none of the job has done so, and hold it. Folders there of jobs of this user that are
+        dead are deleted. Raises OSError.
+        """
+        own = f"{_PREFIX}{os.getuid()}-"
+        self.path = base / f"{own}{job}"
+        self._descriptor = _held(self.path)
+        for other in base.glob(f"{own}*"):
+            if other != self.path:
+                _delete_if_dead(other)
+
+    def delete(self) -> None:
+        """Delete it: the job has ended well. What another rank has there still, it has in memory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _held(path: Path) -> int:
+    while True:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, _FLAGS)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        try:
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)  # somebody has found it unheld meanwhile, and has deleted it
+
+
+def _delete_if_dead(path: Path) -> None:
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError:
+        return  # gone, or not ours
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # its job lives
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
