@@ -223,7 +223,7 @@ class ReplayDiffers(DetrainError):
 
 
 class CannotSeek(DetrainError):
-    """A loader cannot be set to its position exactly, and `--loader seek` asks for nothing else."""
+    """A loader cannot come back exactly in the way that `--loader` asks for."""
 
     slug = "loader"
     exit_code = 86

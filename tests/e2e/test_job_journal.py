@@ -45,10 +45,14 @@ optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 random.seed(dist.get_rank())
 torch.manual_seed(dist.get_rank())
 for epoch in range(EPOCHS):
-    for part in range(LOOPS):
+    for batch in DataLoader(Noisy(), 4, shuffle=True):
+        optimizer.zero_grad()
+        (model(batch) * random.random()).pow(2).mean().backward()
+        optimizer.step()
+    if LOOPS == 2:
         for batch in DataLoader(Noisy(), 4, shuffle=True):
             optimizer.zero_grad()
-            (model(batch) * random.random()).pow(2).mean().backward()
+            (model(batch) * random.random()).abs().mean().backward()
             optimizer.step()
 values = [*model.module.state_dict().values(), torch.rand(2), torch.tensor([random.random()])]
 print("rank", dist.get_rank(), hashlib.sha256(b"".join(each.numpy().tobytes() for each in values)).hexdigest())

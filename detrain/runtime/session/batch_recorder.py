@@ -15,7 +15,7 @@ from types import FrameType
 import numpy as np
 
 from detrain.adapters.group import Adapters
-from detrain.base.config import Config, Every
+from detrain.base.config import SELDOM, Config, Every
 from detrain.base.cursor import FETCHED_IN_BODY, Address, Cursor
 from detrain.base.digest import Array, digest_value
 from detrain.python.loaders.batch_digests import Batches
@@ -43,6 +43,8 @@ class BatchRecorder:
         """Whether checkpoints may lie inside of epochs, so that streams are recorded batch by batch."""
         self._is_of_job = config.ranks is not None
         self._may_leave_out = config.jit is not None
+        self._is_asked_for = config.every.count < SELDOM
+        """Whether checkpoints inside of epochs are, so that there are some without states that are held."""
         self._keeping = _Keeping.WRITTEN
         self._waiting: dict[Address, dict[str, bytes]] = {}
         self.lacks_streams = False
@@ -151,9 +153,14 @@ class BatchRecorder:
 
     # Streams.
 
-    def begin_phase(self) -> None:
-        """A loop is about to be entered, of which nothing is known."""
-        self._keeping = _Keeping.WAITING if self._may_leave_out else _Keeping.WRITTEN
+    def begin_phase(self, *, is_held: bool) -> None:
+        """A loop is about to be entered, of which nothing is known. `is_held`: states are held just in time."""
+        self._waiting.clear()
+        self.lacks_streams = self.is_spoilt = False
+        if not self._may_leave_out:
+            self._keeping = _Keeping.WRITTEN
+        else:
+            self._keeping = _Keeping.WAITING if is_held or self._is_asked_for else _Keeping.LEFT_OUT
 
     def begin_epoch(self) -> None:
         """Nothing is known of the streams at the batch before."""

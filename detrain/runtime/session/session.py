@@ -60,10 +60,10 @@ class Session:
         self.plan.begin_epoch()
         self.epochs_again.begin_phase()
         parts.checkpointer.begin_phase()
-        self.recorder.begin_phase()
         self._quiet = None
         parts.adapters.begin_phase()
         parts.meet()  # behind what refuses a program: ranks that watch each other take that for a death
+        self.recorder.begin_phase(is_held=parts.just_in_time is not None)
         parts.baselines.at_phase, parts.baselines.left = parts.capture.begin_phase(frame), Baseline()
         self.recorder.hold(lambda: parts.capture.held_generators(frame))
         parts.uncaptured.begin_pulls()

@@ -1,0 +1,182 @@
+"""Failures of ranks at random moments: the job goes on until it ends, and is compared with one that nothing befell.
+
+    python -m tests.e2e.random_failures --cases 100 --first 0 [--rows FILE]
+
+prints a table: kinds of failures, how many there were, after how many of them the job ended with the same bits, how
+many batches were done again. Each case has two failures. `--rows` keeps the rows of parts that are run one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import signal
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from detrain.store.journal import read_batches
+from tests.e2e.forkserver import Server
+from tests.e2e.test_ranks import PROGRAM, assert_equal_states
+
+SEVERAL: Final = PROGRAM.with_name("several.py")
+PROGRAMS: Final = {
+    **{mode: (PROGRAM, mode) for mode in ("default", "views", "static", "accumulated")},
+    "several": (SEVERAL, "0"),
+    "workers": (SEVERAL, "2"),
+}
+ALONE: Final = {
+    **{name: getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "ABRT", "STOP", "TERM")},
+    "exception": signal.SIGUSR1,
+    "hang": signal.SIGUSR2,
+}
+KINDS: Final = (*ALONE, "TERM to all", "two killed", "KILL to all")
+FAILING: Final = """
+import signal, time
+
+def _raise(*_):
+    raise ZeroDivisionError("a defect")
+
+def _hang(*_):
+    time.sleep(1000)
+
+signal.signal(signal.SIGUSR1, _raise)
+signal.signal(signal.SIGUSR2, _hang)
+"""
+"""Put before the program's text: how it comes to an error of its own, and to a halt."""
+PER_EPOCH: Final = 6
+BATCHES: Final = 3 * PER_EPOCH
+STARTS: Final = 6
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failure, and what came of it."""
+
+    case: int
+    kind: str
+    program: str
+    world: int
+    lost: int
+    """Batches that a rank had begun and that were begun again, but for the one under way."""
+    is_exact: bool = False
+
+
+class Wholes:
+    """Jobs that nothing befell: what each rank says last, and the home, by program and number of ranks."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server, self._folder = server, folder
+        self._known: dict[tuple[str, int], tuple[list[str], Path]] = {}
+
+    def of(self, name: str, world: int) -> tuple[list[str], Path]:
+        """Return them; a job that is not known yet is run with detrain, and without."""
+        if (name, world) not in self._known:
+            folder = self._folder / f"{name}-{world}"
+            folder.mkdir()
+            program, argument = written(name, folder)
+            command = ("run", "--no-jit", "--ckpt", folder / "home", program, argument)
+            bare = self._server.job(program, argument, cwd=folder, ranks=[{}] * world, is_bare=True)
+            whole = self._server.job(*command, cwd=folder, ranks=[{}] * world)
+            lasts = [each.out.splitlines()[-1] for each in bare]
+            assert [each.out.splitlines()[-1] for each in whole] == lasts, [each.err for each in whole]
+            self._known[name, world] = lasts, folder / "home"
+        return self._known[name, world]
+
+
+def written(name: str, folder: Path) -> tuple[Path, str]:
+    """Write a program down with its ways to fail; return it, and its argument."""
+    source, argument = PROGRAMS[name]
+    program = folder / source.name
+    program.write_text(source.read_text().replace('"""\n\nimport', f'"""\n{FAILING}\nimport', 1))
+    return program, argument
+
+
+def befall(server: Server, wholes: Wholes, folder: Path, case: int) -> list[Failure]:
+    """Have two failures befall a job. Raises AssertionError where it does not end as one that nothing befell."""
+    draw = random.Random(case)
+    name, world = draw.choice([*PROGRAMS]), draw.choice([3, 3, 4])
+    lasts, whole_home = wholes.of(name, world)
+    program, argument = written(name, folder)
+    home = folder / "home"
+    journals = [home / program.stem / f"rank-{rank}" / f"{program.stem}-r1.journal" for rank in range(world)]
+    command = ("run", "--jit-every", "1", "--jit-hang", "4", "--ckpt", home, program, argument)
+    turns = [draw.choice(KINDS), draw.choice(KINDS)]
+    failed: list[Failure] = []
+    pending = ""
+    done = 0
+    for turn in range(STARTS):
+        kind = turns[turn] if turn < len(turns) else ""
+        at = draw.randrange(2, BATCHES // 2) + (BATCHES // 2 - 2) * turn
+        if kind == "hang":
+            at = max(at, 13)  # seen once eight batches of its kind are behind
+        faults: dict[int, object] = {}
+        ranks = draw.sample(range(world), {"two killed": 2}.get(kind, 1))
+        for rank in range(world) if kind.endswith("all") else ranks if kind else ():
+            number = ALONE["KILL"] if "kill" in kind else ALONE[kind.split()[0]]
+            later = draw.random() * (0.1 if rank == ranks[-1] and kind == "two killed" else 0.03)
+            faults[rank] = {"journal": str(journals[rank]), "batches": at, "later_s": later, "signal": number}
+        results = server.job(*command, cwd=folder, ranks=[{}] * world, faults=faults)
+        if pending:
+            failed.append(Failure(case, pending, name, world, max(0, done - 1 - _went_on(results[0].err, program.stem))))
+        pending, done = "", max((len(read_batches(path)) for path in journals if path.is_file()), default=0)
+        if all(result.status == 0 for result in results):
+            break
+        assert kind, [result.err for result in results]  # nothing was done to it: a false alarm
+        pending = kind
+    assert [result.out.splitlines()[-1:] for result in results] == [[last] for last in lasts], (
+        turns,
+        [each.err for each in results],
+    )
+    assert_equal_states(whole_home, home, world)
+    return [Failure(**{**asdict(each), "is_exact": True}) for each in failed]
+
+
+def _went_on(err: str, program: str) -> int:
+    at = re.search(rf"resuming {program} at (\d+)(?::(\d+))?", err)
+    return PER_EPOCH * int(at[1]) + int(at[2] or 0) if at else 0
+
+
+def table(rows: list[Failure]) -> str:
+    """Return the rows by kind, as a table."""
+    lines = ["| a failure | how many | bit-identical at the end | done again, beside the batch under way |", "|---|---|---|---|"]
+    for kind in KINDS:
+        mine = [row for row in rows if row.kind == kind]
+        lost = sorted(row.lost for row in mine)
+        spread = "none" if not any(lost) else f"none of {lost.count(0)}; else {lost[lost.count(0)]} to {lost[-1]} batches"
+        lines.append(f"| {kind} | {len(mine)} | {sum(row.is_exact for row in mine)} | {spread} |")
+    lines.append(f"| all | {len(rows)} | {sum(row.is_exact for row in rows)} | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run cases, and print the table of these and of the rows that are there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--rows", type=Path)
+    options = parser.parse_args()
+    rows = [Failure(**json.loads(line)) for line in options.rows.read_text().splitlines()] if _is_there(options.rows) else []
+    server = Server("torch", OMP_NUM_THREADS="1")
+    with tempfile.TemporaryDirectory() as kept:
+        wholes = Wholes(server, Path(kept))
+        for case in range(options.first, options.first + options.cases):
+            with tempfile.TemporaryDirectory() as name:
+                found = befall(server, wholes, Path(name), case)
+            rows += found
+            if options.rows is not None:
+                with options.rows.open("a") as file:
+                    file.writelines(json.dumps(asdict(row)) + "\n" for row in found)
+    server.close()
+    print(table(rows))
+
+
+def _is_there(path: Path | None) -> bool:
+    return path is not None and path.is_file()
+
+
+if __name__ == "__main__":
+    main()
