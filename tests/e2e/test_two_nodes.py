@@ -25,7 +25,7 @@ from tests.e2e.test_ranks import PROGRAM
 
 pytestmark = pytest.mark.slow
 WORLD = 4
-ENOUGH_S = 150
+ENOUGH_S = 120
 STORE_PORT = 29400
 NODE = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
 
@@ -84,7 +84,7 @@ class Nodes:
         for node, end in enumerate("ab"):
             options = ["--nnodes", "2", "--nproc-per-node", str(WORLD // 2), "--max-restarts", "3", "--rdzv-backend", "c10d"]
             options += ["--rdzv-endpoint", f"10.77.0.1:{STORE_PORT}", "--rdzv-id", f"{self._name}-{self._starts}"]
-            options += ["--local-addr", f"10.77.0.{node + 1}", *map(str, command)]
+            options += ["--rdzv-conf", f"is_host={node == 0}", "--local-addr", f"10.77.0.{node + 1}", *map(str, command)]
             launch = [sys.executable, "-m", "detrain", "launch", *options]
             with self._file("out", node).open("ab") as out, self._file("err", node).open("ab") as err:
                 process = subprocess.Popen(

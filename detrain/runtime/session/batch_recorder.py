@@ -84,7 +84,8 @@ class BatchRecorder:
             position.is_in_body, position.is_loading = True, False
             self.batches.add(address, loaded)
         position.batches_done += 1
-        if self._is_each_cut and not self.notes_all and self._keeping is not _Keeping.LEFT_OUT:
+        is_left_out = self._keeping is _Keeping.LEFT_OUT or self.is_spoilt
+        if self._is_each_cut and not self.notes_all and not is_left_out:
             self._at_batch = self._streams.read()  # what loading draws, a resumed run draws again
 
     def pass_batch(self, batch: int, loaded: object, *, is_by_body: bool) -> None:

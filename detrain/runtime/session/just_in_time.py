@@ -23,7 +23,6 @@ from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, StoreError
 from detrain.runtime.ranks.gate import Late
 from detrain.runtime.ranks.machine import Timing
-from detrain.runtime.ranks.node_folder import NodeFolder
 from detrain.runtime.ranks.processes import free_bytes
 from detrain.runtime.ranks.rate import NEEDED, Rate
 from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
@@ -31,6 +30,7 @@ from detrain.runtime.ranks.room import Ranks, Setup
 from detrain.runtime.state.split_snapshot import Split, split
 from detrain.store import Snapshot
 from detrain.store.job_home import EVERY, JUST_IN_TIME
+from detrain.store.node_folder import NodeFolder
 
 _ECHO_S: Final = 3.0
 """So long after the death of a rank the others know of it, at the latest."""

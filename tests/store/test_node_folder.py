@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from detrain.runtime.ranks.node_folder import NodeFolder
+from detrain.store.node_folder import NodeFolder
 
 
 def forked(base: Path, job: str) -> int:

@@ -1,6 +1,6 @@
 """The same failure of the same small job, as just-in-time checkpoints, `torch.save` and torchft come through it.
 
-    python benchmarks/just_in_time_peers.py [--only WORD] [--torchft PYTHON]
+    python benchmarks/peers/just_in_time.py [--only WORD] [--torchft PYTHON]
 
 Three ranks train by DistributedDataParallel; rank 1 is killed in step 60 of 120. *Lost*: steps that rank 0 did again.
 *Seconds*: from the kill to the end of the first step that nobody had done before. *Bits*: those of rank 0's weights at
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 WORLD, DEATH, STEPS, EVERY = 3, 60, 120, 20
 ENOUGH_S = 150
 HEAD = f"""
