@@ -1,9 +1,11 @@
 """What just-in-time checkpoints of a job with several ranks take, and what they save.
 
 In one run: how soon a failure is noticed and saved, by its kind; and the processor time of a batch without them, with
-the state held at each batch, and held as by default, in turn. Then, by itself, whether noise is taken for a failure.
+the state held at each batch, and held as by default, in turn; and one failure of one job, with periodic `torch.save`
+and torchft beside it (`benchmarks/peers/just_in_time.py`; `--torchft`: a Python that has it, if there is one). Then, by
+itself, whether noise is taken for a failure.
 
-    python benchmarks/just_in_time.py [--trials 4] [--rounds 3] [--only-cost]
+    python benchmarks/just_in_time.py [--trials 4] [--rounds 3] [--only-cost] [--torchft PYTHON]
     python benchmarks/just_in_time.py --noise 20000 [--floor 1]
 
 *Noticed*: from the failure to the moment that a rank is told to come to rest. *Saved*: from there to the manifest.
@@ -27,6 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks.peers.just_in_time import compare_peers  # noqa: E402
 from detrain.runtime.ranks.rendezvous import FolderStore  # noqa: E402
 from detrain.runtime.ranks.room import Ranks, Setup  # noqa: E402
 from detrain.runtime.ranks.watcher import Ending  # noqa: E402
@@ -231,6 +234,7 @@ def main() -> None:
     parser.add_argument("--noise", type=int, metavar="STEPS", help="only: so many steps of noisy times, and false alarms")
     parser.add_argument("--floor", type=float, default=1.0, metavar="SECONDS", help="with --noise: no hang takes less")
     parser.add_argument("--only-cost", action="store_true", help="only what a batch costs")
+    parser.add_argument("--torchft", default=sys.executable, metavar="PYTHON", help="one that has torchft")
     options = parser.parse_args()
     if options.noise:
         with tempfile.TemporaryDirectory() as name:
@@ -250,6 +254,8 @@ def main() -> None:
             shown = [f"{statistics.median(each):.3f} s ({each[int(0.9 * len(each))]:.3f})" for each in columns]
             print(f"| {kind} | {len(found)} | {shown[0]} | {shown[1]} | {max(each[2] for each in found)} |", flush=True)
         costs(server, folder, options.rounds)
+        if not options.only_cost:
+            compare_peers(folder, options.torchft, "")
     server.close()
 
 
