@@ -16,7 +16,7 @@ from detrain.runtime.ranks.manifest import find
 from detrain.runtime.state.split_snapshot import joined, read_shared
 from detrain.store import Catalogue
 from detrain.store.catalogue import cursor_of
-from detrain.store.job_home import JUST_IN_TIME
+from detrain.store.job_home import JUST_IN_TIME, complete_names
 
 
 def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
@@ -34,8 +34,9 @@ def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
             return  # at a cut from which no run could go on
         snapshot = joined(own, read_shared(found.big / f"cut-{base.cut}"))
         cursor = cursor_of(snapshot.meta)
+        counts = complete_names(catalogue.folder, ranks.world)  # a death at an epoch's start leaves some ranks with a newer one
         mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program, run)]
-        if mine and mine[-1].cursor.key() >= cursor.key():
+        if any(entry.cursor.key() >= cursor.key() and counts(entry.path.name) for entry in mine):
             return
         catalogue.save(program, run, cursor, snapshot)
     except (OSError, DetrainError) as error:

@@ -197,6 +197,38 @@ def test_torchrun_starts_the_job_again_that_has_saved(ranks_server: Server, tmp_
     assert last == sorted(result.out.splitlines()[-1] for result in whole)
 
 
+DYING = """
+import os, signal
+from detrain.store.catalogue import Catalogue
+
+save = Catalogue.save
+
+def dying(catalogue, program, run, cursor, snapshot):
+    if os.environ.get("FAULT") and (cursor.epoch, cursor.cut) == (1, "epoch"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return save(catalogue, program, run, cursor, snapshot)
+
+Catalogue.save = dying
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_dies_where_only_the_others_have_saved_the_start_of_an_epoch(ranks_server: Server, tmp_path: Path) -> None:
+    """They have a newer checkpoint than what is saved just in time, and it does not count."""
+    program = tmp_path / "modes.py"
+    program.write_text(PROGRAM.read_text().replace("\nMODES = {", f"{DYING}\nMODES = {{"))
+    command = ("run", "--jit-every", "1", "--ckpt", tmp_path / "home", program, "default")
+    whole = ranks_server.job("run", "--ckpt", tmp_path / "whole", program, "default", cwd=tmp_path, ranks=[{}] * WORLD)
+
+    died = ranks_server.job(*command, cwd=tmp_path, ranks=[{}, {"FAULT": "1"}, {}])
+    again = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
+
+    assert [each.status for each in died] == [EXIT_CODE, -signal.SIGKILL, EXIT_CODE]
+    assert "resuming modes at 0:5" in again[0].err
+    assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
+    assert_equal_states(tmp_path / "whole", tmp_path / "home", WORLD)
+
+
 STUCK = {
     "it sleeps in its forward": ("time.sleep(1000)", ("--jit-hang", "2"), "no progress for", EXIT_CODE),
     "it computes for ever": ("[0 for _ in iter(int, 1)]", ("--jit-hang", "2"), "no progress for", EXIT_CODE),

@@ -46,6 +46,8 @@ class BatchRecorder:
         self._is_asked_for = config.every.count < SELDOM
         """Whether checkpoints inside of epochs are, so that there are some without states that are held."""
         self._keeping = _Keeping.WRITTEN
+        self._set_at: Address | None = None
+        """The batch at which the streams were set last."""
         self._waiting: dict[Address, dict[str, bytes]] = {}
         self.lacks_streams = False
         """Whether those at batches of this epoch are not on record."""
@@ -166,7 +168,7 @@ class BatchRecorder:
     def begin_epoch(self) -> None:
         """Nothing is known of the streams at the batch before."""
         self._waiting.clear()
-        self.lacks_streams = self.is_spoilt = False
+        self._set_at, self.lacks_streams, self.is_spoilt = None, False, False
         if not self.notes_all:
             self._at_batch = None
             if self._is_of_job:  # which may have records of each batch without having been asked for them
@@ -219,8 +221,12 @@ class BatchRecorder:
         return True
 
     def set_streams(self, address: Address) -> None:
-        """Set the random streams to where the body before this batch, which was skipped, had left them."""
-        states = self._journal.streams.get(address)
+        """Set the random streams to where the body before this batch, which was skipped, had left them.
+
+        Once: where a loop has run out and another one goes on with this number, what lies between them has run.
+        """
+        states = self._journal.streams.get(address) if address != self._set_at else None
+        self._set_at = address
         if states is not None:
             self._streams.write(states)
 
