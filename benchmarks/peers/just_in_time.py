@@ -2,7 +2,7 @@
 
     python benchmarks/peers/just_in_time.py [--only WORD] [--torchft PYTHON]
 
-Three ranks train by DistributedDataParallel; rank 1 is killed in step 60 of 120. *Lost*: steps that rank 0 did again.
+Three ranks train by DistributedDataParallel; rank 1 is killed in step 70 of 120. *Lost*: steps that rank 0 did again.
 *Seconds*: from the kill to the end of the first step that nobody had done before. *Bits*: those of rank 0's weights at
 the end that are not as in a run of the same kind that nothing befell. `--torchft`: a Python that has torchft, where it
 is not this one; without, its row says that it is absent. All stays on this machine.
@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-WORLD, DEATH, STEPS, EVERY = 3, 60, 120, 20
+WORLD, DEATH, STEPS, EVERY = 3, 70, 120, 20
 ENOUGH_S = 150
 HEAD = f"""
 import os, random, sys, time
