@@ -75,10 +75,11 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 _LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
+_TRAINERS: Final = ("stable_baselines3", "ultralytics")
 TORCH: Final = FrameworkNames(
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
-    open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate", *_LIGHTNING}),
+    open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate", *_LIGHTNING, *_TRAINERS}),
     closed=(
         *("torch._C", "torch:Tensor", "torch._tensor:", "torch.nn.parameter:", "torch:Generator", "torch._subclasses"),
         *("torch.storage:", "torch:UntypedStorage", "torch.jit", "torch.utils.hooks", "torch.utils.tensorboard"),
@@ -142,13 +143,13 @@ KNOWN: Final = (TENSORFLOW, TORCH, JAX, SHOWING)
 
 @dataclass(frozen=True, slots=True)
 class LibraryTraining:
-    """Two functions of a library that run a training in the program's place, each in a file of the library and by its
+    """Functions of a library that run a training in the program's place, each in a file of the library and by its
     qualified name: they get probes, and their names are state, as if they were the program's.
     """
 
     package: str
-    epochs: tuple[str, str]
-    """In which the loop over epochs calls the other one."""
+    epochs: tuple[str, str] | None
+    """In which the loop over epochs calls the other one, or holds its loop; None where there are no epochs."""
     batches: tuple[str, str]
     """In which the loop over batches updates weights."""
     update: str
@@ -158,6 +159,7 @@ class LibraryTraining:
 
 
 _EPOCHS, _BATCHES = ("loops/fit_loop.py", "_FitLoop.run"), ("loops/training_epoch_loop.py", "_TrainingEpochLoop.run")
+_ULTRALYTICS: Final = ("engine/trainer.py", "BaseTrainer._do_train")
 LIBRARY_TRAININGS: Final = (
     LibraryTraining(
         "transformers",
@@ -168,6 +170,17 @@ LIBRARY_TRAININGS: Final = (
     ),
     LibraryTraining("lightning.pytorch", _EPOCHS, _BATCHES, "advance", "2.6"),
     LibraryTraining("pytorch_lightning", _EPOCHS, _BATCHES, "advance", "2.6"),
+    *(
+        LibraryTraining(
+            "stable_baselines3",
+            None,
+            (f"common/{kind}_policy_algorithm.py", f"{kind.title()}PolicyAlgorithm.learn"),
+            "train",
+            "2.9",
+        )
+        for kind in ("on", "off")
+    ),
+    LibraryTraining("ultralytics", _ULTRALYTICS, _ULTRALYTICS, "optimizer_step", "8.4"),
 )
 
 
@@ -177,7 +190,7 @@ def runs_training(file: str, function: str) -> bool:
     return any(
         function == name and file.endswith(f"/{each.package.replace('.', '/')}/{end}")
         for each in LIBRARY_TRAININGS
-        for end, name in (each.epochs, each.batches)
+        for end, name in (each.epochs or each.batches, each.batches)
     )
 
 

@@ -223,28 +223,34 @@ def _nests(training: LibraryTraining) -> Iterator[Nest]:
     spec = importlib.util.find_spec(top)
     for place in (spec.submodule_search_locations if spec is not None else None) or ():
         folder = Path(place, *inside.split("."))
-        (epochs_in, epochs), (batches_in, batches) = training.epochs, training.batches
-        outer = _library_loop(folder / epochs_in, epochs, batches.rpartition(".")[2])
-        inner = _library_loop(folder / batches_in, batches, training.update)
-        if outer is not None and inner is not None:
-            update = _call(inner, training.update)
-            file = str(folder / batches_in)
-            yield observed_nest(file, parse(Path(file).read_bytes()), inner, (str(folder / epochs_in), outer), update)
+        (file, batches), around = training.batches, training.epochs
+        path = folder / file
+        loops = _library_loops(path, batches, training.update)
+        epoch_file, outer = path, loops[:0]
+        if around == training.batches:
+            outer, loops = loops[:1], loops[1:]
+        elif around is not None:
+            epoch_file = folder / around[0]
+            outer = _library_loops(epoch_file, around[1], batches.rpartition(".")[2])
+        if loops and (outer or around is None):
+            epoch = (str(epoch_file), outer[0]) if outer else None
+            update = _call(loops[0], training.update)
+            yield observed_nest(str(path), parse(path.read_bytes()), loops[0], epoch, update)
 
 
-def _library_loop(file: Path, function: str, called: str) -> AnyLoop | None:
-    """Return the outermost loop of a function that calls something, or, calls it by way of a method, the only one."""
+def _library_loops(file: Path, function: str, called: str) -> list[AnyLoop]:
+    """Return the loops of a function around a call, outermost first, or, where a method makes it, the only loop."""
     try:
         node: ast.AST | None = parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):  # another version of the library: the run will show its loops
-        return None
+        return []
     for name in function.split("."):
         kinds = ast.ClassDef | ast.FunctionDef
         node = next((each for each in getattr(node, "body", ()) if isinstance(each, kinds) and each.name == name), None)
     if node is None:
-        return None
+        return []
     loops = [each for each in ast.walk(node) if isinstance(each, AnyLoop)]
-    return next((each for each in loops if _call(each, called) is not None), loops[0] if len(loops) == 1 else None)
+    return [each for each in loops if _call(each, called) is not None] or (loops if len(loops) == 1 else [])
 
 
 def _call(loop: AnyLoop, called: str) -> ast.Call | None:

@@ -224,3 +224,46 @@ def test_a_program_of_fabric_killed_mid_epoch_ends_as_one_that_never_was(tmp_pat
         assert last.status == (0 if not death else -9), last.err
     assert "resuming" in last.err
     assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
+
+
+BASELINES = """
+import hashlib, os
+import gymnasium as gym
+from stable_baselines3 import {algorithm}
+from stable_baselines3.common.callbacks import BaseCallback
+
+class Die(BaseCallback):
+    def _on_step(self):
+        if os.environ.get("DIE_AT") == str(self.n_calls):
+            os.kill(os.getpid(), 9)
+        return True
+
+env = gym.make("CartPole-v1")
+model = {algorithm}("MlpPolicy", env, seed=3, {arguments})
+model.learn(160, callback=Die())
+tensors = model.policy.state_dict()
+print(hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in tensors)).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "arguments"),
+    [
+        ("PPO", "n_steps=16, batch_size=8, n_epochs=2"),
+        ("DQN", "learning_starts=20, buffer_size=90, batch_size=8, target_update_interval=30"),
+    ],
+)
+def test_an_agent_that_learns_in_stable_baselines_killed_ends_as_one_that_never_was(
+    algorithm: str, arguments: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec("stable_baselines3") is None:
+        pytest.skip("stable_baselines3 is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(BASELINES.format(algorithm=algorithm, arguments=arguments))
+    for death in ("60", "110", ""):
+        last = detrain("run", "--every", "1b", program, cwd=tmp_path, DIE_AT=death)
+        assert last.status == (0 if not death else -9), last.err
+        assert "not captured" not in last.err
+    assert "resuming" in last.err
+    assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
