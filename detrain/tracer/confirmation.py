@@ -21,7 +21,6 @@ from detrain.base.config import Config
 from detrain.base.structure import Structure, write_info
 from detrain.python.outside.clock_and_entropy import now
 from detrain.python.process import children
-from detrain.python.process.environment import options_of_python
 from detrain.tracer.observer import Observer
 
 _RESTARTED: Final = "DETRAIN_RESTARTED"
@@ -91,10 +90,8 @@ class Confirmation:
         self._write(seen, Path(self._config.info or home / "inst.info"))
         messages.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
         self._begin(self._began_at)
-        messages.flush_output()
-        children.end()
         os.environ[_RESTARTED] = "1"
-        os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])
+        children.start_again(self._config.command)
 
     def _write(self, structure: Structure, info: Path | None = None) -> None:
         if self._config.ranks is not None and self._config.ranks.rank:

@@ -14,12 +14,14 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import Final
+from typing import Final, NoReturn
 
+from detrain.base import messages
 from detrain.python.inspect.frames import is_notebook, is_user_file, user_frames
+from detrain.python.process.environment import options_of_python
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 """Processes of Python's and joblib's own, which hold nothing of the program."""
@@ -53,6 +55,13 @@ def end() -> None:
 def threads() -> frozenset[int]:
     """Return the numbers of the threads that are alive."""
     return frozenset(thread.ident or 0 for thread in threading.enumerate())
+
+
+def start_again(command: Sequence[str]) -> NoReturn:
+    """Become a `detrain` command anew: nothing that was printed is lost, and no child stays."""
+    messages.flush_output()
+    end()
+    os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *command])
 
 
 def living(again: Container[int] = ()) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -17,7 +16,6 @@ from detrain.guard.detector import DEPTH, Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.outside.open_files import Files
 from detrain.python.process import children
-from detrain.python.process.environment import options_of_python
 from detrain.runtime.rollback.ring import CannotGoBackError, Moment, Ring
 from detrain.store import Catalogue
 
@@ -131,7 +129,5 @@ class Recovery:
                 f"no exact way back in memory: {why}", "run it again: it resumes from a checkpoint before the fault"
             )
         self.guard.note_restart(self._cursor, self._batches_done, why)
-        messages.flush_output()
-        children.end()
         os.environ[RESTARTED] = str(self._config.run)
-        os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *self._config.command])
+        children.start_again(self._config.command)

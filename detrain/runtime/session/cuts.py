@@ -4,6 +4,8 @@ taken.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 from types import FrameType
@@ -22,6 +24,8 @@ class Cuts:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._position, self._plan, self._recorder = parts.position, parts.plan, parts.recorder
+        self._mute = contextlib.ExitStack()
+        """In a second try, while batches are loaded again: what is printed has been printed, of other values."""
 
     def require_whole(self, *, is_over: bool = False) -> None:
         """Raise Diverged if the epoch, whose loop has ended here, had further batches in the first run.
@@ -73,6 +77,7 @@ class Cuts:
             return False
         path, cursor = station
         messages.stop_forwarding()
+        self._mute.close()
         parts, batches = self._parts, self._recorder.batches
         is_last, is_sought = self._plan.is_last, self._plan.is_sought(cursor)
         with messages.working("restoring", cursor), parts.adapters.opened(path) as snapshot:
@@ -87,6 +92,15 @@ class Cuts:
             for observer in parts.observers:
                 observer.has_resumed(cursor)
         return True
+
+    def set_ahead(self, frame: FrameType) -> None:
+        """Set the Python state of a station, for generators that cannot be pulled again without it."""
+        path, parts = self._plan.ahead(), self._parts
+        if path is not None:
+            with parts.adapters.opened(path) as snapshot:
+                parts.adapters.restore(snapshot.tensors, snapshot.meta.owners)
+                parts.capture.restore(frame, snapshot, parts.baselines.of("load"), is_ahead=True)
+            self._mute.enter_context(contextlib.redirect_stdout(io.StringIO()))
 
     def save_in_epoch(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint before a batch, if one is due."""

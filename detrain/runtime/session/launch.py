@@ -184,6 +184,7 @@ def hook_tracebacks() -> None:
     hidden = (str(PACKAGE) + os.sep, runpy.__file__, "<frozen runpy>")
 
     def hook(kind: type[BaseException], value: BaseException, trace: types.TracebackType | None) -> None:
+        is_on_its_way = issubclass(kind, Exception) and probes.is_resuming(value)
         seen: set[int] = set()
         error: BaseException | None = value
         while error is not None and id(error) not in seen:
@@ -192,7 +193,7 @@ def hook_tracebacks() -> None:
             error = error.__cause__ or error.__context__
         probes.fails_in_job(value, lambda: _show_at_once(lambda: shown(kind, value, value.__traceback__)))
         shown(kind, value, value.__traceback__)
-        if issubclass(kind, Exception) and probes.is_resuming():
+        if is_on_its_way:
             messages.warn(
                 "the program failed on its way to the checkpoint: code before it runs again, and finds what is there now "
                 "(files that were deleted or replaced since?); --fresh starts anew"

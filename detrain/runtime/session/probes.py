@@ -372,8 +372,10 @@ def end_fetch() -> None:
         _guarded(_session.recorder.end_fetch)
 
 
-def is_resuming() -> bool:
-    """Return whether the run is on its way to a checkpoint."""
+def is_resuming(error: BaseException | None = None) -> bool:
+    """Return whether the run is on its way to a checkpoint; if an error ends it there, a second try may begin."""
+    if _session is not None and error is not None:
+        _session.plan.try_again(error)
     return _session is not None and _session.plan.is_resuming
 
 
@@ -422,9 +424,7 @@ def record_batch(batch: object = None) -> bool:
     `batch` is the program's own number and for the reader only; batches are counted from 0 in each epoch.
     """
     session = _session
-    if session is None:
-        return True
-    return _guarded(_record_batch, session, sys._getframe(1))
+    return session is None or _guarded(_record_batch, session, sys._getframe(1))
 
 
 def _record_batch(session: Session, frame: FrameType) -> bool:

@@ -174,6 +174,7 @@ class Session:
         if plan.is_forwarding:
             plan.aim()
             if not cuts.arrive("load", frame, loop):
+                cuts.set_ahead(frame)
                 recorder.set_streams(address)
         elif not plan.is_resuming:
             recorder.note_streams(address)

@@ -170,13 +170,16 @@ class Capture:
         """Put back what `encode_value` returned; return what could not be put back."""
         return restore_value(live, self._hooks())
 
-    def restore(self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: RunningLoop | None = None) -> list[str]:
+    def restore(
+        self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: RunningLoop | None = None, *, is_ahead: bool = False
+    ) -> list[str]:
         """Put the state back into the program, suspended in `frame`; return what could not be put back.
 
-        With `loop` its loader is set to its position, else it stays where it is.
+        With `loop` its loader is set to its position, else it stays where it is. `is_ahead`: generators stay, too.
         """
         decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
-        decoder.replay_generators()
+        if not is_ahead:
+            decoder.replay_generators()
         decoder.hold_cells(_cells(frame) or {})
         return self._bind(decoder, frame, loop)
 

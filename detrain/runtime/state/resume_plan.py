@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.cursor import Cursor, Cut
 from detrain.base.errors import Diverged
+from detrain.python.process import children
 from detrain.runtime.state.position import Position
 from detrain.store import Meta
 from detrain.store.catalogue import cursor_of
+
+_SECOND_TRY: Final = "DETRAIN_SECOND_TRY"
 
 
 class ResumePlan:
@@ -21,6 +26,8 @@ class ResumePlan:
 
     def __init__(self, config: Config, metas: Sequence[Meta], position: Position) -> None:
         self._position = position
+        self._command = () if config.ranks is not None or not config.stations else config.command
+        self._is_second_try = os.environ.pop(_SECOND_TRY, "") != ""
         self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
         self._loops_were = {meta.phase: meta.loop for meta in metas if meta.loop}
         """Where the first run entered the loops of the phases, as far as there are stations in them."""
@@ -73,6 +80,29 @@ class ResumePlan:
                 f"taken in another, of {' '.join(was.split()[:2])}",
                 "were other loops given probes since (inst.info)? Take those that it had, or start anew with --fresh",
             )
+
+    def ahead(self) -> Path | None:
+        """Return the next station where, in a second try, its state is set once before its batches are loaded again."""
+        return self._stations[0][0] if self._is_second_try and self._awaits_in_epoch() else None
+
+    def _awaits_in_epoch(self) -> bool:
+        cursor, position = self._stations[0][1], self._position
+        is_here = (cursor.phase, cursor.epoch) == (position.phase, position.epoch)
+        return is_here and cursor.is_inside and position.batch <= cursor.batch
+
+    def try_again(self, error: BaseException) -> None:
+        """The program has failed on its way: where that was in the midst of an epoch, start it again for a second try.
+
+        A generator of the program may read what the bodies before the cut have set (the meters of a log): these did not
+        run.
+        """
+        if self._command and not self._is_second_try and self._stations and self._awaits_in_epoch():
+            messages.say(
+                f"the program failed as batches were loaded again ({type(error).__name__}: {error}): starting again, with what it "
+                "reads set beforehand"
+            )
+            os.environ[_SECOND_TRY] = "1"
+            children.start_again(self._command)
 
     def begin_epoch(self) -> None:
         """No batch of this epoch is known to be passed over."""

@@ -98,9 +98,7 @@ class Uncaptured:
         if harmless:
             self._warn("harmless, nothing reads what they say: a resumed run goes on without", harmless, "harmless")
 
-    def found(
-        self, frame: FrameType, not_captured: Iterable[str], again: Container[int] = (), *, has_updates: bool
-    ) -> set[str]:
+    def found(self, frame: FrameType, not_captured: Iterable[str], again: Container[int] = (), *, has_updates: bool) -> set[str]:
         """Return what is lost at a cut, with the arguments of `look`."""
         return {
             *not_captured,
