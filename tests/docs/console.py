@@ -42,6 +42,7 @@ _MASKED = re.compile(
     | (?P<digest>\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,64}\b)
     | (?P<cut>(?<=-e)[0-9]{5}-[elbz][0-9]{6}|\b[0-9]+:[0-9]+(?=[ ]\([0-9]+[ ]s[ ]old)|\b[0-9]+(?=[ ]batches[ ]of[ ]the[ ]epoch))
     | (?P<decimal>-?[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?)
+    | (?P<age>\b[0-9]+[ ]s(?=[ ]old))
     | (?P<amount>\b[0-9]+(?=[ ](?:s|ms|B|KB|MB|GB)\b))
     | (?P<space>[ ]+)""",
     re.VERBOSE,
@@ -50,6 +51,7 @@ _HERE = {
     "any": ".*?",
     "cut": r"[0-9:elbz-]+",
     "decimal": r"-?(?:[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf)",
+    "age": r"[0-9.]+ (?:s|min|h)",
     "amount": r"[0-9.]+",
     "space": r"\s+",
 }
