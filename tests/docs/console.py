@@ -2,8 +2,8 @@
 
 In a fenced block `console`, lines that begin with `$ ` are commands, and what follows is their output. `...` stands for
 anything: alone in a line, for any lines. Where the output ends with `Killed`, the command gets SIGKILL as soon as it
-has printed the line before. Decimals, times, sizes and the cut that a run resumes at are other ones in each run, and
-are masked. Digests are other ones on each processor: two that are equal on the page must be equal here, too, and two
+has printed the line before. Decimals, times, sizes, the cut that a run resumes at and those at which `verify` kills are
+other ones in each run, and are masked. Digests are other ones on each processor: two that are equal on the page must be equal here, too, and two
 that differ must differ. A command the end of whose output the page leaves out must end with status 0.
 
 A block of Python or TOML whose first line is `# PATH` is a file that the commands find there. What a page installs by
@@ -41,6 +41,7 @@ _MASKED = re.compile(
     r"""(?P<any>\.\.\.)
     | (?P<digest>\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,64}\b)
     | (?P<cut>(?<=-e)[0-9]{5}-[elbz][0-9]{6}|\b[0-9]+:[0-9]+(?=[ ]\([0-9]+[ ]s[ ]old)|\b[0-9]+(?=[ ]batches[ ]of[ ]the[ ]epoch))
+    | (?P<place>\b[0-9]+:[0-9]+(?=(?:,[ ][0-9]+:[0-9]+)*[ ]+[0-9]+[ ]of[ ][0-9]+[ ]))
     | (?P<decimal>-?[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?)
     | (?P<age>\b[0-9]+[ ]s(?=[ ]old))
     | (?P<amount>\b[0-9]+(?=[ ](?:s|ms|B|KB|MB|GB)\b))
@@ -50,6 +51,7 @@ _MASKED = re.compile(
 _HERE = {
     "any": ".*?",
     "cut": r"[0-9:elbz-]+",
+    "place": r"[0-9]+:[0-9]+",
     "decimal": r"-?(?:[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf)",
     "age": r"[0-9.]+ (?:s|min|h)",
     "amount": r"[0-9.]+",
