@@ -82,9 +82,9 @@ CASES = [
     ],
 )
 def test_it_is_refused_before_it_trains_and_runs_bare(
-    backend: str, name: str, training: str, torch_server: Server, jax_server: Server, tmp_path: Path
+    backend: str, name: str, training: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    server = torch_server if backend == "torch" else jax_server
+    server: Server = request.getfixturevalue(f"{backend}_server")
     seeded = "import torch\ntorch.manual_seed(3)\n" if backend == "torch" else ""  # `fit` shuffles by it
     (tmp_path / "program.py").write_text(MADE + seeded + training)
 
