@@ -3,8 +3,9 @@
 In a fenced block `console`, lines that begin with `$ ` are commands, and what follows is their output. `...` stands for
 anything: alone in a line, for any lines. Where the output ends with `Killed`, the command gets SIGKILL as soon as it
 has printed the line before. Decimals, times, sizes, the cut that a run resumes at and those at which `verify` kills are
-other ones in each run, and are masked. Digests are other ones on each processor: two that are equal on the page must be equal here, too, and two
-that differ must differ. A command the end of whose output the page leaves out must end with status 0.
+other ones in each run, and are masked. Digests are other ones on each processor: two that are equal on the page must be
+equal here, too, and two that differ must differ. A command the end of whose output the page leaves out must end with
+status 0.
 
 A block of Python or TOML whose first line is `# PATH` is a file that the commands find there. What a page installs by
 `pip install FOLDER` is seen by its commands alone.
