@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from detrain.base.errors import DetrainError, UsageError
 from detrain.cli import doctor, main
 from detrain.python.process.defect_report import defect
 from detrain.verify.installation import Check, check_installation
@@ -117,3 +119,27 @@ def test_what_trains_through_fit_is_shown_also_beside_a_loop_in_another_module(
     shown = capsys.readouterr().out
     assert "fit.py:45              model.fit" in shown
     assert shown.index("trains through fit") < shown.index("batch loop   train.py:84")
+
+
+def test_explain_has_a_paragraph_for_each_error_and_each_kind_of_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    names = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+
+    assert {"refused", "refused-for-now", "may-differ", "harmless"} <= names.keys()
+    for error in _all_errors(DetrainError):
+        assert names[error.slug] == [str(error.exit_code)]
+        assert main(["explain", error.slug]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"Exit code {error.exit_code}")
+        assert "](" not in said
+        assert main(["explain", str(error.exit_code)]) == 0
+        assert capsys.readouterr().out == said
+    assert main(["explain", "may-differ"]) == 0
+    assert "may DIFFER" in capsys.readouterr().out
+    assert main(["explain", "nonsense"]) == UsageError.exit_code
+
+
+def _all_errors(kind: type[DetrainError]) -> Iterator[type[DetrainError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _all_errors(each)

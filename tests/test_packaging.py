@@ -86,7 +86,7 @@ def test_the_source_distribution_can_be_built_from(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
-    assert {"pyproject.toml", "README.md", "LICENSE", "detrain/py.typed"} <= names
+    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "detrain/py.typed", "docs/reference/messages.md"} <= names
 
 
 @pytest.mark.slow
@@ -95,6 +95,7 @@ def test_the_installed_command_runs_where_there_is_no_source(python: Path, tmp_p
     assert where.stdout.startswith(str(python.parents[1])), where.stderr
 
     assert "What people do with detrain" in _run(python, "-m", "detrain", cwd=tmp_path).stdout
+    assert "Exit code 81." in _run(python, "-m", "detrain", "explain", "in-use", cwd=tmp_path).stdout
     (tmp_path / "train.py").write_text("print('trained')\n")
     run = _run(python, "-m", "detrain", "run", "--bare", "train.py", cwd=tmp_path)
     assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-MESSAGES: Final = "docs/reference/messages.md"
-"""Has a paragraph for each error, under its slug."""
 _ERROR: Final = "detrain: error: "
-_EXPLAINED: Final = "  explained in "
+_EXPLAINED: Final = "  explained by "
 
 
 def last_printed(text: str) -> tuple[str, str] | None:
@@ -39,7 +37,7 @@ class DetrainError(Exception):
 
     def printed(self) -> str:
         """Return the lines that are shown to people: the error, and where it is explained."""
-        return f"{_ERROR}{self}\n{_EXPLAINED}{MESSAGES}#{self.slug}"
+        return f"{_ERROR}{self}\n{_EXPLAINED}`detrain explain {self.slug}`"
 
 
 class UsageError(DetrainError):

@@ -24,6 +24,7 @@ SECTIONS: Final = {
         "doctor": "Look at the installation, and at what repeats to the bit.",
         "verify": "Kill a program, resume it, and compare bit for bit.",
         "diff": "Show where two runs part.",
+        "explain": "Say what an error or a warning means, and what to do.",
     },
     "Hardware faults": {
         "sites": "List where a fault can be put into a program's step.",

@@ -29,7 +29,7 @@ def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) ->
     *message, explained = [line for line in run.err.splitlines() if line.startswith(("detrain: error", "  "))]
     assert run.status == error.exit_code, run.err
     assert 1 <= len(message) <= 2
-    assert explained == f"  explained in {errors.MESSAGES}#{error.slug}"
+    assert explained == f"  explained by `detrain explain {error.slug}`"
     for word in said:
         assert word in "\n".join(message)
 

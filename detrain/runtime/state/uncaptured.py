@@ -28,7 +28,6 @@ from detrain.python.process.random_streams import Streams
 _MOST_SHOWN: Final = 8
 _TYPE: Final = re.compile(r"[\w.]+\)")
 """How a loss ends of which no more is known than its type: the loop has made it."""
-_EXPLAINED: Final = "docs/how-to/read-a-warning.md"
 
 
 class Uncaptured:
@@ -132,7 +131,7 @@ class Uncaptured:
         messages.warn(f"not captured, {what}: {_listed(losses)}")
         if anchor not in self._explained:
             self._explained.add(anchor)
-            messages.say(f"what that means is in {_EXPLAINED}#{anchor}")
+            messages.say(f"what that means is said by `detrain explain {anchor}`")
 
 
 def is_doubtful(loss: str) -> bool:
