@@ -8,10 +8,9 @@ from typing import Final
 
 import click
 
-import detrain
 from detrain.base.errors import UsageError
 
-_PACKAGE: Final = Path(detrain.__file__).parent
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 _PAGES: Final = {"messages.md": "reference", "read-a-warning.md": "how-to"}
 """The pages, and the folders of the documentation that they are in."""
 _HEADING: Final = re.compile(r"^#{2,3} (.*)$", re.MULTILINE)
