@@ -90,6 +90,13 @@ def test_code_that_loads_is_not_trusted_beside_libraries_or_with_what_would_not_
     assert "imports pytest, which may keep a state" in reasons[1]
 
 
+def test_libraries_that_show_configure_or_train_are_none_that_keep_a_state_behind_a_load(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import tensorboardX, timm, hydra\nfrom evaluate import load\n")
+
+    assert reasons_to_load(Loop(map(len, [])), Encoded(b"", {}, []), [str(program)], is_first=True) == []
+
+
 def test_a_folder_of_the_program_without_an_init_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_rows").mkdir()
     (tmp_path / "own_rows" / "rows.py").write_text("")

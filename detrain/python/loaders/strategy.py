@@ -51,7 +51,12 @@ _BACKSTAGE: Final = frozenset(
     }
 )
 """Modules of Python's by which something can go on behind what a program loads."""
-_STATELESS: Final = frozenset({"einops", "matplotlib", "pandas", "PIL", "scipy", "sklearn", "tqdm", "yaml"})
+_STATELESS: Final = frozenset(
+    {
+        *("einops", "matplotlib", "pandas", "PIL", "scipy", "sklearn", "tqdm", "yaml", "hydra", "omegaconf", "timm", "skorch"),
+        *("evaluate", "rich", "seaborn", "tabulate", "tensorboard", "tensorboardX", "wandb"),
+    }
+)
 _KNOWN: Final = MODULES | _STATELESS | {"numpy", "detrain", "absl", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
 """Modules that keep no state of their own behind what a program loads, but for the random streams, which are
 captured."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -50,7 +51,21 @@ def flush() -> None:
 def _flush(thread: Any) -> None:
     waiting, record_writer = getattr(thread, "_queue", None), getattr(thread, "_record_writer", None)
     until = time.monotonic() + _LONGEST_S
-    while waiting is not None and waiting.unfinished_tasks and thread.is_alive() and time.monotonic() < until:
+    while waiting is not None and not _is_written(waiting, thread) and thread.is_alive() and time.monotonic() < until:
         time.sleep(0.0005)
     if record_writer is not None and hasattr(record_writer, "flush"):
         record_writer.flush()
+
+
+def _is_written(waiting: Any, thread: threading.Thread) -> bool:
+    """Return whether a thread has written all that was put into its queue."""
+    if hasattr(waiting, "unfinished_tasks"):
+        return not waiting.unfinished_tasks
+    # tensorboardX's, of multiprocessing: a semaphore counts what is in it, and who polls it has written the last one.
+    if waiting._sem.get_value() < waiting._maxsize:
+        return False
+    frame, names = sys._current_frames().get(thread.ident or 0), set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return "_poll" in names
