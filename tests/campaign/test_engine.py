@@ -235,6 +235,7 @@ def whole_way(folder: Path, mode: str, count: int, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_sampled_campaign_is_planned_and_run(tmp_path: Path) -> None:
     """Whole commands: that they hand their options and files on to one another is what is shown."""
     short = PROGRAM.replace("range(3)", "range(1)").replace("else 40", "else 16")  # two steps: each kind is listed once

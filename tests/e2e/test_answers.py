@@ -224,6 +224,7 @@ print("weights", hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.vari
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "3"])
 @pytest.mark.parametrize("is_used", [False, True], ids=["an empty folder", "checkpoints of an earlier run"])
 def test_a_program_that_goes_on_from_its_own_checkpoints_leaves_that_to_detrain(

@@ -494,6 +494,7 @@ def test_other_data_are_noticed_in_the_very_step_in_which_the_run_was_killed(
     assert "batch 1:2 has digest" in run.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", ["Nested", "self"])
 def test_a_model_that_a_callback_makes_in_the_loop_comes_back(owner: str, server: Server, tmp_path: Path) -> None:
     """On its class, it was neither captured nor named, and on the object the run went on with a new one: only a resume

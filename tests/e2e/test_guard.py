@@ -239,6 +239,7 @@ def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(server: Server,
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["keras", "tf_keras"])
 def test_eager_random_ops_draw_the_same_again_and_layers_are_what_they_were(keras: str, server: Server, tmp_path: Path) -> None:
     source = EAGER if keras == "keras" else f"import {keras} as keras\n{EAGER}"
@@ -250,6 +251,7 @@ def test_eager_random_ops_draw_the_same_again_and_layers_are_what_they_were(kera
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", ["device", "host"])
 def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path, ring: str) -> None:
     expected = _bare(server, tmp_path, FIT)
@@ -408,6 +410,7 @@ show(*model.variables, *[v for optimizer in model.optimizers for v in optimizer.
 """
 
 
+@pytest.mark.slow
 def test_what_a_model_chooses_is_chosen_again(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, CHOICES)
 
@@ -640,6 +643,7 @@ show(*model.variables, *optimizer.variables)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["np.random.random(5)", "own.random(5)"])
 def test_what_a_loop_goes_over_may_draw_with_its_bodies(draw: str, server: Server, tmp_path: Path) -> None:
     source = HEADER.format(draw=draw)

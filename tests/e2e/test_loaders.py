@@ -624,6 +624,7 @@ def test_one_that_cannot_come_back_is_named_and_no_run_goes_on_without_it(tmp_pa
     assert "'iterator', a tf.data iterator that a tf.function advances, has no position" in resumed.err
 
 
+@pytest.mark.slow
 def test_positions_of_pipelines_are_exact_in_another_process_or_refused(tmp_path: Path) -> None:
     from tests.e2e.pipelines import EXACT, REFUSED
 

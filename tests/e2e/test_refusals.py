@@ -179,6 +179,7 @@ def test_training_out_of_sight(program: str, said: str, tmp_path: Path, server: 
     assert_refused(server.detrain("run", "program.py", cwd=tmp_path), errors.FrameworkUnsupported, said, "--bare")
 
 
+@pytest.mark.slow
 def test_a_session_without_weights_runs(tmp_path: Path, server: Server) -> None:
     (tmp_path / "program.py").write_text(IN_SESSION.replace("HEAD", "").replace("TRAINABLE", "False"))
 

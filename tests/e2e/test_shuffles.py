@@ -143,6 +143,7 @@ def test_a_set_that_the_program_iterates_elsewhere_too_goes_on_with_its_next_ord
     check(server, text, tmp_path, [5, 9, 14], "--every", "3b", "--loader", "forward")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FITTED)
 def test_a_shuffled_set_that_fit_trains_on_goes_on_with_its_next_order(name: str, server: Server, tmp_path: Path) -> None:
     check(server, FIT.format(data=FITTED[name]), tmp_path, [7, 9])

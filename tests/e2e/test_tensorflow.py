@@ -1511,6 +1511,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.slow
 def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Path) -> None:
     """It was named, and a resumed run ended with `AttributeError`: that it had been compiled was restored."""
     (tmp_path / "program.py").write_text(COMPILES_LATER)

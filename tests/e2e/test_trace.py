@@ -89,6 +89,7 @@ def test_programs_without_a_loop_of_their_own_are_answered(
     assert said in run.err
 
 
+@pytest.mark.slow
 def test_a_program_that_trains_through_fit_is_told_which_call_for_how_long_and_how_it_comes_back(
     tmp_path: Path, detrain: Run
 ) -> None:

@@ -69,6 +69,7 @@ def verified(folder: Path, text: str, *options: object) -> tuple[int, dict[str, 
     return run.status, json.loads(run.out) if run.out else {"error": run.err}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_a_program_that_looks_at_clock_and_entropy_before_its_loop_is_exact(every: str, tmp_path: Path) -> None:
     status, said = verified(
@@ -253,6 +254,7 @@ def test_a_negative_zero_is_no_zero() -> None:
     assert (found.elements, found.largest) == (1, 0.0)
 
 
+@pytest.mark.slow
 def test_a_value_of_a_clock_is_no_difference(tmp_path: Path) -> None:
     text = FOR_LOOPS.replace("import os,", "import time, os,").replace(
         "        total = 0.0\n", "        total, began = 0.0, time.perf_counter()\n"

@@ -58,6 +58,7 @@ def check(before: str, after: str) -> None:
 
 @MANY
 @given(loop_programs())
+@pytest.mark.slow
 def test_instrumenting_twice_is_instrumenting_once(program: LoopProgram) -> None:
     once = instrument(program.data, program.nests, FILE)
 

@@ -22,6 +22,7 @@ def test_no_program_notices_that_its_dead_names_were_changed_or_taken_away(seed)
     assert problem is None, problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", interpreters.OTHERS)
 def test_no_program_notices_it_under_another_python(version):
     done = interpreters.run_module(version, "tests.runtime.random_programs", "0", "400")

@@ -21,7 +21,8 @@ def station(phase: int, epoch: int, batch: int, cut: str = "epoch", *, forward: 
 
 def plan_of(*metas: Any, loader: str = "auto") -> tuple[ResumePlan, Position]:
     position = Position()
-    config = SimpleNamespace(stations=[f"{number}.h5" for number in range(len(metas))], loader=loader)
+    stations = [f"{number}.h5" for number in range(len(metas))]
+    config = SimpleNamespace(stations=stations, loader=loader, ranks=None, command=())
     return ResumePlan(cast(Any, config), metas, position), position
 
 
