@@ -224,7 +224,7 @@ def test_a_rank_dies_where_only_the_others_have_saved_the_start_of_an_epoch(rank
     again = ranks_server.job(*command, cwd=tmp_path, ranks=[{}] * WORLD)
 
     assert [each.status for each in died] == [EXIT_CODE, -signal.SIGKILL, EXIT_CODE]
-    assert "resuming modes at 0:5" in again[0].err
+    assert "resuming modes at 0:6" in again[0].err
     assert [result.out.splitlines()[-1] for result in again] == [result.out.splitlines()[-1] for result in whole]
     assert_equal_states(tmp_path / "whole", tmp_path / "home", WORLD)
 
