@@ -209,7 +209,9 @@ def by_torchrun(folder: Path, name: str, text: str, options: list[str], *, fails
     job = Job(folder / f"{name}-{'fails' if fails else 'whole'}")
     job.folder.mkdir()
     (job.folder / "train.py").write_text(HEAD + text)
-    launch = ["-m", "detrain", "launch"] if options else ["-m", "torch.distributed.run", "--standalone"]
+    # By an address: `--standalone` looks up the machine's name, which takes long where that is not known.
+    here = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    launch = ["-m", "detrain", "launch"] if options else ["-m", "torch.distributed.run", *here]
     count = ["--nproc-per-node", str(WORLD), "--max-restarts", "3"]
     job.start([sys.executable, *launch, *count, *options, "train.py"])
     try:

@@ -54,6 +54,9 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
         "detrain status": _ANOTHER_TERMINAL,
         "detrain ckpt show --rank 1 ckpt": "of an FSDP2 job: tests/e2e/test_sharded_ranks.py makes such",
     },
+    "docs/reference/messages.md": {
+        "detrain explain in-use": "tests/test_first_contact.py calls it for all errors",
+    },
     "docs/reference/faults.md": {
         "detrain sites --match 'conv*' train.py": _A_SYNOPSIS,
         "detrain inject --model RD --site 'conv2d_1*' --stage backward --at 3:17 --seed 7 train.py": _A_SYNOPSIS,
