@@ -75,7 +75,7 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 _LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
-_TRAINERS: Final = ("stable_baselines3", "ultralytics", "skorch")
+_TRAINERS: Final = ("stable_baselines3", "skorch")
 TORCH: Final = FrameworkNames(
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
@@ -159,7 +159,6 @@ class LibraryTraining:
 
 
 _EPOCHS, _BATCHES = ("loops/fit_loop.py", "_FitLoop.run"), ("loops/training_epoch_loop.py", "_TrainingEpochLoop.run")
-_ULTRALYTICS: Final = ("engine/trainer.py", "BaseTrainer._do_train")
 LIBRARY_TRAININGS: Final = (
     LibraryTraining(
         "transformers",
@@ -181,7 +180,6 @@ LIBRARY_TRAININGS: Final = (
         for kind in ("on", "off")
     ),
     LibraryTraining("skorch", ("net.py", "NeuralNet.fit_loop"), ("net.py", "NeuralNet.run_single_epoch"), "step_fn", "1.4"),
-    LibraryTraining("ultralytics", _ULTRALYTICS, _ULTRALYTICS, "optimizer_step", "8.4"),
 )
 
 

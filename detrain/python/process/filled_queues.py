@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from detrain.base.digest import ToArray, digest_value
@@ -47,7 +48,7 @@ def comes_to(value: Any, text: str, to_array: ToArray) -> bool:
     return False
 
 
-def wait_until(is_so: Any) -> bool:
+def wait_until(is_so: Callable[[], bool]) -> bool:
     """Wait, but not for ever, until something is so; return whether it is."""
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so():

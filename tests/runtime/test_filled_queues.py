@@ -1,0 +1,96 @@
+"""Queues that a thread fills: what lay in one must come to lie in it, and a thread that only fills it is not named."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detrain.python.process import children, filled_queues
+from detrain.python.process.filled_queues import comes_to, is_place, place, wait_until
+
+ROWS = list(np.random.default_rng(0).normal(size=(4, 3)))
+
+
+def no_tensor(_value: object) -> None:
+    return None
+
+
+def queue_of(*rows: object) -> queue.Queue[Any]:
+    made: queue.Queue[Any] = queue.Queue()
+    for row in rows:
+        made.put(row)
+    return made
+
+
+def test_what_lay_in_a_queue_must_lie_in_it_foremost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filled_queues, "_PATIENCE_S", 0.01)
+    text = place(queue_of(*ROWS[:2]), no_tensor)
+
+    assert text is not None
+    assert is_place(text)
+    assert comes_to(queue_of(*ROWS[:2]), text, no_tensor)
+    assert comes_to(queue_of(*ROWS[:3]), text, no_tensor), "the thread may be further"
+    assert not comes_to(queue_of(ROWS[0]), text, no_tensor)
+    assert not comes_to(queue_of(), text, no_tensor)
+    assert not comes_to(queue_of(ROWS[1], ROWS[0]), text, no_tensor)
+    assert not comes_to(list(ROWS), text, no_tensor)
+    assert place(ROWS, no_tensor) is None
+    assert place(queue.LifoQueue(), no_tensor) is None
+
+
+def test_a_thread_that_is_still_filling_it_is_waited_for() -> None:
+    text, held, goes_on = place(queue_of(*ROWS), no_tensor), queue_of(ROWS[0]), threading.Event()
+
+    def fill() -> None:
+        for row in ROWS[1:]:
+            goes_on.wait(0.01)
+            held.put(row)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+
+    assert text is not None
+    assert comes_to(held, text, no_tensor)
+    thread.join()
+
+
+def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filled_queues, "_PATIENCE_S", 0.01)
+
+    assert not wait_until(lambda: False)
+    assert wait_until(lambda: True)
+
+
+def _fills(held: queue.Queue[Any]) -> None:
+    held.put(1)
+    held.put(2)
+
+
+def _takes(held: queue.Queue[Any], total: list[Any]) -> None:
+    total.append(held.get())
+
+
+def test_a_thread_that_takes_what_bodies_hand_it_is_named_whoever_has_started_it() -> None:
+    full, empty = queue.Queue[Any](1), queue.Queue[Any]()
+    threads = [
+        threading.Thread(target=_fills, args=(full,), name="fills"),
+        threading.Thread(target=_takes, args=(empty, []), name="takes"),
+    ]
+    before = children.threads()
+    for thread in threads:
+        thread.start()
+    try:
+        again = children.threads() - before
+        assert {"what the thread fills holds", "what the thread takes holds"} <= set(children.living())
+        named = children.living(again)
+        assert "what the thread takes holds" in named
+        assert "what the thread fills holds" not in named
+    finally:
+        full.get()
+        empty.put(1)
+        for thread in threads:
+            thread.join()
