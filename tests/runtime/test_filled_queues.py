@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import queue
 import threading
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detrain.python.codec import stdlib_objects
+from detrain.python.codec.stdlib_objects import remake
 from detrain.python.process import children, filled_queues
 from detrain.python.process.filled_queues import comes_to, is_place, place, wait_until
 
@@ -94,3 +97,21 @@ def test_a_thread_that_takes_what_bodies_hand_it_is_named_whoever_has_started_it
         empty.put(1)
         for thread in threads:
             thread.join()
+
+
+def test_a_queue_that_was_left_alone_is_set_when_the_thread_that_fills_it_again_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, goes_on = queue_of(), threading.Event()
+
+    def fill() -> None:
+        goes_on.wait(0.05)
+        held.put(ROWS[0])
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    monkeypatch.setattr(stdlib_objects, "_is_alone", lambda: not thread.is_alive())  # other tests may have left threads
+
+    assert remake("queue.Queue", [0, 1, collections.deque(ROWS[:1])], held) is held
+    assert not thread.is_alive()
+    assert [row.tolist() for row in held.queue] == [ROWS[0].tolist()]
