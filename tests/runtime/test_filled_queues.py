@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import collections
 import queue
+import sys
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from detrain.python.codec import stdlib_objects
 from detrain.python.codec.stdlib_objects import remake
+from detrain.python.loaders.strategy import Entered, RunningLoop
 from detrain.python.process import children, filled_queues
 from detrain.python.process.filled_queues import comes_to, is_place, place, wait_until
 
@@ -115,3 +118,25 @@ def test_a_queue_that_was_left_alone_is_set_when_the_thread_that_fills_it_again_
     assert remake("queue.Queue", [0, 1, collections.deque(ROWS[:1])], held) is held
     assert not thread.is_alive()
     assert [row.tolist() for row in held.queue] == [ROWS[0].tolist()]
+
+
+def test_threads_that_an_epoch_has_started_before_its_first_batch_are_started_again() -> None:
+    stop = threading.Event()
+    threads = [threading.Thread(target=stop.wait) for _ in range(3)]
+    loop = cast(RunningLoop, SimpleNamespace(iteration_id=object()))
+    entered, frame = Entered(), sys._getframe()
+    try:
+        threads[0].start()
+        entered.begin(None)
+        threads[1].start()
+        entered.note(loop, frame)
+        threads[2].start()  # by a body, which a resumed run does not run
+        entered.note(loop, frame)
+
+        assert entered.threads_again == {threads[1].ident}
+        entered.begin(None)
+        assert entered.threads_again == set()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
