@@ -49,7 +49,7 @@ class Writer:
             # Not threading's, which waits until the thread has begun: 0.3 ms, or 5 to 8 ms where that begins with much
             # Python, for
             # it is then the thread's turn. And a program that joins all of threading's threads does not know this one.
-            _thread.start_new_thread(self._run, (act, under_way))
+            _thread.start_new_thread(self._run, ([act], under_way))
         except (RuntimeError, MemoryError):  # there is no thread to be had
             self._under_way = _thread.allocate_lock()
             raise
@@ -69,12 +69,15 @@ class Writer:
         if error is not None:
             raise error
 
-    def _run(self, act: Callable[[], None], under_way: _thread.LockType) -> None:
+    def _run(self, acts: list[Callable[[], None]], under_way: _thread.LockType) -> None:
         try:
-            act()
+            acts[0]()
         except Exception as error:  # in a thread nobody would see it: the next probe raises it
             self._error, self.has_failed = error, True
         finally:
+            # The state that was written goes first. Its tensors are deleted by C++, and a thread that is there when the
+            # interpreter ends, takes the process with it (SIGABRT): behind the release the interpreter may end.
+            acts.clear()
             under_way.release()
 
     def _wait(self) -> None:
