@@ -5,6 +5,7 @@ names what it does not hold. The oracle is the training that was not cut, as PyT
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,17 @@ def test_a_tensor_of_the_programs_class_does_not_notice_that_it_is_read(world: W
 
     assert calls == []
     assert names["tensor"].sum().item() == 3.0
+
+
+def test_large_data_that_the_loop_leaves_alone_are_not_stored_when_a_batch_takes_their_name(world: World) -> None:
+    training = CASES["large_data_whose_name_a_batch_takes"]
+    names = SimpleNamespace()
+    step = training.make(names)
+    baseline = world.baseline(vars(names))
+
+    step(names, 0)
+
+    assert max(array.nbytes for array in world.encode(vars(names), baseline).arrays.values()) < 1_000
 
 
 def test_what_pytorch_keeps_for_the_process_is_named() -> None:

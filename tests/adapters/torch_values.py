@@ -56,6 +56,18 @@ def large_tensors_that_stay_and_are_copied(w: Any) -> Step:
 
 
 @case()
+def large_data_whose_name_a_batch_takes(w: Any) -> Step:
+    w.weight, w.x = torch.zeros(3), torch.arange(60_000.0).reshape(20_000, 3)
+    w.data = torch.utils.data.TensorDataset(w.x, w.x[:, 0])
+
+    def step(w: Any, turn: int) -> None:
+        w.x, y = w.data[turn * 10 : turn * 10 + 10]
+        w.weight += (w.x * y[:, None]).mean(0)
+
+    return step
+
+
+@case()
 def flat_buffers(w: Any) -> Step:
     w.model = nn.Linear(3, 2)
     w.flat = torch.cat([p.data.reshape(-1) for p in w.model.parameters()])

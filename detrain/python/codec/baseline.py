@@ -24,6 +24,8 @@ class Baseline:
     """Large arrays and constant tensors by digest, as what returns them, or None where they are gone."""
     paths: dict[str, str] = field(default_factory=dict)
     """Digest of each array by its path."""
+    memories: dict[str, tuple[str, tuple[int, int]]] = field(default_factory=dict)
+    """Of each memory of tensors, by its address: the digest of what was looked at, and which bytes that was."""
     data: dict[str, int] = field(default_factory=dict)
     """Identity of what each name was bound to, but for what others may hold when the name is read no more."""
     _bound: dict[str, Callable[[], object]] = field(default_factory=dict)

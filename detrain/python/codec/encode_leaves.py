@@ -382,7 +382,7 @@ class LeafEncoder(ABC):
         if number is None:
             number = self._node(shared.memory, [])[0]
             self._memories[id(shared.memory)] = number
-            self._nodes[number] = self._encode_memory(shared, path, is_known=self._address_of(value) is not None)
+            self._nodes[number] = self._encode_memory(shared, path)
             if not self._collects:
                 start, size = self._hooks.tensors_of(shared.owner).span(shared.memory)
                 self._spans.append(Span(start, start + size, number, path, memory=shared))
@@ -398,24 +398,24 @@ class LeafEncoder(ABC):
     def _address_of(self, value: object) -> str | None:
         return self._baseline.address(value)
 
-    def _encode_memory(self, shared: SharedTensor, path: str, *, is_known: bool) -> list[Item]:
-        """Encode a memory; a large one that is as it was when the loop was entered is only compared on resume, if a
-        tensor that `is_known` leads to it.
+    def _encode_memory(self, shared: SharedTensor, path: str) -> list[Item]:
+        """Encode a memory; what was looked at of it when the loop was entered is only compared on resume, if that is
+        large and as it was: by its address, for `x` may be a batch by now, and the data lie in a set.
         """
         tensors = self._hooks.tensors_of(shared.owner)
-        if self._collects:
-            self._baseline.add(shared.memory, "" if self._is_unordered else f"{path}.memory")
-        address = self._address_of(shared.memory)
-        before = self._baseline.paths.get(path) if is_known and address is not None else None
         start, stop = shared.extent
         if self._collects:
-            if not self._is_unordered:
-                self._baseline.paths[path] = digest_array(tensors.read(shared.memory, holds=False)[start:stop])
+            self._baseline.add(shared.memory, "" if self._is_unordered else f"{path}.memory")
+            if (address := self._address_of(shared.memory)) is not None:
+                digest = digest_array(tensors.read(shared.memory, holds=False)[start:stop])
+                self._baseline.memories[address] = digest, (start, stop)
             return []
-        if before is not None and stop - start > LARGE_BYTES:
-            now = tensors.read(shared.memory, holds=False)[start:stop]
+        address = self._address_of(shared.memory)
+        before, (first, last) = self._baseline.memories.get(address or "", ("", (0, 0)))
+        if last - first > LARGE_BYTES and first <= start and stop <= last:
+            now = tensors.read(shared.memory, holds=False)[first:last]
             if digest_array(now) == before:
-                return ["memory", None, before, [start, stop], address]
+                return ["memory", None, before, [first, last], address]
         return ["memory", self._hold(shared), "", [start, stop], address]
 
     def _hold(self, shared: SharedTensor) -> str:

@@ -114,7 +114,7 @@ class LiveEncoder(Encoder):
     def _address_of(self, _value: object) -> None:
         return None
 
-    def _encode_memory(self, shared: SharedTensor, _path: str, *, is_known: bool) -> list[Item]:
+    def _encode_memory(self, shared: SharedTensor, _path: str) -> list[Item]:
         return ["memory", self._hold(shared), "", list(shared.extent), None]
 
     def _join_memories(self) -> None:
