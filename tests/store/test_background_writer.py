@@ -15,11 +15,11 @@ class Content:
         """Take as long as any write of nothing."""
 
     def __del__(self) -> None:
-        self._found.append(self._writer._under_way.locked())  # noqa: SLF001
+        self._found.append(self._writer._under_way.locked())
 
 
 def test_what_was_written_is_let_go_before_the_write_is_over() -> None:
-    """Behind its end the interpreter may end, too, and C++ that deletes a tensor in a thread then aborts the process."""
+    """Behind its end the interpreter may end, too: C++ that deletes a tensor in a thread then aborts the process."""
     writer, found = Writer(), list[bool]()
     writer.write(Content(writer, found).write, is_large=True)
     writer.drain()
