@@ -106,6 +106,8 @@ class Ring:
         self._moments: list[Moment] = []
         self._next = 0
         """Number of the moment whose load comes next; below their count while steps are run again."""
+        self._collected: tuple[int, int] | None = None
+        """The phase and epoch in which garbage was last looked for."""
         self.obstacles: list[str] = []
         """What stands in the way of going back, since the loop was entered."""
 
@@ -134,8 +136,9 @@ class Ring:
         if self._moments and not self._is_here(self._moments[-1], source, frame):
             self.clear()
         pool_jobs.wait()
-        if not self._moments:
+        if not self._moments and self._collected != address[:2]:
             gc.collect()  # a model of an earlier training that is garbage shall not be dropped behind the moment
+            self._collected = address[:2]  # half a second where TensorFlow has traced much: not for each trial's moment
         state = self._state(frame, baseline)
         if self._moments and not self.is_again:
             self._note_moves(self._moments[-1], state)
