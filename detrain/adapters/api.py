@@ -338,6 +338,27 @@ class Replicas(Protocol):
         """Return where such tensors lie now in the host's memory, each with a name that it has on all ranks."""
 
 
+class Devices(Protocol):
+    """Devices beside the host's processors, where tensors may be."""
+
+    def missing(self, state: bytes) -> list[str]:
+        """Return the devices of a checkpoint's tensors that are not here. `state` is what `Adapter.state` has said."""
+
+    def others(self) -> int:
+        """Return how many such devices are here."""
+
+    def map_to_cpu(self) -> None:
+        """Have `mapped` put on the CPU what was on such devices."""
+
+    def mapped(self, graph: bytes) -> bytes:
+        """Return a graph of Python state as it is to be put back."""
+
+    def copies_later(self) -> AbstractContextManager[None]:
+        """Inside, `SharedTensors.read` may return, of what it holds, something whose
+        `fetch()` returns the bytes (once, on any thread), and which has `nbytes`.
+        """
+
+
 class Adapter(Protocol):
     """What knows one framework. What it cannot do is None.
 
@@ -358,6 +379,7 @@ class Adapter(Protocol):
     rollback: Rollback | None
     norms: Norms | None
     replicas: Replicas | None
+    devices: Devices | None
 
     @property
     def weights(self) -> WeightsExport | None:

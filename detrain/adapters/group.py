@@ -260,6 +260,21 @@ class Adapters:
                 stack.enter_context(each.at_rest())
             yield
 
+    @contextmanager
+    def copies_later(self) -> Iterator[None]:
+        """Inside, what is held of devices may still be there: see `Devices`."""
+        with ExitStack() as stack:
+            for each in self._all:
+                if each.devices is not None:
+                    stack.enter_context(each.devices.copies_later())
+            yield
+
+    def mapped(self, graph: bytes) -> bytes:
+        """Return a graph of Python state as it is to be put back, on the devices that are here."""
+        for each in self._all:
+            graph = graph if each.devices is None else each.devices.mapped(graph)
+        return graph
+
     def flush(self) -> None:
         """Have what the program has written through the frameworks reach its files."""
         for each in self._all:

@@ -123,6 +123,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     stops_on_save_error: bool = True
     saves_on_sigterm: bool = True
     allows_environment: bool = False
+    maps_to_cpu: bool = False
+    """What was on devices that are not here goes to the CPU."""
     loader: Mode = "auto"
     stations: tuple[str, ...] = ()
     """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""

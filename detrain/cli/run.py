@@ -120,6 +120,12 @@ class EveryType(click.ParamType[Every]):
 )
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
+@click.option(
+    "--map-device",
+    default="",
+    metavar="cpu",
+    help="With --allow-environment: put what was on a device that is not here on the CPU.",
+)
 @click.option("--bare", is_flag=True, help="Only the deterministic settings: no probes, no checkpoints.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @program_arguments
@@ -144,6 +150,7 @@ def command(
     jit_hang: float,
     strict: bool,
     allow_environment: bool,
+    map_device: str,
     bare: bool,
     is_module: bool,
     program: str,
@@ -160,6 +167,12 @@ def command(
     if guard != "recover" and (guard_ring != "device" or on_repeat != "stop"):
         option = f"--guard-ring {guard_ring}" if guard_ring != "device" else f"--on-repeat {on_repeat}"
         raise UsageError(f"{option} without --guard recover", "give --guard recover, or leave it out")
+    if map_device not in ("", "cpu"):
+        raise UsageError(f"--map-device {map_device}: what was on a device can go on on the CPU alone", "give --map-device cpu")
+    if map_device and not allow_environment:
+        raise UsageError(
+            "--map-device cpu without --allow-environment", "give both: the CPU computes other bits than the device did"
+        )
     if goes_on_from and (fresh or bare):
         raise UsageError(f"--from {goes_on_from} with {'--fresh' if fresh else '--bare'}", "give one of them")
     if (jit or jit_every) and Ranks.of_environment() is None:
@@ -179,6 +192,7 @@ def command(
         stops_on_save_error=on_save_error == "stop",
         saves_on_sigterm=on_sigterm == "checkpoint",
         allows_environment=allow_environment,
+        maps_to_cpu=map_device == "cpu",
         loader=loader,
         guard=guard or "",
         guards_gradients=guard_gradients,

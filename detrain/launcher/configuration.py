@@ -83,6 +83,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         stops_on_save_error=options.stops_on_save_error,
         saves_on_sigterm=options.saves_on_sigterm,
         allows_environment=options.allows_environment,
+        maps_to_cpu=options.maps_to_cpu,
         loader=options.loader,
         edits=edits,
         edited={file: digest_bytes(Path(file).read_bytes()) for file in edits},

@@ -29,6 +29,7 @@ class RunOptions:
     stops_on_save_error: bool = True
     saves_on_sigterm: bool = True
     allows_environment: bool = False
+    maps_to_cpu: bool = False
     loader: Mode = "auto"
     guard: str = ""
     guards_gradients: bool = False

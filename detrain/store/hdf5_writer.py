@@ -46,8 +46,7 @@ def write(path: Path, snapshot: Snapshot) -> str:
 
 def _check_space(path: Path, snapshot: Snapshot) -> None:
     """Refuse, before anything is written, what the disk has no room for. Raises StoreError."""
-    arrays = (*snapshot.tensors.values(), *snapshot.arrays.values())
-    needed = sum(array.nbytes for array in arrays) + len(snapshot.python) + sum(map(len, snapshot.rng.values()))
+    needed = snapshot.nbytes + len(snapshot.python) + sum(map(len, snapshot.rng.values()))
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -63,6 +64,32 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint."""
 
 
+class LateArrays(Mapping[str, Array]):
+    """Arrays of which some are still where a device has them: what has a `fetch`, which is called when one is first
+    asked for, so by the thread that writes them.
+    """
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self._held = held
+
+    def __getitem__(self, name: str) -> Array:
+        found = self._held[name]
+        if hasattr(found, "fetch"):
+            found = self._held[name] = found.fetch()
+        return found  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """How large they are together, in bytes; fetches none."""
+        return sum(each.nbytes for each in self._held.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state at a cut: `meta`, framework tensors by key, packed random streams by name, the Python object graph.
@@ -75,3 +102,9 @@ class Snapshot:
     rng: Mapping[str, bytes]
     python: bytes
     arrays: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """How large its arrays are together, in bytes."""
+        arrays = self.arrays.nbytes if isinstance(self.arrays, LateArrays) else sum(each.nbytes for each in self.arrays.values())
+        return arrays + sum(each.nbytes for each in self.tensors.values())

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from detrain.adapters.torch.devices.placement import Devices  # noqa: E402
 from detrain.adapters.torch.tensors import Tensors  # noqa: E402
 
 SIZE = 50_000
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def tensors() -> Iterator[Tensors]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Tensors()
+    yield Tensors(Devices())
     torch.set_num_threads(threads)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from detrain.adapters.torch.devices.placement import Devices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.hooks import GlobalHooks
@@ -39,8 +40,11 @@ class World(cut_world.World):
 
     def __init__(self) -> None:
         nothing = dict.fromkeys(("variables", "rules", "random", "loaders", "building", "rollback", "norms"))
-        leaves: Any = Leaves(NoLoaders(), SpreadTensors(FullySharded()))  # type: ignore[arg-type]
-        super().__init__(SimpleNamespace(name="torch", leaves=leaves, shared=Tensors(), **nothing))
+        self.devices = Devices()
+        leaves: Any = Leaves(NoLoaders(), SpreadTensors(FullySharded()), self.devices)  # type: ignore[arg-type]
+        super().__init__(
+            SimpleNamespace(name="torch", leaves=leaves, shared=Tensors(self.devices), devices=self.devices, **nothing)
+        )
         self.counts = GlobalHooks()
 
 

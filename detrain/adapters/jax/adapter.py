@@ -44,6 +44,7 @@ class Jax:
     building = None
     rollback = None
     replicas = None
+    devices = None
     norms = None
     names = None
     weights = None

@@ -79,6 +79,7 @@ class TensorFlow:
 
     name = "tensorflow"
     replicas = None
+    devices = None
     shared = None
     names = None
 

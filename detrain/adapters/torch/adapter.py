@@ -18,6 +18,7 @@ import torch.utils.data
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.devices.placement import Devices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
@@ -56,7 +57,8 @@ class Torch:
             )
         self._settings = settings
         flags.fix(settings.seed, settings.threads)
-        self.shared = Tensors()
+        self.devices = Devices()
+        self.shared = Tensors(self.devices)
         self.names = NamedObjects()
         self.random = RandomStreams()
         self.loaders = Loaders(settings.moment, settings.elements, getattr(settings.probes, "fail", None))
@@ -64,7 +66,7 @@ class Torch:
         self._updates = Updates(settings.on_update, self._fully_sharded.kept_of)
         self.building = self._fully_sharded
         self._spread = SpreadTensors(self._fully_sharded)
-        self.leaves = Leaves(self.loaders, self._spread)
+        self.leaves = Leaves(self.loaders, self._spread, self.devices)
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
@@ -86,6 +88,7 @@ class Torch:
             "hooks": self._hooks.count(),
             "fully sharded": self._fully_sharded.state(),
             **({} if self._processes.buckets is None else {"buckets": self._processes.buckets.state()}),
+            **({"devices": seen} if (seen := self.devices.seen()) else {}),
         }
         return json.dumps(state, sort_keys=True).encode()
 
@@ -127,7 +130,8 @@ class Torch:
         return [*self._hooks.uncaptured(), *self._fully_sharded.uncaptured(), *self._spread.uncaptured()]
 
     def at_rest(self) -> AbstractContextManager[None]:
-        """Inside, modules under FSDP2 have their shards."""
+        """Inside, modules under FSDP2 have their shards. The program's objects are about to be gone through."""
+        self.devices.forget()
         return self._fully_sharded.at_rest()
 
     def flush(self) -> None:

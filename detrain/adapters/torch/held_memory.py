@@ -69,18 +69,18 @@ class _OfOptimizers:
 
     def __init__(self) -> None:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._steps, self._read_at = 0, -1
+        self.steps, self._read_at = 0, -1
         self._storages: dict[int, _Reference] = {}
 
     def stepped(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         """Hear of a step."""
         self._optimizers.add(optimizer)
-        self._steps += 1
+        self.steps += 1
 
     def has(self, storage: Any) -> bool:
         """Return whether a storage is one of theirs."""
-        if self._read_at != self._steps:
-            self._read_at, self._storages = self._steps, {}
+        if self._read_at != self.steps:
+            self._read_at, self._storages = self.steps, {}
             for optimizer in self._optimizers:
                 parameters = [each for group in optimizer.param_groups for each in group["params"]]
                 state = [each for held in optimizer.state.values() if isinstance(held, dict) for each in held.values()]
@@ -93,6 +93,11 @@ class _OfOptimizers:
 
 
 _of_optimizers: Final = _OfOptimizers()
+
+
+def has_stepped() -> bool:
+    """Return whether an optimizer has made a step."""
+    return _of_optimizers.steps > 0
 
 
 def watch() -> None:

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KINDS, Loaders
+from detrain.adapters.torch.devices.placement import Devices
 from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors
 from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
@@ -58,8 +59,8 @@ class Leaves:
 
     constant_type = None
 
-    def __init__(self, loaders: Loaders, spread: SpreadTensors) -> None:
-        self._loaders, self._spread = loaders, spread
+    def __init__(self, loaders: Loaders, spread: SpreadTensors, devices: Devices) -> None:
+        self._loaders, self._spread, self._devices = loaders, spread, devices
 
     def to_array(self, value: object) -> Array | None:
         """Return a tensor's value; of dtypes that NumPy has not (bfloat16) its bytes, of one that is made of others all
@@ -113,6 +114,7 @@ class Leaves:
             if cls is known:
                 return kind, [str(value)]
         if cls is torch.Generator:
+            self._devices.note(str(value.device))
             return "torch.Generator", [GeneratorStream(value).pack(), str(value.device)]
         if cls is RemovableHandle:
             return "torch.handle", [value.hooks_dict_ref(), value.id, [reference() for reference in value.extra_dict_ref]]

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from detrain.base import messages
 from detrain.python.process.random_streams import Stream
 
 _SIZE: Final = struct.Struct("<I")
@@ -36,7 +37,10 @@ class GeneratorStream:
         return bytes(self._source.get_state().numpy().tobytes())
 
     def unpack(self, packed: bytes) -> None:
-        """Set its state."""
+        """Set its state. That of another kind of device is left out: the generator was on CUDA there."""
+        if len(packed) != self._source.get_state().numel():
+            messages.say(f"the state of a generator is left out: its device was another than {self._source.device}")
+            return
         self._source.set_state(torch.from_numpy(np.frombuffer(packed, np.uint8).copy()))
 
 
@@ -50,11 +54,16 @@ class _CudaStream:
         return b"".join(_SIZE.pack(len(state)) + state for state in states)
 
     def unpack(self, packed: bytes) -> None:
+        if packed and not torch.cuda.is_available():
+            messages.say("CUDA's random streams are left out: there is no CUDA here")
+            return
         if not packed:
             return
         torch.cuda.init()
         at = 0
         for generator in torch.cuda.default_generators:
+            if at >= len(packed):  # the first run had fewer devices
+                return
             (size,) = _SIZE.unpack_from(packed, at)
             GeneratorStream(generator).unpack(packed[at + _SIZE.size : at + _SIZE.size + size])
             at += _SIZE.size + size

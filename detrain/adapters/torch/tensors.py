@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from detrain.adapters.torch import lost_graph
+from detrain.adapters.torch.devices.placement import Devices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class
@@ -31,7 +32,8 @@ _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor
 class Tensors:
     """See `detrain.adapters.api.SharedTensors`."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
         watch()
 
     def is_computed(self, value: object) -> bool:
@@ -53,14 +55,17 @@ class Tensors:
         if not isinstance(value, torch.Tensor):
             return None
         with unseen():
-            return _look(value) if _is_plain(value) else None
+            found = _look(value) if _is_plain(value) else None
+        if found is not None and found.form[2] != "cpu":
+            self._devices.note(found.form[2])
+        return found
 
     def read(self, memory: Any, *, holds: bool) -> Array:
         """Return a storage's bytes; with `holds` such as stay as they are now."""
         if memory.nbytes() == 0 or memory.device.type == _META:
             return np.empty(0, np.uint8)
         if memory.device.type != "cpu":
-            return look_at(memory.cpu()).copy()
+            return self._devices.copies.hold(memory) if holds else look_at(memory.cpu()).copy()
         return hold(memory) if holds else look_at(memory)
 
     def fill(self, memory: Any, content: Array) -> bool:

@@ -19,7 +19,7 @@ from detrain.python.process import pool_jobs
 from detrain.runtime.observers.observers import Observer
 from detrain.runtime.session.saves import Saves
 from detrain.runtime.session.state_parts import StateParts
-from detrain.store import Meta, Snapshot
+from detrain.store import LateArrays, Meta, Snapshot
 
 _EMPTY: Final = 3
 """So many epochs in a row without a batch are turns of something else, as steps in an environment."""
@@ -141,7 +141,8 @@ class Checkpointer:
         is_deeper = loop is not None and not loop.names and loop.iteration_id is None
         is_deeper &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
         is_replayed = cut != "epoch" and not is_deeper
-        encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=is_replayed, loop=loop)
+        with self._state.adapters.copies_later():
+            encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=is_replayed, loop=loop)
         forward, positions = self._positions(cut, encoded, loop, frame)
         again = self.entered.threads_again if forward else frozenset()
         self._state.uncaptured.look(frame, encoded.not_captured, again, has_updates=self.has_updates)
@@ -149,7 +150,7 @@ class Checkpointer:
         if is_inside and not self._state.recorder.settle(is_loaded_again=bool(forward)):
             self._say_lacking(cursor, forward)
             return None
-        arrays = encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())}
+        arrays = LateArrays(encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())})
         tensors, owners = self._state.adapters.owned()
         guard, world = self._state.guard(), self._state.world
         meta = Meta(

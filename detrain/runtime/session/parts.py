@@ -9,7 +9,7 @@ from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.config import Config
-from detrain.base.errors import FrameworkUnsupported, RanksApart
+from detrain.base.errors import EnvironmentChanged, FrameworkUnsupported, RanksApart
 from detrain.faults.experiment import of_environment
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.codec.api import Baseline
@@ -67,7 +67,7 @@ class Parts:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.catalogue = catalogue = Catalogue(Path(config.home))
-        metas = [read_meta(Path(path)) for path in config.stations]
+        self._metas = metas = [read_meta(Path(path)) for path in config.stations]
         self.position = position = Position()
         self.plan = ResumePlan(config, metas, position)
         self.saves = Saves(config, catalogue, metas[-1].journal_bytes if metas else None)  # takes the lock
@@ -183,12 +183,15 @@ class Parts:
         )
 
     def attach(self, adapter: Adapter) -> None:
-        """A framework has been imported. Raises FrameworkUnsupported where the guard cannot look at it."""
+        """A framework has been imported. Raises FrameworkUnsupported where the guard cannot look at it,
+        EnvironmentChanged where devices of the checkpoint are not here.
+        """
         if self.config.guard and adapter.norms is None:
             raise FrameworkUnsupported(
                 f"--guard {self.config.guard}: the guard does not know yet what to look at in {adapter.name}",
                 "run it without --guard",
             )
+        self._require_devices(adapter)
         self.adapters.add(adapter)
         if self.guards_gradients and adapter.norms is not None:
             adapter.norms.watch_gradients()
@@ -196,6 +199,29 @@ class Parts:
             self.recorder.batches.register_immutable(adapter.leaves.constant_type)
         for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
             self.streams.add(name, stream)
+
+    def _require_devices(self, adapter: Adapter) -> None:
+        """See that the devices of the checkpoint's tensors are here, before the program asks for them."""
+        devices, maps = adapter.devices, self.config.maps_to_cpu
+        if devices is None:
+            return
+        states = [bytes(meta.frameworks[adapter.name]) for meta in self._metas if adapter.name in meta.frameworks]
+        gone = ", ".join(sorted({device for state in states for device in devices.missing(state)}))
+        if gone and not maps:
+            raise EnvironmentChanged(
+                f"the checkpoint has tensors on {gone}, which {adapter.name} does not find here",
+                "resume where it is, or go on on the CPU, with other bits: --allow-environment --map-device cpu",
+            )
+        if gone and devices.others():
+            raise EnvironmentChanged(
+                f"--map-device cpu puts all on the CPU, and of the checkpoint's devices only {gone} is not here",
+                "hide the others from the program (CUDA_VISIBLE_DEVICES=)",
+            )
+        if gone:
+            devices.map_to_cpu()
+            messages.warn(f"what was on {gone} goes on on the CPU: from here on other kernels compute, to other bits")
+        elif maps and states:
+            messages.say("--map-device cpu: no tensor of the checkpoint was on a device that is not here, nothing is moved")
 
     def _on_unheld(self, why: str) -> bool:
         is_news = self.just_in_time.give_up() if self.just_in_time is not None else not self._has_met

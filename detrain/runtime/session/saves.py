@@ -98,8 +98,7 @@ class Saves:
 
     def save(self, cursor: Cursor, snapshot: Snapshot) -> None:
         """Write a checkpoint, a large one in the background."""
-        sizes = (array.nbytes for array in (*snapshot.tensors.values(), *snapshot.arrays.values()))
-        is_large = sum(sizes) >= LARGE_BYTES
+        is_large = snapshot.nbytes >= LARGE_BYTES
         self._lock.renew()
         self.finish_writing()  # or what went wrong with the save before would cost this one
         try:

@@ -177,7 +177,7 @@ class Capture:
 
         With `loop` its loader is set to its position, else it stays where it is. `is_ahead`: generators stay, too.
         """
-        decoder = Decoder(snapshot.python, snapshot.arrays, self._hooks(), baseline)
+        decoder = Decoder(self._adapters.mapped(snapshot.python), snapshot.arrays, self._hooks(), baseline)
         if not is_ahead:
             decoder.replay_generators()
         decoder.hold_cells(_cells(frame) or {})

@@ -1,0 +1,107 @@
+"""The devices that a checkpoint's tensors were on, where they are not: refused, or all on the CPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from detrain.adapters.torch.devices.copies import Copies
+from detrain.python.inspect.object_graph import CONTAINERS, Item
+
+_CUDA: Final = re.compile(r"cuda(:\d+)?")
+_HERE: Final = ("cpu", "meta")
+_OF_SEQUENCE: Final = ("list", "tuple", "deque")
+_UNTOUCHED: Final = frozenset({"text", "str", "enum", "set", "frozenset", "static", "opaque", "generator", "class", "memory"})
+"""Kinds of nodes in which a text that reads like a device is none, or where two would become one."""
+
+
+class Devices:
+    """See `detrain.adapters.api.Devices`."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._maps = False
+        self.copies = Copies()
+
+    def forget(self) -> None:
+        """The program's objects are gone through anew."""
+        self._seen.clear()
+
+    def note(self, device: str) -> None:
+        """A tensor or generator on a device was met."""
+        if device not in _HERE:
+            self._seen.add(device)
+
+    def seen(self) -> list[str]:
+        """Return the devices other than the CPU that were met since `forget`."""
+        return sorted(self._seen)
+
+    def missing(self, state: bytes) -> list[str]:
+        """Return the CUDA devices of a checkpoint's tensors that are not here."""
+        was = [device for device in json.loads(state).get("devices", ()) if _CUDA.fullmatch(device)]
+        here = torch.cuda.device_count() if was else 0
+        return [device for device in was if int(device.partition(":")[2] or 0) >= here]
+
+    def others(self) -> int:
+        """Return how many CUDA devices are here."""
+        return int(torch.cuda.device_count())
+
+    def map_to_cpu(self) -> None:
+        """Have what was on CUDA devices go to the CPU from here on."""
+        self._maps = True
+
+    def mapped(self, graph: bytes) -> bytes:
+        """Return a graph of Python state with what was on CUDA devices on the CPU, if that is wanted: tensors, and
+        values of the program that are devices or their names.
+        """
+        if not self._maps:
+            return graph
+        content: dict[str, Any] = msgspec.msgpack.decode(graph)
+        return msgspec.msgpack.encode(
+            {
+                "nodes": [_node_on_cpu(node) for node in content["nodes"]],
+                "roots": {name: _on_cpu(item) for name, item in content["roots"].items()},
+            }
+        )
+
+    def copies_later(self) -> AbstractContextManager[None]:
+        """Inside, what is held of CUDA devices may still be there."""
+        return self.copies.later()
+
+
+def _on_cpu(item: Item) -> Item:
+    return "cpu" if isinstance(item, str) and _CUDA.fullmatch(item) else item
+
+
+def _node_on_cpu(node: list[Item]) -> list[Item]:
+    kind = node[0]
+    if kind in _UNTOUCHED:
+        return node
+    if kind in _OF_SEQUENCE:
+        return [kind, list(map(_on_cpu, node[1])), *node[2:]]
+    if kind == "made":
+        return [*node[:2], list(map(_on_cpu, node[2]))]
+    if kind == "shared":
+        form = node[4]
+        node = [*node[:4], [*form[:2], _on_cpu(form[2]), *form[3:]], *node[5:]]
+    if kind == "cell":
+        return [kind, *map(_on_cpu, node[1:])]
+    if kind == "namedtuple":
+        return [*node[:2], list(map(_on_cpu, node[2]))]
+    return [kind, *(_part_on_cpu(part) for part in node[1:])]
+
+
+def _part_on_cpu(part: Item) -> Item:
+    """Return attributes or a dictionary's content, the values mapped, the names not; anything else as it is."""
+    if not isinstance(part, list) or not part:
+        return part
+    if part[0] in (*CONTAINERS, "shared"):  # what an object of a class that derives from a container holds
+        return _node_on_cpu(part)
+    if all(isinstance(pair, list) and len(pair) == 2 for pair in part):
+        return [[name, _on_cpu(value)] for name, value in part]
+    return part
