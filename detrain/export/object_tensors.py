@@ -134,6 +134,8 @@ def _parts(node: list[Any], name: str) -> Iterator[tuple[Any, str]]:
         yield from ((node[2][place], f"{name}.{part}") for place, part in ((0, "shard"), (4, "grad"), (7, "unreduced")))
     elif kind == "made" and node[1] == _KEYS:
         yield node[2][1], name
+    elif kind == "inside" and node[3] is not None:
+        yield node[3], name
     elif kind in _LISTS:
         for index, item in enumerate(node[_LISTS[kind]]):
             yield item, f"{name}.{index}"

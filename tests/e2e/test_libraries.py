@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from detrain.base.errors import NotCapturable
+from detrain.base.errors import Diverged, NotCapturable
+from tests.e2e.forkserver import Server
 from tests.e2e.runs import detrain, plain
 
 TRAINER = """
@@ -267,3 +268,99 @@ def test_an_agent_that_learns_in_stable_baselines_killed_ends_as_one_that_never_
         assert "not captured" not in last.err
     assert "resuming" in last.err
     assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
+
+
+ALGO = """
+import threading
+import torch
+class Algo:
+    def __init__(self, model, callback):
+        self.lock = threading.Lock()  # stands for what is no data: pipes to environments in other processes
+        self.model, self.callbacks, self.place, self.seen = model, {"each": [callback]}, 0, torch.zeros(4, 3)
+        self.optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        self.update = closure(model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
+    def collect(self):
+        self.place += 1
+        return torch.randn(4, 3) + self.place
+    def collect_by_policy(self):
+        with torch.no_grad():
+            self.seen = self.seen * 0.5 + torch.randn(4, 3) + self.model(self.seen)
+        return self.seen
+    def learn(self, rows):
+        self.optimizer.zero_grad()
+        loss = self.model(rows).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        for callback in self.callbacks["each"]:
+            callback(loss.item())
+        return {"loss": loss.item()}
+def closure(model, optimizer):
+    def update(rows):
+        optimizer.zero_grad()
+        loss = model(rows).abs().mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss.item()}
+    return update
+"""
+TRAINS = """
+import os, sys, torch
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import algolib
+class Mean:
+    value = 0.0
+    def __init__(self):
+        self.value = 0.0
+    def __call__(self, loss):
+        self.value = 0.9 * self.value + 0.1 * loss
+    def __repr__(self):
+        return repr(self.value)
+torch.manual_seed(1)
+algo = algolib.Algo(torch.nn.Linear(3, 1), Mean())
+learn = algo.{learn}
+done = 0
+{loop}:
+    if os.environ.get("DIE_AT") == str(done):
+        os.kill(os.getpid(), 9)
+    rows = {collect}
+    logs = learn(rows)
+    done += 1
+    print(done, logs["loss"], algo.callbacks)
+"""
+
+
+@pytest.mark.parametrize("loop", ["while done < 9", "for turn in range(9)"])
+@pytest.mark.parametrize(
+    ("collect", "learn"), [("algo.collect()", "learn"), ("torch.randn(4, 3)", "learn"), ("torch.ones(4, 3)", "update")]
+)
+def test_what_only_a_librarys_object_leads_to_comes_back(
+    collect: str, learn: str, loop: str, torch_server: Server, tmp_path: Path
+) -> None:
+    """It has a lock, so it is not captured as a whole: an optimizer that it made began anew in silence."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
+    (tmp_path / "program.py").write_text(TRAINS.format(collect=collect, learn=learn, loop=loop))
+    whole = torch_server.bare("program.py", cwd=tmp_path)
+
+    for death in ("3", "7", ""):
+        last = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=death)
+
+    assert last.status == 0, last.err
+    assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
+    assert len(last.out.splitlines()) < 5
+
+
+@pytest.mark.parametrize("loop", ["while done < 9", "for turn in range(9)"])
+def test_loads_through_an_object_that_holds_what_is_trained_are_named_beforehand(
+    loop: str, torch_server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
+    (tmp_path / "program.py").write_text(TRAINS.format(collect="algo.collect_by_policy()", learn="learn", loop=loop))
+
+    first = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="5")
+    second = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert "algo: a run that resumes inside an epoch loads batches through it again" in first.err
+    assert second.status == Diverged.exit_code
+    assert "algo.seen" in second.err

@@ -1012,6 +1012,42 @@ def test_what_changes_deep_inside_of_an_object_of_a_library_is_named() -> None:
         baseline = baseline_of(world)
 
 
+def _inside_a_library() -> World:
+    """Return an object of a library through which alone an object of the program is found."""
+    held = kinds.Batch([1], np.zeros(2))
+    return {"value": _of_a_library(callbacks=({"each": [held]},), inner=_of_a_library(text="cuda"))}
+
+
+def test_an_object_of_the_program_that_only_a_librarys_object_leads_to_comes_back_in_place() -> None:
+    """It began anew in silence: objects of the program were taken to be reached otherwise."""
+
+    def held(world: World) -> Any:
+        return world["value"].callbacks[0]["each"][0]
+
+    before = _inside_a_library()
+    there = held(before)
+    after, restored = run_twice(_inside_a_library, lambda world: held(world).x.append(2))
+    assert held(restored).x == held(after).x == [1, 2]
+
+    baseline = baseline_of(before)
+    there.x.append(5)
+    encoded = encode(before, baseline)
+    there.x.append(6)
+    assert restore(encoded, before, baseline) == []
+    assert held(before) is there
+    assert there.x == [1, 5]
+
+
+def test_what_a_librarys_object_has_come_to_hold_is_named() -> None:
+    world = _inside_a_library()
+    baseline = baseline_of(world)
+    world["value"].callbacks[0]["each"][0] = kinds.Batch([7], np.zeros(2))
+
+    [said] = encode(world, baseline).not_captured
+    assert said.startswith("value.callbacks[0]['each'][0] (")
+    assert said.endswith(": an object of a library holds it since)")
+
+
 class Env(type("Env", (), {"__module__": "gymnasium.core"})):  # type: ignore[misc]
     """A class of the program that derives from a library's, which keeps state of its own in it."""
 

@@ -34,6 +34,7 @@ class Baseline:
     _by_address: dict[str, Callable[[], object]] = field(default_factory=dict)
     _sets: dict[int, frozenset[int]] = field(default_factory=dict)
     _positions: dict[int, object] = field(default_factory=dict)
+    _inside: dict[tuple[int, object], Callable[[], object]] = field(default_factory=dict)
     _names: dict[int, frozenset[str]] = field(default_factory=dict)
     _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = field(default_factory=dict)
     _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = field(default_factory=dict)
@@ -104,6 +105,20 @@ class Baseline:
     def is_at(self, value: object, position: object) -> bool:
         """Return whether an object is where it was, or has no position."""
         return self._positions.get(id(value)) == position
+
+    def add_inside(self, value: object, steps: object, held: object) -> None:
+        """Note what an object of a library holds, behind some steps: an object, or a digest of it."""
+        try:
+            self._inside[id(value), steps] = weakref.ref(held)
+        except TypeError:
+            self._inside[id(value), steps] = lambda: held
+
+    def has_inside(self, value: object, steps: object, held: object) -> bool:
+        """Return whether an object that was there held this behind these steps."""
+        known = self._inside.get((id(value), steps))
+        if known is None or not self.has(value):
+            return False
+        return known() == held if isinstance(held, str) else known() is held
 
     def add_names(self, value: object, names: Iterable[str]) -> None:
         """Note under which names an object held what is state."""

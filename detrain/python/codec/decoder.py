@@ -34,7 +34,7 @@ from detrain.python.codec.state_rules import (
     read_slot,
 )
 from detrain.python.codec.stdlib_objects import parts, remake
-from detrain.python.inspect.fingerprint import of_last_use
+from detrain.python.inspect.fingerprint import at_steps, digest_of_tensor, of_last_use
 from detrain.python.inspect.names import (
     container_base,
     is_own_class,
@@ -114,6 +114,8 @@ class Decoder(Decoding):
             return decode_array(self, number, node, current, path)
         if kind in ("random", "RandomState", "Generator", "bits", "seeds"):
             return decode_rng(self, node, current, path)
+        if kind == "inside":
+            return self._decode_inside(node, current, path)
         if kind == "variable":
             found = self.hooks.find_variable(node[1], True)
             if found is None:
@@ -140,6 +142,21 @@ class Decoder(Decoding):
                 found = self.baseline.at(node[2])
                 if found is ABSENT or not self.hooks.replay(found, node[3]):
                     self.miss(node[2], "the generator does not yield again what it did")
+
+    def _decode_inside(self, node: list[Item], current: object, path: str) -> object:
+        """Put back what an object of a library holds, in place; or see that loading has brought it there."""
+        _kind, address, steps, item, *digest = node
+        owner = current if self.finds_by_place else self.baseline.at(address)
+        try:
+            live = at_steps(owner, steps)
+        except LookupError:
+            live = ABSENT
+        if digest:
+            if digest_of_tensor(live, self.hooks) != digest[0]:
+                self.miss(path, "loading the same batches has not brought it to where it was: bodies had moved it")
+        elif live is ABSENT or self.decode(item, live, path) is not live:
+            self.miss(path, "an object of a library holds another one than it did")
+        return owner
 
     def _decode_loader(self, node: list[Item], current: object, path: str) -> object:
         """Set an object of a library to the position that it offered."""

@@ -1,7 +1,8 @@
-"""Python state -> graph, functions and classes: they stay as they are by name, and what they hold is state.
+"""Python state -> graph, what stays as it is, and what it holds.
 
-A function that the loop has made is written by the digest of its source, to be made again from the program's own:
-a graph holds no code.
+Functions and classes stay by name, and what they hold is state. A function that the loop has made is written by the
+digest of its source, to be made again from the program's own: a graph holds no code. Objects of libraries stay where
+they are; what they lead to of a framework's or of the program's is state, though no other name leads there.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from detrain.python.codec.encode_leaves import LeafEncoder
+from detrain.base.digest import digest_array
+from detrain.python.codec.encode_leaves import UNSEEN, LeafEncoder
 from detrain.python.codec.state_rules import class_attributes, class_methods, functions_in, may_hold_state
 from detrain.python.inspect import function_source
+from detrain.python.inspect.fingerprint import closes_over, digest_of_tensor, shown_steps, state_inside
+from detrain.python.inspect.frames import has_user_code
+from detrain.python.inspect.library_reads import is_consulted
 from detrain.python.inspect.names import (
     class_name,
     find_static,
@@ -24,14 +29,87 @@ from detrain.python.inspect.names import (
     static_name,
     type_name,
 )
-from detrain.python.inspect.object_graph import Item, shown
+from detrain.python.inspect.object_graph import AND_READ, CONTAINERS, LOADS_TRAINED, Item, shown
+from detrain.python.inspect.ownership import extends_library, is_library_class
 from detrain.python.inspect.stored_attributes import program_names
 
 
-class Functions(LeafEncoder):
+class Strangers(LeafEncoder):
+    """The encoding of what objects of libraries hold that do not count as data themselves."""
+
+    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
+        moved = len(self._moved)
+        node = super()._encode_opaque(number, value, path, is_captured=is_captured)
+        if not is_captured and (is_library_class(type(value)) or extends_library(type(value))):
+            is_training = self._note_inside(value, path)
+            if is_training and len(self._moved) > moved and is_consulted(value, path, self._hooks.files()):
+                self._lost.append(f"{shown(path)} ({type_name(value)}: {LOADS_TRAINED})")
+        return node
+
+    def _note_inside(self, value: object, path: str) -> bool:
+        """Encode what an object of a library leads to that is state by itself: modules, optimizers, tensors, objects of
+        the program.
+
+        What it has come to hold since the loop was entered is lost, or what loading the same batches brings there.
+        Returns whether something is trained among it.
+        """
+        is_training = False
+        address = None if self._finds_again else self._baseline.address(value)
+        if self._is_loader or (address is None and not self._finds_again):
+            return False
+        for steps, item in state_inside(value, self._is_state_inside):
+            place = f"{path}{shown_steps(steps)}"
+            is_training |= callable(getattr(type(item), "zero_grad", None))
+            constant = self._hooks.tensor(item)
+            held = item if constant is None else digest_array(constant)
+            if self._collects:
+                self._baseline.add_inside(value, steps, held)
+                if constant is None:
+                    self.encode(item, place)
+            elif self._finds_again or self._baseline.has_inside(value, steps, held):
+                if constant is None:
+                    self._note_stranger(value, [address, steps, self.encode(item, place)], place)
+            else:
+                self._note_other(value, [address, steps], item, place)
+        return is_training
+
+    def _note_stranger(self, owner: object, node: list[Item], place: str) -> None:
+        self._classes[f"class|{place}"] = self._node(owner, ["inside", *node])
+
+    def _note_other(self, owner: object, node: list[Item], item: object, place: str) -> None:
+        """Name what an object of a library has come to hold; where loading may have put it there, a resumed run sees
+        whether it has.
+        """
+        if self._are_loads_replayed and not (self._is_alone and is_consulted(owner, place, self._hooks.files())):
+            self._moved.append(f"{shown(place)} ({type_name(item)})")
+            digest = digest_of_tensor(item, self._hooks)
+            if digest is not None:
+                self._note_stranger(owner, [*node, None, digest], place)
+                return
+            self._lost.append(f"{shown(place)} ({type_name(item)}: {UNSEEN})")
+            return
+        read = AND_READ if is_consulted(owner, place, self._hooks.files()) else ""
+        self._lost.append(f"{shown(place)} ({type_name(item)}: an object of a library holds it since{read})")
+
+    def _is_state_inside(self, item: object) -> bool:
+        cls = type(item)
+        if cls in CONTAINERS.values():
+            return False
+        is_of_program = is_user_class(cls) or is_own_class(cls) or (cls is types.FunctionType and has_user_code(item))
+        is_tensor = self._hooks.is_shared(item) or self._hooks.tensor(item) is not None
+        return is_of_program or is_tensor or self._hooks.is_generator(item)
+
+
+class Functions(Strangers):
     """The encoding of what a program's code is: functions and classes, those that the loop has made included."""
 
     def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
+        node = self._described(number, value, path)
+        if closes_over(value):
+            self._note_inside(value, path)
+        return node
+
+    def _described(self, number: int, value: Any, path: str) -> list[Item]:
         return ["static", static_name(value), self._address(number, value, path)]
 
     def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:

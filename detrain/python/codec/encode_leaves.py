@@ -7,12 +7,11 @@ from __future__ import annotations
 import datetime
 import enum
 import fractions
-import io
 import random
 import weakref
 import zoneinfo
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import CellType, GeneratorType, MappingProxyType
 from typing import Any, Final
 
@@ -48,17 +47,19 @@ from detrain.python.inspect.object_graph import (
     is_plain,
     shown,
 )
-from detrain.python.inspect.progress import is_open_for_writing, place_of, position, stands_still, takes_in
-from detrain.python.inspect.stored_attributes import is_of_framework
+from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in
 from detrain.python.process import filled_queues
 
 _BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
 """Modules of Python's whose objects stand for what threads, tasks and processes do."""
-_UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
+UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
 
 class LeafEncoder(ABC):
     """State of an encoder, and the encoding of what holds no other objects."""
+
+    _finds_again = False
+    """Whether who puts the graph back has the very objects, whatever their addresses."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class LeafEncoder(ABC):
         *,
         is_baseline: bool = False,
         are_loads_replayed: bool = False,
+        is_alone: bool = False,
         cells: Mapping[str, CellType] | None = MappingProxyType({}),
     ) -> None:
         self._hooks = hooks
@@ -75,6 +77,8 @@ class LeafEncoder(ABC):
         self._kinds = Kinds(hooks, baseline, collects=is_baseline)
         self._are_loads_replayed = are_loads_replayed
         """What loads move on is where it was when a resumed process has loaded as often."""
+        self._is_alone = is_alone
+        """Loads run no code, so what has moved on, bodies have moved."""
         self._cells = cells
         """The variables of the calls that go on which functions share, by where they are; None if they cannot be
         read."""
@@ -297,18 +301,19 @@ class LeafEncoder(ABC):
         now = position(value)
         if now is None and self._is_loader:
             self._moved.append(f"{shown(path)} ({type_name(value)})")
-        elif now is None and self._are_loads_replayed and _is_iterator_of_library(value):
-            self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
+        elif now is None and self._are_loads_replayed and is_iterator_of_library(value):
+            self._lost.append(f"{shown(path)} ({type_name(value)}: {UNSEEN})")
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
         elif isinstance(now, Unreadable) and not self._is_loader:
             self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
         elif not self._baseline.is_at(value, now):
-            if self._are_loads_replayed and not takes_in(value):
+            is_by_body = self._is_alone and is_consulted(value, path, self._hooks.files())
+            if self._are_loads_replayed and not takes_in(value) and not is_by_body:
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
                 place = place_of(value)
                 if place is None:  # no resumed run can see whether loading has brought it there
-                    self._lost.append(f"{shown(path)} ({type_name(value)}: {_UNSEEN})")
+                    self._lost.append(f"{shown(path)} ({type_name(value)}: {UNSEEN})")
                 return place
             read = AND_READ if is_consulted(value, path, self._hooks.files()) else ""
             self._lose(number, path, f"{type_name(value)}: it has moved on{read}")
@@ -437,12 +442,3 @@ class LeafEncoder(ABC):
         name = f"{len(self._arrays):05d}"
         self._arrays[name] = np.array(array, copy=True, order="C")
         return name
-
-
-def _is_iterator_of_library(value: object) -> bool:
-    """Return whether an object that shows no position hands out one thing after another, is no file, and no
-    framework's.
-    """
-    # Python calls a file an iterator, too: of its lines.
-    is_other = isinstance(value, io.IOBase) or is_of_framework(type(value))
-    return isinstance(value, Iterator) and not is_other and not stands_still(value)

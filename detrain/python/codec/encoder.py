@@ -81,9 +81,6 @@ def _rank(span: Span) -> int:
 class Encoder(Functions):
     """Turns live objects into nodes. One encoder makes one graph; call `encode` for each root, then `finish`."""
 
-    _finds_again = False
-    """Whether who puts the graph back has the very objects, whatever their addresses."""
-
     def finish(self, roots: Mapping[str, Item]) -> Encoded:
         """Return the graph with its named roots."""
         for number, view, path in self._far_views:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import collections.abc
+import contextlib
 import ctypes
 import enum
 import functools
@@ -22,15 +23,16 @@ import sqlite3
 import sys
 import threading
 import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import xxhash
 
-from detrain.base.digest import digest_array
-from detrain.python.inspect.frames import names_of
+from detrain.base.digest import digest_array, digest_bytes
+from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import class_name, module_of, own_attributes
-from detrain.python.inspect.object_graph import CONTAINERS
+from detrain.python.inspect.object_graph import CONTAINERS, Hooks
 from detrain.python.inspect.ownership import FRAMEWORKS, extends_library, is_library_class
 from detrain.python.inspect.pandas_tables import content, is_table
 from detrain.python.inspect.stored_attributes import stored_names
@@ -62,6 +64,8 @@ the iterator that its statistics are of.
 """
 _COMPUTED_ONCE: Final = ("grain.",)
 """Modules whose objects keep in a `cached_property` only what they are without it: names, functions, statistics."""
+Steps = tuple[tuple[str, Any], ...]
+"""How one object leads to another: kinds of steps and keys, which are texts or numbers."""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
@@ -98,6 +102,89 @@ def inside(value: object) -> object:
             state.update(f"{type(item).__name__};".encode())
             left += parts
     return str(state.hexdigest()) if read else None
+
+
+def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[tuple[Steps, object]]:
+    """Yield what a library's object leads to that `inside` does not answer for, as it is state by itself, and the way.
+    No other name need lead there.
+    """
+    seen, left = {id(value)}, list(_steps_from(value))[::-1]
+    while left and len(seen) < _MOST:
+        steps, item = left.pop()
+        if isinstance(item, _SCALARS) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        if is_state(item):
+            yield steps, item
+        elif type(item) in CONTAINERS.values() or is_library_class(type(item)) or extends_library(type(item)) or closes_over(item):
+            left += [((*steps, *step), each) for step, each in _steps_from(item)][::-1]
+
+
+def shown_steps(steps: Steps) -> str:
+    """Return steps as a program would write them."""
+    forms = {".": ".{}", "[": "[{!r}]", "#": "[{}]", "<": ".<{}>", "(": ".{}"}
+    return "".join(forms[kind].format(key) for kind, key in steps)
+
+
+def digest_of_tensor(value: object, hooks: Hooks) -> str | None:
+    """Return a digest of what a tensor is now, or None for anything else."""
+    shared = hooks.shared(value)
+    if shared is not None:
+        start, stop = shared.extent
+        content = hooks.tensors_of(shared.owner).read(shared.memory, holds=False)[start:stop]
+        return digest_bytes(f"{shared.form[1:6]} {digest_array(content)}".encode())
+    constant = hooks.tensor(value)
+    return None if constant is None else digest_array(constant)
+
+
+def at_steps(value: Any, steps: Sequence[Sequence[Any]]) -> Any:
+    """Return what lies behind steps that `state_inside` told. Raises LookupError where they lead nowhere."""
+    for kind, key in steps:
+        found = [each for ((one, other),), each in _steps_from(value) if (one, other) == (kind, key)]
+        if not found:
+            raise LookupError(key)
+        value = found[0]
+    return value
+
+
+def _steps_from(item: Any) -> Iterator[tuple[Steps, object]]:
+    cls = type(item)
+    if issubclass(cls, dict) and cls in CONTAINERS.values():
+        for number, (key, each) in enumerate(list(item.items())):
+            yield (("[", key) if type(key) in (str, int) else ("#", number),), each
+    elif cls in CONTAINERS.values() or isinstance(item, tuple):
+        yield from (((("#", number),), each) for number, each in enumerate(item)) if not isinstance(item, set | frozenset) else ()
+    elif cls is types.FunctionType:
+        for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
+            yield from (((("<", name),), each) for each in gc.get_referents(cell))
+    elif cls is types.MethodType:
+        yield (("(", "__self__"),), item.__self__
+    elif cls is functools.partial:
+        yield from (((("(", name),), getattr(item, name)) for name in ("func", "args", "keywords"))
+    else:
+        own = own_attributes(item)
+        gone = of_last_use(cls)
+        yield from ((((".", name),), each) for name, each in list((own or {}).items()) if name not in gone and type(name) is str)
+        for name in _slots(cls):
+            with contextlib.suppress(AttributeError):
+                yield ((".", name),), object.__getattribute__(item, name)
+
+
+def closes_over(item: Any) -> bool:
+    """Return whether a function of a library, or what binds one, may hold state."""
+    if isinstance(item, types.MethodType | functools.partial):
+        return True
+    top = str(getattr(item, "__module__", "")).partition(".")[0]
+    is_known = top in FRAMEWORKS or top in sys.stdlib_module_names
+    if type(item) is not types.FunctionType or not item.__closure__ or is_known:
+        return False
+    return not is_user_file(item.__code__.co_filename)
+
+
+def _slots(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        names = vars(base).get("__slots__", ())
+        yield from (name for name in ((names,) if isinstance(names, str) else names) if name not in ("__dict__", "__weakref__"))
 
 
 def of_python(value: object) -> object:

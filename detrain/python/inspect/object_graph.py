@@ -132,6 +132,10 @@ class Hooks:
         """Return the same hooks, but for `tensor`, which tells a constant tensor and does not read it."""
         return self
 
+    def is_generator(self, _value: object) -> bool:
+        """Return whether an object is a generator of random numbers of a framework's."""
+        return False
+
     def tensor_form(self, _value: object) -> list[Item] | None:
         """Return what a constant tensor is besides its value; None: nothing."""
         return None
@@ -220,6 +224,9 @@ WITH_VARIABLES: Final = "with variables of its own"
 """Why an object is not captured, where a run that resumes without it would go on wrong."""
 AND_READ: Final = ", and the program reads it"
 """Behind why an object of a library is not captured: a run that resumes would read something else."""
+
+LOADS_TRAINED: Final = "loads move it on, and it holds what bodies train"
+"""Why loading the same batches again may not bring an object of a library to where it was."""
 
 
 def is_needed(loss: str) -> bool:

@@ -211,3 +211,12 @@ def stands_still(value: object) -> bool:
     is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)
     is_kind = is_kind or module.startswith(_STAND_INS)
     return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)
+
+
+def is_iterator_of_library(value: object) -> bool:
+    """Return whether an object that shows no position hands out one thing after another, is no file, and no
+    framework's.
+    """
+    # Python calls a file an iterator, too: of its lines.
+    is_other = isinstance(value, io.IOBase) or module_of(type(value)).partition(".")[0] in MODULES
+    return isinstance(value, collections.abc.Iterator) and not is_other and not stands_still(value)

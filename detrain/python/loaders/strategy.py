@@ -33,6 +33,7 @@ from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
+from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.process import children, pool_jobs
 
@@ -232,6 +233,13 @@ def _offers(value: Any) -> bool:
 
 def _has(cls: type, pair: tuple[str, str]) -> bool:
     return all(callable(getattr(cls, name, None)) for name in pair)
+
+
+def runs_no_code(loop: RunningLoop | None) -> bool:
+    """Return whether the loads of a loop only count: what moves on in it, bodies move."""
+    if loop is None or loop.names or loop.is_fetched_in_body:
+        return False
+    return loop.iteration_id is None or is_plain_iterator(loop.iterator)
 
 
 def _runs_code(loop: RunningLoop, frame: FrameType | None) -> bool:

@@ -13,7 +13,7 @@ from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
 from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.user_modules import user_modules
-from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load
+from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code
 from detrain.python.outside import event_files
 from detrain.python.process import pool_jobs
 from detrain.runtime.observers.observers import Observer
@@ -142,7 +142,9 @@ class Checkpointer:
         is_deeper &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
         is_replayed = cut != "epoch" and not is_deeper
         with self._state.adapters.copies_later():
-            encoded = self._state.capture.encode(frame, baseline, are_loads_replayed=is_replayed, loop=loop)
+            encoded = self._state.capture.encode(
+                frame, baseline, are_loads_replayed=is_replayed, is_alone=runs_no_code(loop), loop=loop
+            )
         forward, positions = self._positions(cut, encoded, loop, frame)
         again = self.entered.threads_again if forward else frozenset()
         self._state.uncaptured.look(frame, encoded.not_captured, again, has_updates=self.has_updates)

@@ -126,10 +126,16 @@ class Capture:
         return found
 
     def encode(
-        self, frame: FrameType, baseline: Baseline, *, are_loads_replayed: bool = False, loop: RunningLoop | None = None
+        self,
+        frame: FrameType,
+        baseline: Baseline,
+        *,
+        are_loads_replayed: bool = False,
+        is_alone: bool = False,
+        loop: RunningLoop | None = None,
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
-        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, cells=_cells(frame))
+        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, is_alone=is_alone, cells=_cells(frame))
         changed = self._settings.changed()
         with deep_calls():  # around all: each time that it ends, Python looks for garbage in what was made
             roots = self._roots(encoder, frame, baseline, changed)

@@ -66,6 +66,10 @@ class ProgramHooks(Hooks):
         found._reads = False
         return found
 
+    def is_generator(self, value: object) -> bool:
+        """Return whether an object is a generator of random numbers of a framework's."""
+        return any(each is not None for each in self._adapters.held_generators(value))
+
     def tensor_form(self, value: object) -> list[Item] | None:
         """Return what a constant tensor is besides its value, begun by the name of its adapter; None: nothing."""
         return next((form for each in self._leaves if (form := each.form(value)) is not None), None)

@@ -17,7 +17,7 @@ from detrain.base.digest import digest_value
 from detrain.base.errors import NotCapturable
 from detrain.python.inspect.generator_callers import COUNTED, counted_draws
 from detrain.python.inspect.library_reads import is_read
-from detrain.python.inspect.object_graph import AND_READ, is_needed
+from detrain.python.inspect.object_graph import AND_READ, LOADS_TRAINED, is_needed
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, Reads
 from detrain.python.loaders.generator_replay import Pulls
@@ -73,7 +73,9 @@ class Uncaptured:
         new = sorted(self.found(frame, not_captured, again, has_updates=has_updates) - self.named)
         read = [loss for loss in new if READS_AND_CHANGED in loss]
         self._warn_of_reads(read)
-        new = [loss for loss in new if loss not in read]
+        trained = [loss for loss in new if loss.endswith(f"{LOADS_TRAINED})")]
+        self._warn_of_trained(trained)
+        new = [loss for loss in new if loss not in (*read, *trained)]
         if not new:
             return
         self.named.update(new)
@@ -126,6 +128,18 @@ class Uncaptured:
             if what.endswith(PULLED_SINCE):
                 self.named.add(what)
 
+    def _warn_of_trained(self, losses: list[str]) -> None:
+        """Say what loads go through that the bodies train."""
+        self.named.update(losses)
+        for loss in losses:
+            place = loss.partition(" (")[0]
+            if self._is_strict:
+                raise NotCapturable(f"{place}: {LOADS_TRAINED}", "take checkpoints at the starts of epochs: --every 1")
+            messages.warn(
+                f"{place}: a run that resumes inside an epoch loads batches through it again, with the weights of the epoch's "
+                "start, and will be REFUSED if they are others then; --every 1 takes checkpoints at the starts of epochs"
+            )
+
     def _warn(self, what: str, losses: list[str], anchor: str) -> None:
         """Say what is lost; and the first time that something is lost in this way, where it is explained."""
         messages.warn(f"not captured, {what}: {_listed(losses)}")
@@ -136,7 +150,7 @@ class Uncaptured:
 
 def is_doubtful(loss: str) -> bool:
     """Return whether a run may not resume from a checkpoint without what was lost."""
-    return is_refused(loss) or loss.endswith(PULLED_SINCE)
+    return is_refused(loss) or loss.endswith((PULLED_SINCE, f"{LOADS_TRAINED})"))
 
 
 def is_refused(loss: str) -> bool:

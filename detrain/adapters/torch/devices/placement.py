@@ -16,7 +16,9 @@ from detrain.python.inspect.object_graph import CONTAINERS, Item
 _CUDA: Final = re.compile(r"cuda(:\d+)?")
 _HERE: Final = ("cpu", "meta")
 _OF_SEQUENCE: Final = ("list", "tuple", "deque")
-_UNTOUCHED: Final = frozenset({"text", "str", "enum", "set", "frozenset", "static", "opaque", "generator", "class", "memory"})
+_UNTOUCHED: Final = frozenset(
+    {"text", "str", "enum", "set", "frozenset", "static", "opaque", "generator", "class", "memory", "inside"}
+)
 """Kinds of nodes in which a text that reads like a device is none, or where two would become one."""
 
 
