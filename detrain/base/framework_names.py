@@ -75,7 +75,7 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 _LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
-_TRAINERS: Final = ("stable_baselines3", "skorch")
+_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite")
 TORCH: Final = FrameworkNames(
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
@@ -180,6 +180,13 @@ LIBRARY_TRAININGS: Final = (
         for kind in ("on", "off")
     ),
     LibraryTraining("skorch", ("net.py", "NeuralNet.fit_loop"), ("net.py", "NeuralNet.run_single_epoch"), "step_fn", "1.4"),
+    LibraryTraining(
+        "ignite",
+        ("engine/engine.py", "Engine._internal_run_as_gen"),
+        ("engine/engine.py", "Engine._run_once_on_dataset_as_gen"),
+        "_process_function",
+        "0.5",
+    ),
 )
 
 

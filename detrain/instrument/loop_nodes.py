@@ -66,7 +66,9 @@ def touches_in(source: bytes, first: int) -> bool:
 
 
 class _Taken(cst.CSTVisitor):
-    """Finds out if a generator takes in what its caller sends: the value of a `yield` is used."""
+    """Finds out if a generator takes in what its caller sends: the value of a `yield` is used. That of a `yield from`
+    is what another generator returns.
+    """
 
     def __init__(self) -> None:
         self.is_found = False
@@ -80,5 +82,5 @@ class _Taken(cst.CSTVisitor):
     def visit_Expr(self, node: cst.Expr) -> bool:
         return not isinstance(node.value, cst.Yield)
 
-    def visit_Yield(self, _node: cst.Yield) -> None:
-        self.is_found = True
+    def visit_Yield(self, node: cst.Yield) -> None:
+        self.is_found |= not isinstance(node.value, cst.From)

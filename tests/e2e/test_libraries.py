@@ -364,3 +364,48 @@ def test_loads_through_an_object_that_holds_what_is_trained_are_named_beforehand
     assert "algo: a run that resumes inside an epoch loads batches through it again" in first.err
     assert second.status == Diverged.exit_code
     assert "algo.seen" in second.err
+
+
+IGNITE = """
+import hashlib, os
+import torch
+from ignite.engine import Events, create_supervised_evaluator, create_supervised_trainer
+from ignite.metrics import Accuracy, Loss, RunningAverage
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(3)
+x = torch.randn(44, 6)
+y = (x.sum(1) > 0).long()
+train, val = DataLoader(TensorDataset(x, y), 4, shuffle=True), DataLoader(TensorDataset(x[:20], y[:20]), 5)
+net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+loss_of = nn.CrossEntropyLoss()
+trainer = create_supervised_trainer(net, torch.optim.Adam(net.parameters(), 0.01), loss_of)
+RunningAverage(output_transform=lambda out: out).attach(trainer, "loss")
+evaluator = create_supervised_evaluator(net, metrics={"accuracy": Accuracy(), "nll": Loss(loss_of)})
+@trainer.on(Events.ITERATION_STARTED)
+def die(engine):
+    if os.environ.get("DIE_AT") == str(engine.state.iteration):
+        os.kill(os.getpid(), 9)
+@trainer.on(Events.EPOCH_COMPLETED)
+def validate(engine):
+    evaluator.run(val)
+    print(engine.state.epoch, engine.state.output, engine.state.metrics, evaluator.state.metrics, flush=True)
+trainer.run(train, max_epochs=4)
+print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in net.parameters())).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_an_engine_of_ignite_killed_mid_epoch_ends_as_one_that_never_was(every: str, tmp_path: Path) -> None:
+    """Its loops are generators, and another engine validates in each epoch."""
+    if importlib.util.find_spec("ignite") is None:
+        pytest.skip("pytorch-ignite is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(IGNITE)
+    whole = plain(program, cwd=tmp_path)
+    for death in ("16", "38", ""):
+        last = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
+    assert "resuming program at 3:" in last.err
+    assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]

@@ -83,3 +83,62 @@ def test_turns_that_train_nothing_take_no_checkpoints(torch_server: Server, tmp_
     assert whole.status == 0, whole.err
     assert len(list(tmp_path.glob("ckpt/*.h5"))) < 20
     assert whole.out == torch_server.bare("steps.py", cwd=tmp_path).out
+
+
+ENGINE = """
+import os, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+class Engine:
+    def __init__(self, process, on_epoch=None):
+        self.process, self.on_epoch, self.epoch, self.iteration, self.output = process, on_epoch, 0, 0, None
+    def run(self, loader, epochs=1):
+        self.epoch = self.iteration = 0
+        {loop}
+            for batch in loader:
+                self.iteration += 1
+                self.output = self.process(self, batch)
+            if self.on_epoch:
+                self.on_epoch(self)
+torch.manual_seed(0)
+x = torch.randn(40, 3)
+train, val = DataLoader(TensorDataset(x), 4, shuffle=True), DataLoader(TensorDataset(x), 8)
+net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1))
+optimizer = torch.optim.Adam(net.parameters(), 0.01)
+def step(engine, batch):
+    if os.environ.get("DIE_AT") == str(engine.iteration):
+        os.kill(os.getpid(), 9)
+    optimizer.zero_grad()
+    loss = (net(batch[0]) - batch[0].sum(1, keepdim=True)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+total = []
+@torch.no_grad()
+def evaluate(engine, batch):
+    total.append(net(batch[0]).sum().item())
+evaluator = Engine(evaluate)
+def on_epoch(engine):
+    net.eval()
+    total.clear()
+    evaluator.run(val)
+    net.train()
+    print(engine.epoch, engine.output, sum(total), flush=True)
+Engine(step, on_epoch).run(train, 4)
+print(net[0].weight.tolist())
+"""
+LOOPS = {"for": "for self.epoch in range(epochs):", "while": "while self.epoch < epochs:\n            self.epoch += 1"}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_an_engine_that_has_another_validate_is_one_phase(loop: str, every: str, torch_server: Server, tmp_path: Path) -> None:
+    """Both run the same loops. Each validation was a phase of its own, so that `--every 1` never saved."""
+    (tmp_path / "engine.py").write_text(ENGINE.format(loop=LOOPS[loop]))
+    whole = torch_server.bare("engine.py", cwd=tmp_path)
+
+    for death in ("15", "34", ""):
+        last = torch_server.detrain("run", "--every", every, "engine.py", cwd=tmp_path, DIE_AT=death)
+
+    assert f"resuming engine at 3:{'0' if every == '1' else '3'} " in last.err
+    assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]

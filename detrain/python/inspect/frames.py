@@ -255,3 +255,18 @@ def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
     with _locals_apart(frame) as names:
         names.update(values)
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def is_second_call(frame: FrameType, code: CodeType | None, first: int) -> bool:
+    """Return whether a frame is in a call of a function that a first call of it, the frame `first`, has led to: an
+    engine that trains has another one validate.
+    """
+    is_other = False
+    each: FrameType | None = frame
+    while each is not None:
+        if each.f_code is code:
+            if id(each) == first:
+                return is_other
+            is_other = True
+        each = each.f_back
+    return False

@@ -24,13 +24,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from detrain.base import messages
 from detrain.base.cursor import FETCHED_IN_BODY, NOTHING
 from detrain.base.errors import DetrainError, Diverged, UsageError
-from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.frames import is_second_call, names_of
+from detrain.python.loaders.strategy import WhileLoop
 
 if TYPE_CHECKING:
     from detrain.runtime.session.session import Session
@@ -48,10 +49,11 @@ class _Loops:
         self.wrapped_epoch: int | None = None
         """Epoch that an `epoch_loop` wrapper has just handed out."""
         self.item: object = None
-        """What that wrapper handed out with it."""
+        """What it handed out with it."""
         self.is_while = False
         """`record_phase` came before: the next `record_epoch` starts a phase, and may jump."""
         self.hand_frame = 0
+        self.epoch_call: tuple[CodeType | None, int] = None, 0
         self.hand_epoch = -1
         self.loaded_batch: int | None = None
         """Batch whose load a wrapper has announced, until `record_batch` takes it."""
@@ -131,7 +133,7 @@ class epoch_loop(Generic[T]):
         self._iterator: Iterator[T] | None = None
         self._count = 0
         """Epochs that it has handed out in its phase."""
-        self._phase = -1
+        self._phase, self._is_nested = -1, False
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -144,14 +146,14 @@ class epoch_loop(Generic[T]):
         is_first = self._iterator is None
         if self._iterator is None:
             _end_while()
-            self._iterator = iter(self._iterable)
-        if session is not None and (is_first or session.position.phase != self._phase):
-            # Not the first: its body has trained in a loop over epochs of its own, which ended the phase.
-            _guarded(session.begin_phase, sys._getframe(1))
-            self._phase, self._count = session.position.phase, 0
-        if session is None:
+            self._iterator, self._is_nested = iter(self._iterable), _is_nested(sys._getframe(1))
+        if session is None or self._is_nested:
             return next(self._iterator)
         frame = sys._getframe(1)
+        if is_first or session.position.phase != self._phase:
+            # Not the first: its body has trained in a loop over epochs of its own, which ended the phase.
+            _guarded(session.begin_phase, frame)
+            self._phase, self._count, _loops.epoch_call = session.position.phase, 0, (frame.f_code, id(frame))
         target = session.plan.target_epoch()
         while target is not None and (self._count < target[0] or target[1] == "end"):
             try:
@@ -190,8 +192,15 @@ def _ended_early(count: int, expected: int) -> None:
 
 def record_phase() -> None:
     """Mark that a `while` loop over epochs is about to be entered, or one over batches without epochs."""
+    if _is_nested(sys._getframe(1)):
+        return
     _loops.is_while, _loops.hand_frame = True, 0
     _end_while()
+
+
+def _is_nested(frame: FrameType) -> bool:
+    """Return whether a loop is in a second call of the function whose loop over epochs runs: a part of the epoch."""
+    return is_in_phase() and is_second_call(frame, *_loops.epoch_call)
 
 
 def _end_while() -> None:
@@ -204,9 +213,9 @@ def _end_while() -> None:
 def record_epoch(epoch: object = None) -> None:
     """Mark the start of an epoch. `epoch` is the program's own number, used only to tell one phase from the next."""
     session = _session
-    if session is None:
-        return
     frame = sys._getframe(1)
+    if session is None or _is_nested(frame):
+        return
     number = _loops.wrapped_epoch
     _loops.loaded_batch = None
     if number is not None:
@@ -226,7 +235,7 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
         target = session.plan.target_epoch()
         if _loops.is_while and target is not None and target[1] == "epoch":
             number = target[0]  # the loop's state is all in its names: set them here, no need to turn
-    _loops.hand_frame, _loops.is_while = id(frame), False
+    _loops.hand_frame, _loops.is_while, _loops.epoch_call = id(frame), False, (frame.f_code, id(frame))
     if own is not None:
         _loops.hand_epoch = own
     session.at_epoch(number, frame)
@@ -245,7 +254,7 @@ class batch_loop(Generic[T]):
         self.iterable = iterable
         self.names = names
         self.iterator: Iterator[T] | None = None
-        self._phase = -1
+        self._phase, self._is_nested = -1, False
         """The phase that this loop is by itself: no epoch loop is around it."""
 
     def __iter__(self) -> Iterator[T]:
@@ -258,10 +267,11 @@ class batch_loop(Generic[T]):
         session = _session
         is_alone = False
         if self.iterator is None:
+            self._is_nested = _is_nested(sys._getframe(1))
             _end_while()
             self.iterator = iter(self.iterable)
             is_alone = session is not None and not session.position.is_in_phase
-        if session is None:
+        if session is None or self._is_nested:
             return next(self.iterator)
         frame = sys._getframe(1)
         number = session.turn(self)
@@ -303,16 +313,6 @@ class fetch_loop(batch_loop[T]):
     is_fetched_in_body = True
 
 
-class _WhileLoop:
-    """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
-
-    iterable = iterator = iteration_id = None
-    is_fetched_in_body = False
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-
 def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool = False, ring: str = "device") -> None:
     """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before
     the loops.
@@ -320,7 +320,7 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
     `gradients` has the norms of gradients looked at, too (`--guard-gradients`): in functions that are traced from then
     on. `ring` says where the last states are held (`--guard-ring`): "device" or "host".
 
-    Options of the command count instead, if they were given; without a session this does nothing. Raises UsageError.
+    Options of the command count instead; without a session this does nothing. Raises UsageError.
     """
     choices = (
         ("mode", mode, ("detect", "recover")),
@@ -409,10 +409,10 @@ def note_fetch(value: T) -> T:
 def record_load(*names: str) -> None:
     """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
     session = _session
-    if session is not None:
+    if session is not None and not _is_nested(sys._getframe(1)):
         frame, is_alone = sys._getframe(1), not session.position.is_in_phase
         _loops.is_while = False
-        _loops.loaded_batch = _guarded(session.at_load, frame, _WhileLoop(names))
+        _loops.loaded_batch = _guarded(session.at_load, frame, WhileLoop(names))
         if is_alone:
             _loops.while_phase = session.position.phase
         _loops.loaded, _loops.names = None, names
@@ -423,8 +423,8 @@ def record_batch(batch: object = None) -> bool:
 
     `batch` is the program's own number and for the reader only; batches are counted from 0 in each epoch.
     """
-    session = _session
-    return session is None or _guarded(_record_batch, session, sys._getframe(1))
+    session, frame = _session, sys._getframe(1)
+    return session is None or _is_nested(frame) or _guarded(_record_batch, session, frame)
 
 
 def _record_batch(session: Session, frame: FrameType) -> bool:
