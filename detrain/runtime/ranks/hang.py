@@ -13,10 +13,17 @@ _FLOOR_S: Final = 1.0
 _FACTOR: Final = 8.0
 _REMEMBERED: Final = 64
 _NEEDED: Final = 8
-"""Before so many stretches of a kind have been seen, nothing is said: the first ones compile."""
+"""Before so many stretches of a kind have been seen, much more is allowed: the first ones compile."""
+_FEW: Final = 4, 16.0
+"""While few have been seen: so many times the floor, and the longest of them."""
+_NONE: Final = 30
+"""Before the first has been seen: so many times the floor, 5 hours by default. It may be a first validation."""
+_GATE: Final = "gate"
+_AT_GATE: Final = 2
+"""So many times the floor, at a gate."""
 
 
-_Stretch = tuple[str, float, float | None]
+_Stretch = tuple[str, float, float]
 """Its kind, since when, and how long it may take."""
 
 
@@ -37,13 +44,19 @@ class Pace:
         self._open = kind, now, self._limit(kind)
 
     def pause(self, now: float) -> None:
-        """Others are waited for: what takes long there is theirs to notice."""
-        self._paused, self._open = (self._open, now), None
+        """Others are waited for: what takes long there is theirs to notice, as long as this one says that it waits."""
+        self._paused, self._open = (self._open, now), (_GATE, now, _AT_GATE * self._floor_s)
+
+    def wait(self, now: float) -> None:
+        """It still waits: that is said each millisecond or so, and not by a thread that is somewhere else meanwhile."""
+        self._open = _GATE, now, _AT_GATE * self._floor_s
 
     def go_on(self, now: float) -> None:
         """They have come: the stretch goes on, without that time."""
         before, since = self._paused
-        if before is not None:
+        if before is None:
+            self._open = None
+        else:
             kind, began, limit = before
             self._open = kind, began + now - since, limit
 
@@ -53,15 +66,21 @@ class Pace:
 
     def late(self, now: float) -> str | None:
         """Return what to say of a stretch that has taken too long; None while it has not."""
-        if self._open is None:
+        stretch = self._open  # read once: the other thread goes on
+        if stretch is None:
             return None
-        kind, since, limit = self._open
-        if limit is None or now - since <= limit:
+        kind, since, limit = stretch
+        if now - since <= limit:
             return None
-        return (
-            f"no progress for {now - since:.1f} s in a stretch of kind {kind!r}; the longest of the last ones gave it {limit:.1f} s"
-        )
+        gave = "the longest of the last ones gave it" if self._is_known(kind) else "few such have been seen, it had"
+        return f"no progress for {now - since:.1f} s in a stretch of kind {kind!r}; {gave} {limit:.1f} s"
 
-    def _limit(self, kind: str) -> float | None:
-        seen = self._seen.get(kind, ())
-        return max(self._floor_s, _FACTOR * max(seen)) if len(seen) >= _NEEDED else None
+    def _is_known(self, kind: str) -> bool:
+        return kind == _GATE or len(self._seen.get(kind, ())) >= _NEEDED
+
+    def _limit(self, kind: str) -> float:
+        seen = self._seen.get(kind)
+        if not seen:
+            return _NONE * self._floor_s
+        floors, factor = (1, _FACTOR) if self._is_known(kind) else _FEW
+        return max(floors * self._floor_s, factor * max(seen))

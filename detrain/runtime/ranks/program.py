@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn
 
 from detrain.runtime.ranks.vote import Point
+
+_LOCKED_S: Final = 0.5
+"""So long the watcher waits for the program's thread to leave a place that must not be disturbed: it is there for some
+microseconds, unless it hangs there, in a signal handler of the program."""
 
 
 class Program:
@@ -82,9 +86,8 @@ class Program:
 
     def freeze(self) -> None:
         """Let the program go no further than its next cut or gate."""
-        with self._condition:
+        with self._at_rest():
             self.is_frozen = True
-            self._condition.notify_all()
 
     @property
     def is_parked(self) -> bool:
@@ -92,7 +95,19 @@ class Program:
         return self._is_parked
 
     def close(self) -> tuple[int, bool]:
-        """End all publishing; return the steps done, and whether the big state is the end of a step."""
-        with self._condition:
+        """End all publishing; return the steps done, and whether the big state is the end of a step: not, where that
+        thread is where it must not be disturbed, and may yet go on from there.
+        """
+        with self._at_rest() as is_at_rest:
             self._is_closed = True
-            return self.steps, not (self.in_step or self._is_dirty)
+            return self.steps, is_at_rest and not (self.in_step or self._is_dirty)
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[bool]:
+        is_at_rest = self._condition.acquire(timeout=_LOCKED_S)
+        try:
+            yield is_at_rest
+        finally:
+            if is_at_rest:
+                self._condition.notify_all()
+                self._condition.release()

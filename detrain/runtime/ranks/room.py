@@ -111,12 +111,18 @@ class Ranks:
         """Publish the small state at the entry of a step; returns when all ranks have, unless the job is ending: the
         greatest number that a rank has brought. Raises Late where they have not within a time.
         """
+        return self._program.enter(
+            lambda point: self._publish(point, small), lambda step: self._wait_for_all(step, number, limit_s)
+        )
+
+    def _wait_for_all(self, step: int, number: int, limit_s: float | None) -> int | None:
+        def is_frozen() -> bool:
+            self._pace.wait(time.monotonic())
+            return self._program.is_frozen
+
         self._pace.pause(time.monotonic())
         try:
-            return self._program.enter(
-                lambda point: self._publish(point, small),
-                lambda step: self._gate.wait(step, lambda: self._program.is_frozen, number, limit_s),
-            )
+            return self._gate.wait(step, is_frozen, number, limit_s)
         finally:
             self._pace.go_on(time.monotonic())
 
@@ -124,9 +130,9 @@ class Ranks:
         """Say that the step is done, as the last thing that changes the big state."""
         self._program.stepped()
 
-    def mark(self, kind: str) -> None:
-        """Say that a stretch of another kind begins, which may take longer than a batch: a validation."""
-        self._pace.mark(kind, time.monotonic())
+    def mark(self, kind: str, now: float | None = None) -> None:
+        """Say that a stretch of a kind begins, as of one that may take longer than a batch: a validation."""
+        self._pace.mark(kind, time.monotonic() if now is None else now)
 
     def give_up(self) -> None:
         """Say that this rank comes to no cut any more: what is published counts, and a hang is not looked for."""

@@ -56,6 +56,8 @@ _STEP_S: Final = 5.0
 """So long it may take to the end of a step."""
 _LOOK_BEATS: Final = 2.5
 """After a silence of so many beats, the process is looked at."""
+_LAST_S: Final = 5.0
+"""So long the last words may take: a program that hangs as it prints holds the stream."""
 
 
 class Source(Protocol):
@@ -88,15 +90,21 @@ class Ending:
     """Whether it was this rank's own program that failed."""
 
 
+def _say_last(ending: Ending) -> None:
+    messages.flush_output()
+    if ending.speaks:
+        saved = "nothing was saved" if ending.manifest is None else f"saved, see {messages.shown(ending.manifest)}"
+        messages.say(f"{ending.text}: {saved}")
+
+
 Leave = Callable[[Ending], None]
 
 
 def leave(ending: Ending) -> None:
     """End the process: 138, or 1 where this rank's own error was in vain."""
-    messages.flush_output()
-    if ending.speaks:
-        saved = "nothing was saved" if ending.manifest is None else f"saved, see {messages.shown(ending.manifest)}"
-        messages.say(f"{ending.text}: {saved}")
+    last_words = threading.Thread(target=_say_last, args=(ending,), name="detrain-ranks-end", daemon=True)
+    last_words.start()
+    last_words.join(_LAST_S)
     os._exit(1 if ending.is_own and ending.manifest is None else EXIT_CODE)
 
 
@@ -169,7 +177,7 @@ class Watcher(threading.Thread):
 
     def _turn(self) -> None:
         beat_s = self._machine.timing.beat_s
-        for rank, item in self._mesh.poll(beat_s / 2 if self._vote_due is None else beat_s / 20):
+        for rank, item in self._mesh.poll(beat_s if self._vote_due is None else beat_s / 20):
             match item:
                 case Small(point, state):
                     self._held.put(rank, point, state)

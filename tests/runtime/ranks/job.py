@@ -134,6 +134,10 @@ class Job:
     def hang(self, _: Any) -> None:
         time.sleep(1000)
 
+    def hang_publishing(self, _: Any) -> None:
+        """Hang within detrain's next call, as a signal handler does."""
+        self.ranks._slots.publish = lambda *_: time.sleep(1000)  # type: ignore[method-assign]
+
     def disk_full(self, _: Any) -> None:
         raise OSError(28, "No space left on device")
 

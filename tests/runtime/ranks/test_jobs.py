@@ -90,6 +90,22 @@ def test_a_rank_that_hangs_is_found_by_its_pace(server: Server, tmp_path: Path) 
     assert any("no progress for" in line for line in said(tmp_path, 3))
 
 
+@pytest.mark.slow
+def test_a_rank_that_hangs_as_it_publishes_while_the_others_wait_for_it(server: Server, tmp_path: Path) -> None:
+    found = is_exact(server, tmp_path, 3, [EXIT_CODE] * 3, fault("hang_publishing", "gate"))
+
+    assert found.manifest.point.name == "c9-9"
+    assert found.manifest.dead == (), "its watcher has voted"
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_among_the_first_batches(server: Server, tmp_path: Path) -> None:
+    assert server.run(tmp_path, 3, fault("hang", step=3)) == [EXIT_CODE] * 3, said(tmp_path, 3)
+
+    assert any("few such have been seen" in line for line in said(tmp_path, 3))
+    goes_on(server, tmp_path, 3)
+
+
 def test_a_job_that_is_asked_to_end_saves(server: Server, tmp_path: Path) -> None:
     is_exact(server, tmp_path, 4, [EXIT_CODE] * 4, fault("sigterm", rank="all"))
 
