@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -74,6 +75,30 @@ class JitPlan(msgspec.Struct, frozen=True):
     """A batch that has taken less is never taken for a hang."""
     is_asked_for: bool = False
     """Else they are not taken where they cannot be, and the program is not ended for it."""
+
+
+OUTLIVING: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+"""By what PyTorch, over NCCL, leaves a rank alone whose peer is gone: else its watchdog ends the process a minute after
+an error of a collective, and its monitor some minutes after that. torchrun sets the first to 1 where it is not set."""
+
+
+def ended_by_nccl(variables: Mapping[str, str]) -> str:
+    """Return by which variables PyTorch ends a rank whose peer is gone, as a list; empty if it does not."""
+    handling, old = variables.get("TORCH_NCCL_ASYNC_ERROR_HANDLING"), variables.get("NCCL_ASYNC_ERROR_HANDLING")
+    found = [] if (handling or old) == "0" else [f"TORCH_NCCL_ASYNC_ERROR_HANDLING is {handling or old or 'not set'}"]
+    monitors = variables.get("TORCH_NCCL_ENABLE_MONITORING")
+    if (monitors or "1").lower() not in _OFF:
+        found.append(f"TORCH_NCCL_ENABLE_MONITORING is {monitors or 'not set'}")
+    # These switch the handling of errors on again.
+    debugs = variables.get("TORCH_NCCL_DESYNC_DEBUG") or variables.get("NCCL_DESYNC_DEBUG") or "0"
+    if debugs.lower() not in _OFF:
+        found.append(f"TORCH_NCCL_DESYNC_DEBUG is {debugs}")
+    if variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        found.append("TORCH_DISTRIBUTED_DEBUG is DETAIL")
+    return ", ".join(found)
+
+
+_OFF: Final = frozenset({"0", "n", "no", "f", "false", "off"})
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):

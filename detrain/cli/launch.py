@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from detrain.base import PACKAGE, messages
+from detrain.base.config import OUTLIVING
 from detrain.base.errors import StoreError, UsageError
 from detrain.cli.run import command as run_command
 from detrain.python.process.environment import options_of_python
@@ -36,6 +37,9 @@ def command(arguments: tuple[str, ...]) -> int:
         raise UsageError("PyTorch is not installed, and torchrun is a part of it", "pip install '.[torch]'")
     if not program:
         raise UsageError("no PROGRAM to launch", "give one, as in `detrain launch --nproc-per-node 4 train.py`")
+    if any(word.partition("=")[0] in {"--jit", "--jit-every"} for word in run):
+        for name, value in OUTLIVING.items():
+            os.environ.setdefault(name, value)
     _become([*launcher, "-m", "detrain", "run", *run, *program])
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from detrain.base.config import Ranks
-from detrain.base.errors import CheckpointDamaged, RanksDisagree, UsageError
+from detrain.base.config import OUTLIVING, JitPlan, Ranks, ended_by_nccl
+from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, UsageError
+from detrain.cli import launch
 from detrain.cli.launch import _split
 from detrain.launcher.agreement import Agreement, Decision, Offer
 from detrain.launcher.ranks import _chosen
@@ -111,3 +115,57 @@ def test_what_ranks_cannot_do_together_is_refused() -> None:
         require_for_ranks(RunOptions(every=Every(5, "minutes")))
     with pytest.raises(UsageError, match="--guard detect"):
         require_for_ranks(RunOptions(guard="detect"))
+
+
+# Over NCCL, PyTorch's watchdog ends the ranks that are left.
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING=0 TORCH_NCCL_ENABLE_MONITORING=0", ""),
+        ("NCCL_ASYNC_ERROR_HANDLING=0 TORCH_NCCL_ENABLE_MONITORING=False", ""),
+        ("", "TORCH_NCCL_ASYNC_ERROR_HANDLING is not set, TORCH_NCCL_ENABLE_MONITORING is not set"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_ENABLE_MONITORING=0", "TORCH_NCCL_ASYNC_ERROR_HANDLING is 1"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING=0 TORCH_NCCL_ENABLE_MONITORING=1", "TORCH_NCCL_ENABLE_MONITORING is 1"),
+        (
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING=0 TORCH_NCCL_ENABLE_MONITORING=0 TORCH_NCCL_DESYNC_DEBUG=1 "
+            "TORCH_DISTRIBUTED_DEBUG=detail",
+            "TORCH_NCCL_DESYNC_DEBUG is 1, TORCH_DISTRIBUTED_DEBUG is DETAIL",
+        ),
+    ],
+)
+def test_what_ends_a_rank_whose_peer_is_gone_over_nccl_is_named(settings: str, found: str) -> None:
+    assert ended_by_nccl(dict(each.split("=") for each in settings.split())) == found
+
+
+@pytest.mark.parametrize(
+    ("words", "is_set"), [("--jit", True), ("--jit-every 5", True), ("--jit-every=5", True), ("", False), ("--no-jit", False)]
+)
+def test_launch_has_ranks_outlive_each_other_where_just_in_time_checkpoints_are_asked_for(
+    words: str, is_set: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default there are none over NCCL, and a job must not wait for ever then."""
+    for name in OUTLIVING:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    seen: list[dict[str, str | None]] = []
+    monkeypatch.setattr(launch, "_become", lambda _words: seen.append({name: os.environ.get(name) for name in OUTLIVING}))
+
+    assert launch.command.callback is not None
+    launch.command.callback(("--nproc-per-node", "2", *words.split(), "train.py"))
+
+    assert seen == [OUTLIVING if is_set else dict.fromkeys(OUTLIVING)]
+
+
+def test_just_in_time_checkpoints_over_nccl_are_refused_where_they_could_not_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    from detrain.runtime.session.parts import Parts
+
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    config = SimpleNamespace(jit=JitPlan(is_asked_for=True))
+    parts: Any = SimpleNamespace(
+        config=config, adapters=SimpleNamespace(environment=lambda: {"torch distributed": "nccl"}), _has_met=False
+    )
+
+    with pytest.raises(FrameworkUnsupported, match=r"PyTorch ends a rank whose peer has died.*ERROR_HANDLING is 1"):
+        Parts.meet(parts)

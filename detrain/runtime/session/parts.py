@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.group import Adapters
 from detrain.base import messages
-from detrain.base.config import Config
+from detrain.base.config import OUTLIVING, Config, ended_by_nccl
 from detrain.base.errors import EnvironmentChanged, FrameworkUnsupported, RanksApart
 from detrain.faults.experiment import of_environment
 from detrain.guard.detector import DEPTH, Guard
@@ -140,6 +141,12 @@ class Parts:
         if not plan.is_asked_for and backend != "gloo":
             messages.say(f"no just-in-time checkpoints: they were tried over gloo, this is {backend}; --jit takes them")
             return
+        if "nccl" in backend and (by := ended_by_nccl(os.environ)):
+            raise FrameworkUnsupported(
+                f"--jit over NCCL: PyTorch ends a rank whose peer has died, maybe before it has saved: {by}",
+                f"set {' '.join(f'{name}={value}' for name, value in OUTLIVING.items())}, as `detrain launch --jit` does where "
+                "they are not set, and no debugging of collectives; or run it without --jit",
+            )
         try:
             self.just_in_time = JustInTime(self.config, self.adapters.replicas)
         except RanksApart as error:
