@@ -140,7 +140,8 @@ class _Order:
     def repeat(self, turns: int, arrived: list[int]) -> None:
         """Have gradients come in this order, in so many iterations that compute nothing, if they have not yet."""
         model: Any = self.model()
-        if model is None or (self.is_final and self.arrived == arrived):
+        # They have come in this process where a forward and a backward stand between the epoch's start and the cut.
+        if model is None or (self.arrived == arrived and (self.is_final or self.turns == turns)):
             return
         self._unwatch()
         self.is_final = True

@@ -1,0 +1,60 @@
+"""The buckets of DistributedDataParallel, in a job of one process: in threads of this one there can be no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from detrain.adapters.torch.distributed.buckets import Buckets  # noqa: E402
+
+
+@pytest.fixture
+def buckets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Buckets]:
+    for name in ("_ddp_init_helper", "_pre_forward"):
+        monkeypatch.setattr(DistributedDataParallel, name, getattr(DistributedDataParallel, name))
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield Buckets()
+    torch.distributed.destroy_process_group()
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)))
+
+
+def train(net: Any) -> None:
+    net(torch.ones(2, 4)).sum().backward()
+
+
+def test_gradients_that_have_come_in_this_process_do_not_come_once_more(buckets: Buckets) -> None:
+    """Else DDP makes its buckets as they are repeated, and says so in a name that the state then overwrites."""
+    net = model()
+    train(net)
+    state = buckets.state()
+    assert not net._has_rebuilt_buckets
+
+    buckets.restore(state)
+
+    net._has_rebuilt_buckets = False
+    train(net)
+    assert net._has_rebuilt_buckets
+
+
+def test_in_a_process_that_begins_gradients_come_as_they_came(buckets: Buckets) -> None:
+    first = model()
+    train(first)
+    state = buckets.state()
+    other = model()
+    gradient = other.module[0].weight.grad
+
+    buckets.restore([(0, []), *state])
+
+    assert buckets.state() == [*state, *state]
+    assert other.module[0].weight.grad is gradient
+    train(other)
+    assert other._has_rebuilt_buckets
