@@ -16,6 +16,7 @@ RUN: Final = frozenset({"run", "experimental_run_v2", "scan", "fori_loop"})
 _COMPILING: Final = frozenset({"jit", "filter_jit", "function"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z]|_acc)|gradienttape|trainable_(variables|weights)")
+_OPTIMIZER: Final = re.compile(r"^(opt|.*optim.*|.*_opt)$", re.IGNORECASE)
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
@@ -85,14 +86,17 @@ def _goes_over_optimizers(loop: AnyLoop) -> bool:
     """Return whether a loop takes a step of each of several optimizers, `for net, opt in zip(nets, optimizers)`: inside
     another loop it is a part of one update.
     """
-    if isinstance(loop, ast.While) or "opt" not in ast.unparse(loop.iter).lower():
+    if isinstance(loop, ast.While):
         return False
     targets = set(bound_names([loop.target]))
+    named = {name for name in targets if _OPTIMIZER.search(name)}
+    if not named and "opt" not in ast.unparse(loop.iter).lower():
+        return False
     deeper = {id(node) for child in own_nodes(loop) if isinstance(child, AnyLoop) for node in ast.walk(child)}
-    steps = (n for n in own_nodes(loop) if isinstance(n, ast.Call) and called_name(n) == "step" and id(n) not in deeper)
-    return any(
-        isinstance(n.func, ast.Attribute) and isinstance(n.func.value, ast.Name) and n.func.value.id in targets for n in steps
-    )
+    steps = [n for n in own_nodes(loop) if isinstance(n, ast.Call) and called_name(n) == "step" and id(n) not in deeper]
+    stepped = {n.func.value.id for n in steps if isinstance(n.func, ast.Attribute) and isinstance(n.func.value, ast.Name)}
+    scaled = {argument.id for n in steps for argument in n.args if isinstance(argument, ast.Name)}  # `scaler.step(optimizer)`
+    return bool(targets & stepped or named & scaled)
 
 
 def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:

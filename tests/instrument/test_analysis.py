@@ -465,6 +465,39 @@ def test_a_loop_that_steps_several_optimizers_is_a_part_of_the_step(tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize(
+    ("header", "step"),
+    [
+        ("optimizer in (slow, quick)", "scaler.step(optimizer)"),
+        ("opt in (slow, quick)", "opt.step()"),
+        ("net, g_opt in pairs", "scaler.step(g_opt)"),
+    ],
+)
+def test_a_loop_that_steps_several_optimizers_is_known_by_its_names(header: str, step: str, tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main=f"""
+        for epoch in range(3): #E1
+            for x, y in loader: #B1
+                loss_fn(net(x), y).backward()
+                for {header}:
+                    {step} #U1
+        """,
+    )
+
+
+def test_a_loop_over_batches_is_one_whatever_its_loader_is_called(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+        for epoch in range(3): #E1
+            for options in opt_loader: #B1
+                loss_fn(net(options), 0).backward()
+                optimizer.step(options) #U1
+        """,
+    )
+
+
 def test_a_loop_over_optimizers_around_whole_trainings_is_none(tmp_path: Path) -> None:
     check(
         tmp_path,
