@@ -72,8 +72,12 @@ class BatchRecorder:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is recorded of streams."""
-        return self._at_batch is None
+        """Whether nothing is recorded of streams, and will not be in this loop."""
+        return self._at_batch is None and (not self._is_each_cut or self._is_left_out)
+
+    @property
+    def _is_left_out(self) -> bool:
+        return self._keeping is _Keeping.LEFT_OUT or self.is_spoilt
 
     # Digests.
 
@@ -86,8 +90,7 @@ class BatchRecorder:
             position.is_in_body, position.is_loading = True, False
             self.batches.add(address, loaded)
         position.batches_done += 1
-        is_left_out = self._keeping is _Keeping.LEFT_OUT or self.is_spoilt
-        if self._is_each_cut and not self.notes_all and not is_left_out:
+        if self._is_each_cut and not self.notes_all and not self._is_left_out:
             self._at_batch = self._streams.read()  # what loading draws, a resumed run draws again
 
     def pass_batch(self, batch: int, loaded: object, *, is_by_body: bool) -> None:

@@ -100,6 +100,21 @@ class JustInTime:
             self._ranks.mark(kind)
         self._rate.begin_batch(time.monotonic())
 
+    def passes(self, done: int) -> bool:
+        """A batch is about to be loaded that is not the first of its loop. Return whether nothing is to be held before
+        it: then that is all there is to do here.
+        """
+        if self._is_over:
+            return True
+        every = self._plan.every
+        if done % every == 0 if every else done >= self._next:
+            return False
+        now = time.monotonic()
+        self._rate.end_batch(now)
+        self._ranks.mark(_LATER, now)
+        self._rate.begin_batch(now)
+        return True
+
     def _hold(self, done: int, take: Callable[[], Snapshot | None], kind: str, began: float) -> None:
         try:
             snapshot = take()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import Config
+from detrain.base.config import SELDOM, Config
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError
 from detrain.python.codec.api import Baseline
@@ -38,8 +38,12 @@ class Session:
         """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
         none."""
         self._is_by_epoch = config.every.unit == "epochs"
-        self._may_be_quiet = self._is_by_epoch and not parts.observers
+        self._may_be_quiet = self._has_no_cuts(config)
         self._is_confirmed = False
+
+    def _has_no_cuts(self, config: Config) -> bool:
+        """Whether no checkpoint comes by itself inside of an epoch, and nobody else hears of each batch."""
+        return (self._is_by_epoch or config.every.count >= SELDOM) and not self.parts.observers
 
     # Loops over epochs.
 
@@ -197,12 +201,17 @@ class Session:
     def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
 
-        No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is. Behind a
+        No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is; or before the
+        next state that is held just in time, and what is noted there says the same of the turns before. Behind a
         training step the processor's caches hold none of this code: what is not called does not slow the next step.
         """
         if self._quiet is not loop.iteration_id or self.parts.termination.is_requested or self.parts.saves.writer.has_failed:
             return -1
-        position = self.position
+        position, held = self.position, self.parts.just_in_time
+        if held is not None:
+            if not held.passes(position.batches_done):
+                return -1
+            self.parts.world.contents.written_last = ""  # by a body, not by code between loops
         position.is_loading = True
         position.batch += 1
         return position.batch - 1
@@ -302,7 +311,7 @@ class Session:
         for name, value in options.items():
             msgspec.structs.force_setattr(config, name, value)
         self._is_by_epoch = config.every.unit == "epochs"
-        self._may_be_quiet = self._is_by_epoch and not self.parts.observers
+        self._may_be_quiet = self._has_no_cuts(config)
         self.recorder.choose(config.every)
 
     def way_back(self, error: DetrainError) -> str:
