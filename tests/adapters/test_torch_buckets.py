@@ -22,9 +22,9 @@ def buckets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Buckets]:
     torch.distributed.destroy_process_group()
 
 
-def model() -> Any:
+def model(**options: bool) -> Any:
     torch.manual_seed(0)
-    return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)))
+    return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)), **options)
 
 
 def train(net: Any) -> None:
@@ -58,3 +58,26 @@ def test_in_a_process_that_begins_gradients_come_as_they_came(buckets: Buckets) 
     assert other.module[0].weight.grad is gradient
     train(other)
     assert other._has_rebuilt_buckets
+
+
+@pytest.mark.parametrize("options", [{}, {"static_graph": True}, {"find_unused_parameters": True}])
+@pytest.mark.parametrize("cut", range(4))
+def test_a_run_that_resumes_at_any_batch_says_later_what_one_that_was_not_interrupted_says(
+    options: dict[str, bool], cut: int, buckets: Buckets
+) -> None:
+    """With a static graph buckets are made behind the second iteration: a resume behind the first must note that one."""
+    whole = model(**options)
+    states = []
+    for _ in range(4):
+        states.append(buckets.state()[0])
+        train(whole)
+    states.append(buckets.state()[0])
+    part = model(**options)
+    buckets.restore([(0, []), states[cut]])
+
+    for expected in states[cut:-1]:
+        assert buckets.state()[1] == expected
+        train(part)
+
+    assert buckets.state()[1] == states[-1]
+    assert part._has_rebuilt_buckets == whole._has_rebuilt_buckets

@@ -149,6 +149,9 @@ class _Order:
             for _turn in range(turns):
                 _come(model, [self._parameters[number] for number in arrived])
         self._turns_before, self.arrived = turns - 1, arrived
+        if turns < _needed(model):
+            self.is_final = False  # buckets are made by what comes in the next one
+            self._watch()
 
     def _watch(self) -> None:
         """Hook what adds up gradients, where no name leads to the hook, and none of the program's gets its number."""
@@ -168,6 +171,11 @@ class _Order:
         """A gradient has come."""
         if self.is_summing:
             self.arrived.append(place)
+
+
+def _needed(model: Any) -> int:
+    """Return in how many iterations gradients have come when DDP makes its buckets."""
+    return 2 if model.static_graph else 1
 
 
 class _Note:
