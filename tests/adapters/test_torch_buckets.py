@@ -65,7 +65,7 @@ def test_in_a_process_that_begins_gradients_come_as_they_came(buckets: Buckets) 
 def test_a_run_that_resumes_at_any_batch_says_later_what_one_that_was_not_interrupted_says(
     options: dict[str, bool], cut: int, buckets: Buckets
 ) -> None:
-    """With a static graph buckets are made behind the second iteration: a resume behind the first must note that one."""
+    """With a static graph buckets are made by the second iteration: a resume behind the first must note that one."""
     whole = model(**options)
     states = []
     for _ in range(4):

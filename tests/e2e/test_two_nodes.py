@@ -7,6 +7,7 @@ is gone without a word can be had in one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -103,16 +104,16 @@ class Nodes:
             process.wait()
         self.running.clear()
 
-    def rank(self, rank: int) -> int:
-        """Return the process of a rank, as this test sees it."""
-        mine = {f"RANK={rank}".encode(), f"TORCHELASTIC_RUN_ID={self._name}-{self._starts}".encode()}
+    def ranks(self) -> dict[int, int]:
+        """Return the processes of the ranks that live, as this test sees them."""
+        run, found = f"TORCHELASTIC_RUN_ID={self._name}-{self._starts}".encode(), {}
         for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if mine <= set(path.read_bytes().split(b"\0")):
-                    return int(path.parent.name)
-            except OSError:
-                continue
-        raise ProcessLookupError(rank)
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                number = next((word[5:] for word in words if word.startswith(b"RANK=")), b"")
+                if run in words and number:
+                    found[int(number)] = int(path.parent.name)
+        return found
 
     def said(self, kind: str) -> str:
         """Return what both have written."""
@@ -149,6 +150,10 @@ def program(tmp_path: Path) -> Path:
     text = PROGRAM.read_text().replace("            total += ", "            time.sleep(0.2)\n            total += ")
     path.write_text(text.replace("import sys\n", "import sys\nimport time\n"))
     return path
+
+
+def manifests(home: Path) -> list[Path]:
+    return list(home.glob("modes/jit/*/manifest.json"))
 
 
 def await_batches(home: Path, count: int) -> None:
@@ -190,7 +195,7 @@ def test_a_rank_dies_on_the_other_node(nodes: Nodes, program: Path, ranks_server
     home = tmp_path / "home"
     nodes.launch("--jit-every", "1", "--ckpt", home, program, "default")
     await_batches(home, 8)
-    os.kill(nodes.rank(3), signal.SIGKILL)
+    os.kill(nodes.ranks()[3], signal.SIGKILL)
     done = batches(home, 3)
 
     assert_went_on(nodes, done, whole_of(ranks_server, program, tmp_path))
@@ -198,7 +203,9 @@ def test_a_rank_dies_on_the_other_node(nodes: Nodes, program: Path, ranks_server
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["cut off", "cut off and gone"])
 def test_a_node_is_cut_off(is_gone: bool, nodes: Nodes, program: Path, ranks_server: Server, tmp_path: Path) -> None:
-    """Where it is gone too, what its ranks were is known by their buddies on the other node alone."""
+    """Where it is gone too, what its ranks were is known by their buddies on the other node alone. Where it lives, each
+    half has all that it takes: both end, with one checkpoint, and no half goes on alone.
+    """
     home = tmp_path / "home"
     command = ("--jit-every", "1", "--ckpt", home, program, "default")
     nodes.launch(*command)
@@ -209,9 +216,12 @@ def test_a_node_is_cut_off(is_gone: bool, nodes: Nodes, program: Path, ranks_ser
         other.kill()
         other.wait()
     done = max(batches(home, rank) for rank in range(WORLD))
-    until(lambda: list(home.glob("modes/jit/*/manifest.json")), "a manifest")  # 60 s of silence
-    nodes.end()
+    until(lambda: manifests(home), "a manifest")  # 60 s of silence
+    until(lambda: not nodes.ranks(), "all ranks end, those without a checkpoint of their own, too")
+    assert len(manifests(home)) == 1
+    assert max(batches(home, rank) for rank in range(WORLD)) - done <= 1, "neither half goes on"
 
+    nodes.end()  # or torchrun's agents go on by themselves, unless their store has not answered for a minute
     nodes.cable("up")
     nodes.launch(*command)
     assert_went_on(nodes, done, whole_of(ranks_server, program, tmp_path))
