@@ -197,13 +197,13 @@ class Driver:
         """A worker has ended: return what is left of its lease."""
         known = self._ledgers.known()
         rest = [number for number in ended.lease.numbers if number not in known]
-        self._in_vain = self._in_vain + 1 if len(rest) == len(ended.lease.numbers) else 0
         if ended.status in _OWN_ERRORS:
             what, todo = last_printed(ended.said) or (ended.said or f"a worker has ended with status {ended.status}", "")
             kind = StoreError if ended.status == StoreError.exit_code else CampaignStopped
             raise kind(what, todo or "run the campaign again: it goes on where it was")
-        if ended.status:
-            self._note_loss(ended)
+        is_noted = bool(ended.status) and self._note_loss(ended)
+        # The trial in which it died is on record, and is not run a third time: nothing was in vain.
+        self._in_vain = self._in_vain + 1 if len(rest) == len(ended.lease.numbers) and not is_noted else 0
         self._work.forget(ended.lease)
         if self._in_vain > _MOST_IN_VAIN:
             raise CampaignStopped(
@@ -212,16 +212,19 @@ class Driver:
             )
         return self._without_crashes(rest)
 
-    def _note_loss(self, ended: Ended) -> None:
+    def _note_loss(self, ended: Ended) -> bool:
+        """Say that a worker was lost; return whether the trial in which it was is known, and noted."""
         number = self._running(ended)
         how = f"signal {signal.Signals(-ended.status).name}" if -ended.status in list(signal.Signals) else f"status {ended.status}"
         messages.say(f"a worker was lost ({how}){f' in trial {number}' if number is not None else ''}: its trials go on elsewhere")
-        if number is not None and number in ended.lease.numbers:
-            own, of_worker = self._ledger(_DRIVER), self._ledger(ended.shard)
-            own.add_lost(number, ended.shard)
-            of_worker.note_running(None)
-            own.close()
-            of_worker.close()
+        if number is None or number not in ended.lease.numbers:
+            return False
+        own, of_worker = self._ledger(_DRIVER), self._ledger(ended.shard)
+        own.add_lost(number, ended.shard)
+        of_worker.note_running(None)
+        own.close()
+        of_worker.close()
+        return True
 
     def _running(self, ended: Ended) -> int | None:
         """Return the trial in which a worker has died: by its mark, or, where it had no time for one, by what the
