@@ -75,7 +75,7 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 _LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
-_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite")
+_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite", "ultralytics")
 TORCH: Final = FrameworkNames(
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
@@ -159,6 +159,7 @@ class LibraryTraining:
 
 
 _EPOCHS, _BATCHES = ("loops/fit_loop.py", "_FitLoop.run"), ("loops/training_epoch_loop.py", "_TrainingEpochLoop.run")
+_YOLO: Final = "engine/trainer.py", "BaseTrainer._do_train"
 LIBRARY_TRAININGS: Final = (
     LibraryTraining(
         "transformers",
@@ -187,6 +188,7 @@ LIBRARY_TRAININGS: Final = (
         "_process_function",
         "0.5",
     ),
+    LibraryTraining("ultralytics", _YOLO, _YOLO, "optimizer_step", "8.4"),
 )
 
 

@@ -114,14 +114,19 @@ def test_a_worker_outlives_the_first_sigterm_of_a_run_that_answers_it_and_no_oth
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        assert not StampedInit(None, {})._outlives_sigterm
+        assert StampedInit(None, {})._leaving is None
         signal.signal(signal.SIGTERM, Termination(lambda: True)._on_signal)
-        assert StampedInit(None, {})._outlives_sigterm
+        assert StampedInit(None, {})._leaving is not None
     finally:
         signal.signal(signal.SIGTERM, before)
 
-    answer = _Outlived()
+    leaving = SimpleNamespace(value=0)
+    answer = _Outlived(leaving)
     answer(signal.SIGTERM, None)
     assert ends == []
     answer(signal.SIGTERM, None)
     assert ends == [0]
+
+    leaving.value = 1
+    _Outlived(leaving)(signal.SIGTERM, None)
+    assert ends == [0, 0], "a process at its end waits for its workers for ever"

@@ -142,3 +142,63 @@ def test_an_engine_that_has_another_validate_is_one_phase(loop: str, every: str,
 
     assert f"resuming engine at 3:{'0' if every == '1' else '3'} " in last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
+
+
+REPEATED = """
+import os, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+class _RepeatSampler:
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+class InfiniteDataLoader(DataLoader):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", _RepeatSampler(self.batch_sampler))
+        self.iterator = super().__iter__()
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+torch.manual_seed(0)
+loader = InfiniteDataLoader(TensorDataset(torch.randn(22, 3)), 4, shuffle=True, num_workers={workers}, generator={generator})
+net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1))
+optimizer = torch.optim.Adam(net.parameters(), 0.01)
+done = 0
+for epoch in range(4):
+    for (rows,) in loader:
+        if os.environ.get("DIE_AT") == str(done):
+            os.kill(os.getpid(), 9)
+        optimizer.zero_grad()
+        net(rows).square().mean().backward()
+        optimizer.step()
+        done += 1
+    print(epoch, net[0].weight.tolist(), flush=True)
+"""
+OWN = "torch.Generator().manual_seed(5)"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(workers: int, torch_server: Server, tmp_path: Path) -> None:
+    """As ultralytics, timm and others keep their workers: refused at each resume, though the orders are its own."""
+    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=workers, generator=OWN))
+    whole = torch_server.bare("repeats.py", cwd=tmp_path)
+
+    for death in ("9", "15", ""):
+        last = torch_server.detrain("run", "--every", "2b", "repeats.py", cwd=tmp_path, DIE_AT=death)
+
+    assert "resuming repeats at 2:" in last.err
+    assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
+
+
+def test_one_that_draws_its_orders_where_bodies_draw_is_refused_beforehand(torch_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=0, generator=None))
+
+    first = torch_server.detrain("run", "--every", "2b", "repeats.py", cwd=tmp_path, DIE_AT="9")
+
+    assert "REFUSED" in first.err
+    assert "RandomSampler that is repeated draws each order from a generator that bodies draw from, too" in first.err

@@ -140,6 +140,8 @@ class Rebuild:
 
     place: Place
     indices: Indices
+    before: list[bytes] = field(default_factory=list)
+    """The streams before it is made: a sampler that draws behind the seed of the workers draws from these."""
 
 
 class Iterations:
@@ -291,6 +293,7 @@ class Iterations:
             iterator._shutdown_workers()
         generators = generators_of(loader)
         before, self._rebuild = _read(generators), rebuild
+        rebuild.before = before
         try:
             type(iterator).__init__(iterator, loader)
         finally:
@@ -385,6 +388,7 @@ class Iterations:
         else:
             number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
             iterator._base_seed = rebuild.place.seed
+            _write(rebuild.before, generators)
             before = vars(iterator).get(_ITERATION)
             moment = None if before is None else before.moment  # None: it was made before this epoch
         iterator._sampler_iter = indices

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import torch
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -17,6 +18,10 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 _AT_START: Final = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler, range, list, tuple)
+
+
+_REPEATS: Final = "_RepeatSampler"
+"""What timm, ultralytics and programs call a sampler that goes over another one again and again."""
 
 
 def reason_to_load(sampler: Any) -> str:
@@ -33,7 +38,22 @@ def reason_to_load(sampler: Any) -> str:
         return "a RandomSampler draws from a generator that others may draw from between its batches"
     if type(sampler) in _AT_START:
         return ""
+    if type(sampler).__name__ == _REPEATS and vars(sampler).keys() == {"sampler"}:
+        return _reason_to_repeat(sampler.sampler)
     return f"what the sampler {type(sampler).__qualname__} draws between batches is not known"
+
+
+def _reason_to_repeat(sampler: Any) -> str:
+    """Return why a sampler that is gone over again and again cannot be advanced alone: each time it draws anew."""
+    if type(sampler) is BatchSampler:
+        return _reason_to_repeat(sampler.sampler)
+    if type(sampler) in (SequentialSampler, range, list, tuple):
+        return ""
+    generator = getattr(sampler, "generator", None)
+    is_own = generator is not None and generator is not torch.default_generator
+    if is_own and type(sampler) is RandomSampler and reason_to_load(sampler) == "":
+        return ""
+    return f"a {type(sampler).__qualname__} that is repeated draws each order from a generator that bodies draw from, too"
 
 
 def generators_of(loader: Any) -> list[Any]:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import random
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import RawValue
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -44,17 +47,30 @@ class Ended(_worker._IterableDatasetStopIteration):  # type: ignore[misc]
     stamp: Stamp | None
 
 
+@functools.cache
+def _leaving() -> Any:
+    """Return a number that workers share with this process: whether it is at its end."""
+    found, here = RawValue("b", 0), os.getpid()
+
+    def leave() -> None:
+        if os.getpid() == here:
+            found.value = 1
+
+    atexit.register(leave)  # behind that of `multiprocessing`, so called before it
+    return found
+
+
 class StampedInit:
     """Calls the program's `worker_init_fn`, sets the streams if a run resumes, and has each batch stamped."""
 
     def __init__(self, original: Callable[[int], None] | None, states: dict[int, dict[str, bytes]]) -> None:
         self._original, self._states = original, states
-        self._outlives_sigterm = is_awaited()
+        self._leaving = _leaving() if is_awaited() else None
 
     def __call__(self, worker: int) -> None:
         """Begin as the worker of this number."""
-        if self._outlives_sigterm:
-            signal.signal(signal.SIGTERM, _Outlived())
+        if self._leaving is not None:
+            signal.signal(signal.SIGTERM, _Outlived(self._leaving))
         if self._original is not None:
             self._original(worker)
         from torch.utils.data import _DatasetKind, get_worker_info
@@ -85,14 +101,15 @@ class _Outlived:
     """The answer of a worker to SIGTERM.
 
     Who ends a job sends it to all its processes (Slurm, systemd, `timeout`), and the run still needs its workers for
-    the batches up to its last checkpoint. A second one ends the worker.
+    the batches up to its last checkpoint. A second one ends the worker, and so does one from a process that is at its
+    end: that waits for the workers which it had not let go before.
     """
 
-    def __init__(self) -> None:
-        self._is_second = False
+    def __init__(self, leaving: Any) -> None:
+        self._is_second, self._leaving = False, leaving
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        if self._is_second:
+        if self._is_second or self._leaving.value:
             os._exit(0)  # as PyTorch's own handler does: the process that trains takes any other end for an error
         self._is_second = True
 
