@@ -90,7 +90,9 @@ class Server:
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
             assert answer, "the server has died"
-            texts = [[Path(request[kind]).read_text(errors="replace") for kind in ("out", "err")] for request in requests]
+            paths = [[Path(str(request[kind])) for kind in ("out", "err")] for request in requests]
+            # One that was killed as it began has made no files.
+            texts = [[path.read_text(errors="replace") if path.is_file() else "" for path in each] for each in paths]
             return [Result(status, *text) for status, text in zip(json.loads(answer), texts, strict=True)]
 
     def close(self) -> None:

@@ -107,13 +107,14 @@ def befall(server: Server, wholes: Wholes, folder: Path, case: int) -> list[Fail
     command = ("run", "--jit-every", "1", "--jit-hang", "3", "--ckpt", home, program, argument)
     turns = [draw.choice(KINDS), draw.choice(KINDS)]
     failed: list[Failure] = []
-    pending = ""
+    pending: list[str] = []
     done = 0
     for turn in range(STARTS):
         kind = turns[turn] if turn < len(turns) else ""
         at = draw.randrange(2, BATCHES // 2) + (BATCHES // 2 - 2) * turn
         if kind == "hang":
             at = max(at, 9)  # the first stretch of a kind may take ten times as long
+        at = max(at, done + 1)  # not as it starts: journals tell of batches that have been
         faults: dict[int, object] = {}
         ranks = draw.sample(range(world), {"two killed": 2}.get(kind, 1))
         for rank in range(world) if kind.endswith("all") else ranks if kind else ():
@@ -121,13 +122,16 @@ def befall(server: Server, wholes: Wholes, folder: Path, case: int) -> list[Fail
             later = draw.random() * (0.1 if rank == ranks[-1] and kind == "two killed" else 0.03)
             faults[rank] = {"journal": str(journals[rank]), "batches": at, "later_s": later, "signal": number}
         results = server.job(*command, cwd=folder, ranks=[{}] * world, faults=faults)
-        if pending:
-            failed.append(Failure(case, pending, name, world, max(0, done - 1 - _went_on(results[0].err, program.stem))))
-        pending, done = "", max((len(read_batches(path)) for path in journals if path.is_file()), default=0)
-        if all(result.status == 0 for result in results):
+        has_ended = all(result.status == 0 for result in results)
+        went_on = _went_on(results[0].err, program.stem)
+        if went_on is not None or has_ended:  # else it has died before it said where it goes on
+            failed += [Failure(case, each, name, world, max(0, done - 1 - (went_on or 0))) for each in pending]
+            pending = []
+        done = max((len(read_batches(path)) for path in journals if path.is_file()), default=0)
+        if has_ended:
             break
         assert kind, [result.err for result in results]  # nothing was done to it: a false alarm
-        pending = kind
+        pending.append(kind)
     assert [result.out.splitlines()[-1:] for result in results] == [[last] for last in lasts], (
         turns,
         [each.err for each in results],
@@ -136,9 +140,9 @@ def befall(server: Server, wholes: Wholes, folder: Path, case: int) -> list[Fail
     return [Failure(**{**asdict(each), "is_exact": True}) for each in failed]
 
 
-def _went_on(err: str, program: str) -> int:
+def _went_on(err: str, program: str) -> int | None:
     at = re.search(rf"resuming {program} at (\d+)(?::(\d+))?", err)
-    return PER_EPOCH * int(at[1]) + int(at[2] or 0) if at else 0
+    return PER_EPOCH * int(at[1]) + int(at[2] or 0) if at else None
 
 
 def table(rows: list[Failure]) -> str:
