@@ -94,6 +94,43 @@ main()
 dist.barrier()
 dist.destroy_process_group()
 """
+INSIDE = """
+import statistics, time
+from detrain.runtime.ranks.watcher import Watcher
+from detrain.runtime.session.session import Session
+
+spent = {}
+
+
+def timed(of, name):
+    function = getattr(of, name)
+
+    def call(*arguments, **named):
+        began = time.thread_time()
+        try:
+            return function(*arguments, **named)
+        finally:
+            spent.setdefault(name, []).append(time.thread_time() - began)
+
+    setattr(of, name, call)
+
+
+for name in ("turn", "at_load", "record_batch_fast", "at_batch"):
+    timed(Session, name)
+timed(Watcher, "_turn")
+
+
+def show_spent():
+    watcher = spent.pop("_turn", [])
+    loads = spent.pop("at_load", [0.0])
+    each = sum(statistics.median(times) for times in spent.values() if len(times) > BATCHES / 2)
+    if len(loads) > BATCHES / 2:
+        each += statistics.median(loads)
+    print("spent", 1e6 * each, 1e6 * sum(watcher) / BATCHES, 1e3 * max(loads))
+
+
+"""
+"""Put before the program of `COST`: the processor time of detrain's own calls."""
 SHAPES = (
     # batches, rest in seconds, width of four layers, values of Python's
     (600, 0.02, 128, 0),
@@ -166,6 +203,26 @@ def costs(server: Server, folder: Path, rounds: int) -> None:
         shown = [f"{least[way][0]:.2f} ms, {least[way][1]:.2f} ms" for way in ways]
         lists = f"{shape[3]:,}"
         print(f"| {least['off'][2]:.0f} ms | 4 of {shape[2]}² | {lists} | {' | '.join(shown)} |", flush=True)
+
+
+def inside(server: Server, folder: Path, rounds: int) -> None:
+    """Print what detrain's own calls take of each batch, by the clocks of their threads: a hundredth of what programs
+    differ by from run to run.
+    """
+    text = COST.replace("\ndef main():", f"\n{INSIDE}def main():").replace('    print("cost"', '    show_spent()\n    print("cost"')
+    print("| 208 ms a batch, 4 layers of 128² | its calls, each batch | the watcher, each batch | the longest hold |")
+    print("|---|---|---|---|")
+    for way, given in {"off": ("--no-jit",), "by default": ()}.items():
+        found = []
+        for turn in range(rounds):
+            place = folder / f"inside-{way[:3]}-{turn}"
+            place.mkdir()
+            (place / "cost.py").write_text(text)
+            results = server.job("run", *given, "--ckpt", "home", place / "cost.py", 90, 0.2, 128, 0, cwd=place, ranks=[{}] * 2)
+            lines = [line for result in results for line in result.out.splitlines() if line.startswith("spent")]
+            found += [[float(word) for word in line.split()[1:]] for line in lines]
+        calls, watcher, longest = (statistics.median(column) for column in zip(*found, strict=True))
+        print(f"| {way} | {calls:.0f} µs | {watcher:.0f} µs | {longest:.1f} ms |", flush=True)
 
 
 def noisy(folder: Path, steps: int, floor_s: float) -> None:
@@ -253,6 +310,7 @@ def main() -> None:
             columns = [sorted(each[column] for each in found) for column in (0, 1)]
             shown = [f"{statistics.median(each):.3f} s ({each[int(0.9 * len(each))]:.3f})" for each in columns]
             print(f"| {kind} | {len(found)} | {shown[0]} | {shown[1]} | {max(each[2] for each in found)} |", flush=True)
+        inside(server, folder, options.rounds)
         costs(server, folder, options.rounds)
         if not options.only_cost:
             compare_peers(folder, options.torchft, "")

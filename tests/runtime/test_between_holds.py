@@ -19,7 +19,7 @@ def just_in_time(every: int, next_: int, *, is_over: bool = False) -> tuple[Just
     held: Any = JustInTime.__new__(JustInTime)
     marked: list[str] = []
     held._plan, held._next, held._is_over, held._rate = JitPlan(every), next_, is_over, Rate()
-    held._ranks = SimpleNamespace(mark=lambda kind, _now: marked.append(kind))
+    held._ranks = SimpleNamespace(pace=SimpleNamespace(mark=lambda kind, _now: marked.append(kind)))
     return held, marked
 
 

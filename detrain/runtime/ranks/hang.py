@@ -23,12 +23,12 @@ _AT_GATE: Final = 2
 """So many times the floor, at a gate."""
 
 
-_Stretch = tuple[str, float, float]
-"""Its kind, since when, and how long it may take."""
+_Stretch = tuple[str, float]
+"""Its kind, and since when."""
 
 
 class Pace:
-    """The stretches between two marks. One thread marks, another one asks."""
+    """The stretches between two marks. One thread marks, at each batch; another one asks, and computes."""
 
     def __init__(self, floor_s: float = _FLOOR_S) -> None:
         self._floor_s = floor_s
@@ -39,17 +39,20 @@ class Pace:
     def mark(self, kind: str, now: float) -> None:
         """End the stretch that was under way, and begin one of a kind: a batch, an epoch's end, a validation."""
         if self._open is not None:
-            before, since, _ = self._open
-            self._seen.setdefault(before, deque(maxlen=_REMEMBERED)).append(now - since)
-        self._open = kind, now, self._limit(kind)
+            before, since = self._open
+            seen = self._seen.get(before)
+            if seen is None:
+                seen = self._seen[before] = deque(maxlen=_REMEMBERED)
+            seen.append(now - since)
+        self._open = kind, now
 
     def pause(self, now: float) -> None:
         """Others are waited for: what takes long there is theirs to notice, as long as this one says that it waits."""
-        self._paused, self._open = (self._open, now), (_GATE, now, _AT_GATE * self._floor_s)
+        self._paused, self._open = (self._open, now), (_GATE, now)
 
     def wait(self, now: float) -> None:
         """It still waits: that is said each millisecond or so, and not by a thread that is somewhere else meanwhile."""
-        self._open = _GATE, now, _AT_GATE * self._floor_s
+        self._open = _GATE, now
 
     def go_on(self, now: float) -> None:
         """They have come: the stretch goes on, without that time."""
@@ -57,8 +60,8 @@ class Pace:
         if before is None:
             self._open = None
         else:
-            kind, began, limit = before
-            self._open = kind, began + now - since, limit
+            kind, began = before
+            self._open = kind, began + now - since
 
     def stop(self) -> None:
         """Ask for nothing more: the work is done."""
@@ -67,9 +70,10 @@ class Pace:
     def late(self, now: float) -> str | None:
         """Return what to say of a stretch that has taken too long; None while it has not."""
         stretch = self._open  # read once: the other thread goes on
-        if stretch is None:
+        if stretch is None or now - stretch[1] <= self._floor_s:
             return None
-        kind, since, limit = stretch
+        kind, since = stretch
+        limit = self._limit(kind)
         if now - since <= limit:
             return None
         gave = "the longest of the last ones gave it" if self._is_known(kind) else "few such have been seen, it had"
@@ -79,6 +83,8 @@ class Pace:
         return kind == _GATE or len(self._seen.get(kind, ())) >= _NEEDED
 
     def _limit(self, kind: str) -> float:
+        if kind == _GATE:
+            return _AT_GATE * self._floor_s
         seen = self._seen.get(kind)
         if not seen:
             return _NONE * self._floor_s

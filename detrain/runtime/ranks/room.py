@@ -75,7 +75,9 @@ class Ranks:
         held = HeldSlots(owners)
         self._gate.hold(held.entered())
         self._slots = OwnSlots(local, rank, mesh.table.incarnation)
-        self._program, self._pace = Program(steps, cuts), Pace(setup.hang_floor_s)
+        self._program = Program(steps, cuts)
+        self.pace = Pace(setup.hang_floor_s)
+        """Of the stretches that this rank's program goes through."""
         near = neighbours(rank, world)
         always = near | self._gate.partners() | {*owners} | ({self._buddy} - {None})
         mesh.connect((each for each in always if each is not None and each != rank), setup.join_s)
@@ -83,7 +85,7 @@ class Ranks:
         self._sigterm = SigtermPipe() if setup.hears_sigterm and is_main else None
         machine = Machine(rank, world, near, setup.timing)
         place = Place(setup.home, local, setup.job)
-        self._watcher = Watcher(machine, mesh, self._gate, held, self._program, self._pace, source, place, self._sigterm, leave)
+        self._watcher = Watcher(machine, mesh, self._gate, held, self._program, self.pace, source, place, self._sigterm, leave)
         _live.add(self)
         self._watcher.start()
 
@@ -104,7 +106,7 @@ class Ranks:
 
     def cut(self, small: bytes, kind: str = "batch") -> None:
         """Publish the small state at a cut; returns, unless the job is ending. `kind`: see `mark`."""
-        self._pace.mark(kind, time.monotonic())
+        self.pace.mark(kind, time.monotonic())
         self._program.cut(lambda point: self._publish(point, small))
 
     def gate(self, small: bytes, number: int = 1, limit_s: float | None = None) -> int:
@@ -117,32 +119,32 @@ class Ranks:
 
     def _wait_for_all(self, step: int, number: int, limit_s: float | None) -> int | None:
         def is_frozen() -> bool:
-            self._pace.wait(time.monotonic())
+            self.pace.wait(time.monotonic())
             return self._program.is_frozen
 
-        self._pace.pause(time.monotonic())
+        self.pace.pause(time.monotonic())
         try:
             return self._gate.wait(step, is_frozen, number, limit_s)
         finally:
-            self._pace.go_on(time.monotonic())
+            self.pace.go_on(time.monotonic())
 
     def stepped(self) -> None:
         """Say that the step is done, as the last thing that changes the big state."""
         self._program.stepped()
 
-    def mark(self, kind: str, now: float | None = None) -> None:
-        """Say that a stretch of a kind begins, as of one that may take longer than a batch: a validation."""
-        self._pace.mark(kind, time.monotonic() if now is None else now)
+    def mark(self, kind: str) -> None:
+        """Say that a stretch of another kind begins, which may take longer than a batch: a validation."""
+        self.pace.mark(kind, time.monotonic())
 
     def give_up(self) -> None:
         """Say that this rank comes to no cut any more: what is published counts, and a hang is not looked for."""
-        self._pace.stop()
+        self.pace.stop()
 
     def failed(self, why: str, *, may_be_echo: bool) -> NoReturn:
         """The program has raised. `may_be_echo`: the error is of a kind that a peer's death causes; if one has died, it
         is no error of this rank's. Never returns: the watcher ends the process when the ranks have saved.
         """
-        self._pace.stop()
+        self.pace.stop()
         self._program.break_off()
         if not (may_be_echo and self._program.await_freeze(self._setup.timing.silence_s + 1.0)):
             self._watcher.tell(Trouble(why))
@@ -150,7 +152,7 @@ class Ranks:
 
     def finish(self) -> None:
         """Say that all work is done, on all ranks: to be called behind a barrier. Deaths do not matter from here on."""
-        self._pace.stop()
+        self.pace.stop()
         self._program.rest()
         self._watcher.tell(Finish())
         self._watcher.join()  # where a death came first, this is the end

@@ -36,7 +36,7 @@ _ECHO_S: Final = 3.0
 """So long after the death of a rank the others know of it, at the latest."""
 _APART_S: Final = 300.0
 """So long ranks wait for each other before a state is held. Who trains on other numbers of batches never comes."""
-_TIMING: Final = Timing(beat_s=1.0, silence_s=60.0)
+_TIMING: Final = Timing(beat_s=2.0, silence_s=60.0)
 """A death ends connections, which is heard at once. Silence alone is that of a machine that is gone, or of a call of C
 code that lets no other thread run: rather late than wrong."""
 _NEVER: Final = 1 << 60
@@ -110,9 +110,8 @@ class JustInTime:
         if done % every == 0 if every else done >= self._next:
             return False
         now = time.monotonic()
-        self._rate.end_batch(now)
-        self._ranks.mark(_LATER, now)
-        self._rate.begin_batch(now)
+        self._rate.turn(now)
+        self._ranks.pace.mark(_LATER, now)
         return True
 
     def _hold(self, done: int, take: Callable[[], Snapshot | None], kind: str, began: float) -> None:

@@ -23,7 +23,7 @@ from detrain.runtime.ranks import processes
 from detrain.runtime.ranks.gate import Gate, Late
 from detrain.runtime.ranks.hang import Pace
 from detrain.runtime.ranks.program import Program
-from detrain.runtime.ranks.rate import Rate
+from detrain.runtime.ranks.rate import SHARE, Rate
 from detrain.runtime.ranks.slots import SLOTS, HeldSlots, OwnSlots, buddy_of, kept, read_slots
 from detrain.runtime.ranks.vote import Point
 
@@ -211,7 +211,7 @@ def test_who_waits_at_the_gate_for_one_that_does_not_come_is_told_so(tmp_path: P
     st.lists(st.floats(1e-4, 100), min_size=1, max_size=50),
     st.lists(st.tuples(st.floats(1e-4, 10), st.integers(0, 1 << 33)), min_size=1, max_size=5),
 )
-def test_the_quickest_hold_takes_a_thousandth_of_the_time_of_median_batches_up_to_the_next(
+def test_the_quickest_hold_takes_its_share_of_the_time_of_median_batches_up_to_the_next(
     batches: list[float], holds: list[tuple[float, int]]
 ) -> None:
     rate, now = Rate(), 0.0
@@ -225,8 +225,8 @@ def test_the_quickest_hold_takes_a_thousandth_of_the_time_of_median_batches_up_t
 
     cost = min(took + size / 2e9 for took, size in holds[-3:])
     median = statistics.median(batches[-32:])
-    assert cost <= 1.0001e-3 * rate.wish * median
-    assert rate.wish == 1 or cost >= 0.9999e-3 * (rate.wish - 1) * median
+    assert cost <= 1.0001 * SHARE * rate.wish * median
+    assert rate.wish == 1 or cost >= 0.9999 * SHARE * (rate.wish - 1) * median
 
 
 def test_what_is_waited_for_at_a_gate_is_no_hang() -> None:
