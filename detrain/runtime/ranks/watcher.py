@@ -54,7 +54,9 @@ _GRACE_S: Final = 0.3
 """So long a program that is not in a step may take to its next cut, for a newer point; blocked, it takes it whole."""
 _STEP_S: Final = 5.0
 """So long it may take to the end of a step."""
-_LOOK_BEATS: Final = 2.5
+_REST_S: Final = 0.01
+"""So often it is looked whether the program rests."""
+_LOOK_BEATS: Final = 1.5
 """After a silence of so many beats, the process is looked at."""
 _LAST_S: Final = 5.0
 """So long the last words may take: a program that hangs as it prints holds the stream."""
@@ -177,7 +179,7 @@ class Watcher(threading.Thread):
 
     def _turn(self) -> None:
         beat_s = self._machine.timing.beat_s
-        for rank, item in self._mesh.poll(beat_s if self._vote_due is None else beat_s / 20):
+        for rank, item in self._mesh.poll(beat_s if self._vote_due is None else min(beat_s / 20, _REST_S)):
             match item:
                 case Small(point, state):
                     self._held.put(rank, point, state)
