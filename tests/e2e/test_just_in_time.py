@@ -175,7 +175,7 @@ def test_an_error_of_one_rank_is_shown_once_and_the_others_save(ranks_server: Se
 def test_torchrun_starts_the_job_again_that_has_saved(ranks_server: Server, tmp_path: Path) -> None:
     whole = ranks_server.job("run", "--ckpt", tmp_path / "whole", PROGRAM, "default", cwd=tmp_path, ranks=[{}] * WORLD)
     folder = tmp_path / "home" / "modes" / "rank-1"
-    options = ("--nproc-per-node", str(WORLD), "--max-restarts", "2", "--jit", "--ckpt", str(tmp_path / "home"))
+    options = ("--nproc-per-node", str(WORLD), "--max-restarts", "2", "--jit-every", "1", "--ckpt", str(tmp_path / "home"))
     command = [sys.executable, "-m", "detrain", "launch", *options, str(PROGRAM), "default"]
 
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
