@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -79,3 +80,12 @@ def test_turns_are_not_passed_over_whose_streams_are_recorded(every: Every, is_l
     assert recorder.is_quiet == (every.unit == "epochs"), "it is not known yet whether they are needed"
     recorder.settle(is_loaded_again=is_loaded_again)
     assert recorder.is_quiet == is_quiet
+
+
+def test_what_comes_behind_the_loop_is_no_end_of_an_epoch() -> None:
+    """It may take hours, and none of these has been before."""
+    session = MagicMock()
+
+    Session.end_phase(session)
+
+    session.parts.just_in_time.mark.assert_called_once_with("behind the loop")

@@ -15,7 +15,9 @@ _REMEMBERED: Final = 64
 _NEEDED: Final = 8
 """Before so many stretches of a kind have been seen, much more is allowed: the first ones compile."""
 _FEW: Final = 4, 16.0
-"""While few have been seen: so many times the floor, and the longest of them."""
+"""While few have been seen: so many times the floor, and the longest of them. Of what is no batch always: each tenth
+epoch may end in a long validation."""
+_ALIKE: Final = "batch"
 _NONE: Final = 30
 """Before the first has been seen: so many times the floor, 5 hours by default. It may be a first validation."""
 _GATE: Final = "gate"
@@ -76,11 +78,9 @@ class Pace:
         limit = self._limit(kind)
         if now - since <= limit:
             return None
-        gave = "the longest of the last ones gave it" if self._is_known(kind) else "few such have been seen, it had"
-        return f"no progress for {now - since:.1f} s in a stretch of kind {kind!r}; {gave} {limit:.1f} s"
-
-    def _is_known(self, kind: str) -> bool:
-        return kind == _GATE or len(self._seen.get(kind, ())) >= _NEEDED
+        count = len(self._seen.get(kind, ()))
+        by = "" if kind == _GATE else f", by the last {count} of its kind" if count else ", as the first of its kind"
+        return f"no progress for {now - since:.1f} s in a stretch of kind {kind!r}; it had {limit:.1f} s{by}"
 
     def _limit(self, kind: str) -> float:
         if kind == _GATE:
@@ -88,5 +88,5 @@ class Pace:
         seen = self._seen.get(kind)
         if not seen:
             return _NONE * self._floor_s
-        floors, factor = (1, _FACTOR) if self._is_known(kind) else _FEW
+        floors, factor = (1, _FACTOR) if kind == _ALIKE and len(seen) >= _NEEDED else _FEW
         return max(floors * self._floor_s, factor * max(seen))

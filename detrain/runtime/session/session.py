@@ -141,6 +141,8 @@ class Session:
             for observer in self.parts.observers:
                 observer.end_phase()
         self.position.end_phase()
+        if self.parts.just_in_time is not None:
+            self.parts.just_in_time.mark("behind the loop")  # a test of what was trained takes longer than an epoch's end
         self.recorder.notes_all = False
         self.parts.adapters.end_phase()
 

@@ -370,7 +370,7 @@ def test_a_hang_in_a_stretch_of_which_few_have_been_is_noticed_later() -> None:
     pace = Pace(floor_s=10.0)
     pace.mark("first batch", 0.0)
     assert pace.late(299.0) is None, "it compiles, or is the first validation"
-    assert "few such have been seen, it had 300.0 s" in str(pace.late(301.0))
+    assert "it had 300.0 s, as the first of its kind" in str(pace.late(301.0))
     pace.mark("batch", 200.0)
     pace.mark("first batch", 201.0)
     assert pace.late(201.0 + 16 * 200 - 1) is None
@@ -378,6 +378,18 @@ def test_a_hang_in_a_stretch_of_which_few_have_been_is_noticed_later() -> None:
     pace.mark("batch", 202.0)
     assert pace.late(241.0) is None
     assert pace.late(243.0) is not None
+
+
+def test_what_is_no_batch_may_take_longer_each_tenth_time() -> None:
+    pace, now = Pace(floor_s=10.0), 0.0
+    for _ in range(20):
+        pace.mark("behind the batches", now)
+        pace.mark("batch", now + 1)
+        now += 2
+    pace.mark("behind the batches", now)
+
+    assert pace.late(now + 39.0) is None
+    assert "it had 40.0 s, by the last 20 of its kind" in str(pace.late(now + 41.0))
 
 
 @given(st.lists(st.floats(0.001, 0.4), min_size=9, max_size=200))
