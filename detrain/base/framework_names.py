@@ -75,7 +75,7 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 _LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
-_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite", "ultralytics")
+_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite", "ultralytics", "fastai", "fastcore")
 TORCH: Final = FrameworkNames(
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
@@ -189,6 +189,7 @@ LIBRARY_TRAININGS: Final = (
         "0.5",
     ),
     LibraryTraining("ultralytics", _YOLO, _YOLO, "optimizer_step", "8.4"),
+    LibraryTraining("fastai", ("learner.py", "Learner._do_fit"), ("learner.py", "Learner.all_batches"), "one_batch", "2.8"),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
 
 from detrain.adapters.torch.data.loaders import Loaders
 from detrain.adapters.torch.data.worker import StampedInit, _Outlived
@@ -85,6 +85,21 @@ def test_what_a_body_draws_from_an_iterator_that_lives_on_is_noted() -> None:
 
     assert [each is drawn for each in NOTED] == [True], "and not of one that the body has made"
     assert own is not drawn
+
+
+def test_a_loader_of_a_library_over_pytorchs_iterators_is_let_be() -> None:
+    """fastai's has not the attributes of PyTorch's: a program that used it ended with our error."""
+    loader = DataLoader(Augmented(), 4)
+    names = [name for name in vars(loader) if "batch_sampler" not in name and name not in ("sampler", "generator")]
+    other = SimpleNamespace(
+        **{name: vars(loader)[name] for name in names}, _auto_collation=True, _index_sampler=loader.batch_sampler
+    )
+    other.generator = None
+    other._dataset_kind, other._get_shared_seed = loader._dataset_kind, lambda: None
+
+    iterator = dataloader._SingleProcessDataLoaderIter(other)
+    assert len(next(iterator)) == 4
+    assert LOADERS.places()
 
 
 class Rows(IterableDataset[Any]):

@@ -4,6 +4,7 @@ names what it does not hold. The oracle is the training that was not cut, as PyT
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -90,6 +91,18 @@ def test_large_data_that_the_loop_leaves_alone_are_not_stored_when_a_batch_takes
     step(names, 0)
 
     assert max(array.nbytes for array in world.encode(vars(names), baseline).arrays.values()) < 1_000
+
+
+def test_a_tensor_of_a_librarys_class_that_the_loop_has_made_comes_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fastai's `TensorBase` and torchvision's images: no class of tensors of a library was found again."""
+    kind = type("TensorBase", (torch.Tensor,), {"__module__": "library.core"})
+    monkeypatch.setitem(sys.modules, "library.core", SimpleNamespace(TensorBase=kind))
+    encoded = world.encode({"loss": torch.arange(3.0).as_subclass(kind)}, world.baseline({}))
+
+    names: dict[str, Any] = {}
+    assert world.restore(packed(encoded), names, world.baseline({})) == []
+    assert type(names["loss"]) is kind
+    assert names["loss"].tolist() == [0, 1, 2]
 
 
 def test_what_pytorch_keeps_for_the_process_is_named() -> None:

@@ -409,3 +409,42 @@ def test_an_engine_of_ignite_killed_mid_epoch_ends_as_one_that_never_was(every: 
         last = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
     assert "resuming program at 3:" in last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
+
+
+FASTAI = """
+import hashlib, os
+import numpy as np, pandas as pd
+from fastai.tabular.all import *
+set_seed(3)
+rng = np.random.default_rng(0)
+rows = pd.DataFrame({"a": rng.normal(size=200), "b": rng.normal(size=200), "c": rng.choice(["x", "y", "z"], 200)})
+rows["y"] = np.where(rows.a + (rows.c == "x") > 0.3, "hi", "lo")
+dls = TabularDataLoaders.from_df(rows, procs=[Categorify, FillMissing, Normalize], cat_names=["c"], cont_names=["a", "b"],
+    y_names="y", bs=16, valid_idx=list(range(160, 200)), num_workers=0)
+class Die(Callback):
+    def before_batch(self):
+        if self.training and os.environ.get("DIE_AT") == str(self.learn.train_iter):
+            os.kill(os.getpid(), 9)
+class Say(Callback):
+    order = 70
+    def after_epoch(self):
+        print(self.epoch, [float(each) for each in self.recorder.log[1:4]], flush=True)
+learn = tabular_learner(dls, n_out=2, layers=[16, 8], metrics=accuracy, cbs=[Die(), Say()])
+with learn.no_bar(), learn.no_logging():
+    learn.fit_one_cycle(4, 1e-2)
+print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in learn.model.state_dict().values())).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_a_learner_of_fastai_killed_mid_epoch_ends_as_one_that_never_was(every: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("fastai") is None:
+        pytest.skip("fastai is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(FASTAI)
+    whole = plain(program, cwd=tmp_path)
+    for death in ("14", "35", ""):
+        last = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
+    assert "resuming program at 3:" in last.err
+    assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]

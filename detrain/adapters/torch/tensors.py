@@ -7,6 +7,7 @@ needs no `no_grad`, and moves no version counter (`torch/csrc/autograd/VariableT
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -226,7 +227,7 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
             current.data = made
         current.requires_grad_(requires_grad)
         return current
-    cls: Any = _CLASSES.get(name) or find_class(name, current)
+    cls: Any = _CLASSES.get(name) or find_class(name, current) or _subclass(name)
     if cls is torch.nn.Parameter:
         return torch.nn.Parameter(made, requires_grad)
     if cls is None and name not in _CLASSES:
@@ -234,6 +235,15 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
     if cls is not torch.Tensor:
         made = made.as_subclass(cls)
     return made.requires_grad_() if requires_grad else made
+
+
+def _subclass(name: str) -> Any:
+    """Return a class of tensors of any imported module by its name, or None: to see a memory as one runs none of its
+    code.
+    """
+    module, _, found = name.partition(":")
+    cls = vars(sys.modules.get(module, torch)).get(found)
+    return cls if isinstance(cls, type) and issubclass(cls, torch.Tensor) and class_name(cls) == name else None
 
 
 @contextmanager

@@ -62,8 +62,9 @@ def generators_of(loader: Any) -> list[Any]:
 
 
 def _generators(loader: Any) -> Iterator[Any]:
-    yield loader.generator
-    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    yield getattr(loader, "generator", None)  # fastai has a loader of its own kind, over PyTorch's iterators
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = batches if batches is not None else getattr(loader, "sampler", None)
     for _ in range(4):
         if sampler is None or isinstance(sampler, list | tuple | range):
             return
