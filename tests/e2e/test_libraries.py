@@ -448,3 +448,52 @@ def test_a_learner_of_fastai_killed_mid_epoch_ends_as_one_that_never_was(every: 
         last = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
     assert "resuming program at 3:" in last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
+
+
+AVERAGE = """
+import torch
+class Average:
+    def __init__(self, parameters):
+        self.shadow, self.steps = [each.clone().detach() for each in parameters], 0
+    def state_dict(self):
+        return {"shadow": self.shadow, "steps": self.steps}
+    def load_state_dict(self, state):
+        self.shadow, self.steps = state["shadow"], state["steps"]
+    @torch.no_grad()
+    def step(self, parameters):
+        self.steps += 1
+        for mine, theirs in zip(self.shadow, parameters):
+            mine.sub_(0.1 * (mine - theirs))
+"""
+AVERAGED = """
+import os, sys, torch
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import averages
+torch.manual_seed(1)
+model = torch.nn.Linear(3, 2)
+average = averages.Average(model.parameters())
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+for epoch in range(3):
+    for batch in range(5):
+        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
+            os.kill(os.getpid(), 9)
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+        average.step(model.parameters())
+    print(epoch, [each.tolist() for each in average.shadow], average.steps, flush=True)
+"""
+
+
+def test_an_average_of_a_library_that_takes_its_state_back_itself_comes_back(torch_server: Server, tmp_path: Path) -> None:
+    """diffusers' `EMAModel` is such a one: what it holds is what `load_state_dict` has put there."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "averages.py").write_text(AVERAGE)
+    (tmp_path / "program.py").write_text(AVERAGED)
+    whole = torch_server.bare("program.py", cwd=tmp_path)
+
+    for death in ("0:3", "2:1", ""):
+        last = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=death)
+
+    assert last.status == 0, last.err
+    assert last.out.splitlines() == whole.out.splitlines()[-1:]

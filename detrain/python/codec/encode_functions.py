@@ -40,7 +40,8 @@ class Strangers(LeafEncoder):
     def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
         moved = len(self._moved)
         node = super()._encode_opaque(number, value, path, is_captured=is_captured)
-        if not is_captured and (is_library_class(type(value)) or extends_library(type(value))):
+        is_given = is_captured or node[0] == "loader"  # it takes its whole state back itself
+        if not is_given and (is_library_class(type(value)) or extends_library(type(value))):
             is_training = self._note_inside(value, path)
             if is_training and len(self._moved) > moved and is_consulted(value, path, self._hooks.files()):
                 self._lost.append(f"{shown(path)} ({type_name(value)}: {LOADS_TRAINED})")
