@@ -451,13 +451,14 @@ def test_a_learner_of_fastai_killed_mid_epoch_ends_as_one_that_never_was(every: 
 
 
 AVERAGE = """
-import torch
+import copy, torch
 class Average:
     def __init__(self, parameters):
         self.shadow, self.steps = [each.clone().detach() for each in parameters], 0
     def state_dict(self):
         return {"shadow": self.shadow, "steps": self.steps}
     def load_state_dict(self, state):
+        state = copy.deepcopy(state)
         self.shadow, self.steps = state["shadow"], state["steps"]
     @torch.no_grad()
     def step(self, parameters):
