@@ -78,16 +78,6 @@ class RunningLoop(Protocol):
     """Tells one run of a loop from another; None for a `while` loop, of which no probe sees the start."""
 
 
-class WhileLoop:
-    """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
-
-    iterable = iterator = iteration_id = None
-    is_fetched_in_body = False
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-
 class Entered:
     """Which runs of batch loops an epoch has seen. A seek goes to its cut from the first one: it must be that one's."""
 
