@@ -75,7 +75,7 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 _LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
-_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite", "ultralytics", "fastai", "fastcore", "diffusers")
+_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite", "ultralytics", "fastai", "fastcore", "diffusers", "timm")
 TORCH: Final = FrameworkNames(
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
