@@ -136,9 +136,8 @@ class Ring:
         if self._moments and not self._is_here(self._moments[-1], source, frame):
             self.clear()
         pool_jobs.wait()
-        if not self._moments and self._collected != address[:2]:
-            gc.collect()  # a model of an earlier training that is garbage shall not be dropped behind the moment
-            self._collected = address[:2]  # half a second where TensorFlow has traced much: not for each trial's moment
+        if not self._moments:
+            self._sweep(address)
         state = self._state(frame, baseline)
         if self._moments and not self.is_again:
             self._note_moves(self._moments[-1], state)
@@ -170,6 +169,14 @@ class Ring:
         self._moments.append(moment)
         del self._moments[: -self._depth]
         self._next = len(self._moments) - 1
+
+    def _sweep(self, address: Address) -> None:
+        """Let go of garbage, once an epoch: a model of an earlier training shall not be dropped behind the moment. It
+        takes half a second where TensorFlow has traced much, and each trial begins with a moment.
+        """
+        if self._collected != address[:2]:
+            gc.collect()
+            self._collected = address[:2]
 
     def begin_load(self) -> None:
         """The loader is about to be asked for a batch."""

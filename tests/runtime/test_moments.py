@@ -1,0 +1,33 @@
+"""What a moment in memory begins with."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+from detrain.runtime.rollback.ring import Ring
+
+
+class Model:
+    """Garbage that only Python's collector finds."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_garbage_is_let_go_before_the_first_moment_of_an_epoch_alone() -> None:
+    nothing: Any = SimpleNamespace(rollback=[])
+    ring = Ring(2, nothing, nothing, nothing, nothing)
+
+    def is_swept(*address: int) -> bool:
+        model = weakref.ref(Model())
+        ring._sweep(address)  # type: ignore[arg-type]
+        return model() is None
+
+    gc.disable()
+    try:
+        assert [is_swept(0, 1, 0), is_swept(0, 1, 7), is_swept(0, 2, 3), is_swept(1, 2, 3)] == [True, False, True, True]
+    finally:
+        gc.enable()
