@@ -68,6 +68,18 @@ def large_data_whose_name_a_batch_takes(w: Any) -> Step:
 
 
 @case()
+def a_large_part_of_a_memory_of_which_the_loop_sees_more(w: Any) -> Step:
+    w.whole = None
+    w.part = torch.arange(60_000.0)[:30_000]
+
+    def step(w: Any, turn: int) -> None:
+        w.whole = torch.empty(0).set_(w.part.untyped_storage(), 0, (60_000,))
+        w.whole[50_000 + turn] += 1
+
+    return step
+
+
+@case()
 def flat_buffers(w: Any) -> Step:
     w.model = nn.Linear(3, 2)
     w.flat = torch.cat([p.data.reshape(-1) for p in w.model.parameters()])
