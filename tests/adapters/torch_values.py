@@ -70,7 +70,7 @@ def large_data_whose_name_a_batch_takes(w: Any) -> Step:
 @case()
 def a_large_part_of_a_memory_of_which_the_loop_sees_more(w: Any) -> Step:
     w.whole = None
-    w.part = torch.arange(60_000.0)[:30_000]
+    w.part = torch.empty(0).set_(torch.arange(60_000.0).untyped_storage(), 0, (30_000,))  # not a view: it has no `_base`
 
     def step(w: Any, turn: int) -> None:
         w.whole = torch.empty(0).set_(w.part.untyped_storage(), 0, (60_000,))
