@@ -194,10 +194,10 @@ LIBRARY_TRAININGS: Final = (
 
 
 @cache
-def runs_training(file: str, function: str) -> bool:
-    """Return whether a function (its qualified name) of a file is one of these."""
+def runs_training(file: str, function: str = "") -> bool:
+    """Return whether a function (its qualified name) of a file is one of these; without one, whether one is in it."""
     return any(
-        function == name and file.endswith(f"/{each.package.replace('.', '/')}/{end}")
+        function in (name, "") and file.endswith(f"/{each.package.replace('.', '/')}/{end}")
         for each in LIBRARY_TRAININGS
         for end, name in (each.epochs or each.batches, each.batches)
     )

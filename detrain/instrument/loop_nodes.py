@@ -47,9 +47,11 @@ def counter_name(loop: AnyLoop) -> str:
     return ""
 
 
-def takes_in(loop: AnyLoop) -> bool:
-    """Return whether a generator takes in, in its loop, what its caller sends."""
-    taken = _Taken()
+def takes_in(loop: AnyLoop, *, is_known: bool = False) -> bool:
+    """Return whether a generator takes in, in its loop, what its caller sends: itself, or by `yield from` another one,
+    of whose returned value nobody knows what it is; but for a library's that `is_known`.
+    """
+    taken = _Taken(is_known=is_known)
     loop.body.visit(taken)
     return taken.is_found
 
@@ -66,12 +68,10 @@ def touches_in(source: bytes, first: int) -> bool:
 
 
 class _Taken(cst.CSTVisitor):
-    """Finds out if a generator takes in what its caller sends: the value of a `yield` is used. That of a `yield from`
-    is what another generator returns.
-    """
+    """Finds out if a generator takes in what its caller sends: the value of a `yield` is used."""
 
-    def __init__(self) -> None:
-        self.is_found = False
+    def __init__(self, *, is_known: bool) -> None:
+        self.is_found, self._is_known = False, is_known
 
     def visit_FunctionDef(self, _node: cst.FunctionDef) -> bool:
         return False
@@ -83,4 +83,4 @@ class _Taken(cst.CSTVisitor):
         return not isinstance(node.value, cst.Yield)
 
     def visit_Yield(self, node: cst.Yield) -> None:
-        self.is_found |= not isinstance(node.value, cst.From)
+        self.is_found |= not (self._is_known and isinstance(node.value, cst.From))

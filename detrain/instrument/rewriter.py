@@ -17,6 +17,7 @@ import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, PositionProvider
 
 from detrain.base.errors import CannotRewrite
+from detrain.base.framework_names import runs_training
 from detrain.base.source_parsing import parse
 from detrain.base.structure import Nest, bound_names
 from detrain.instrument.loop_nodes import AnyLoop, all_loops, counter_name, outer_span, takes_in, touches_in
@@ -170,7 +171,7 @@ class _Rewriter:
                 f"{self._file}:{line}: the training loop is an `async for`",
                 f"no right rewriting is known for it; {_BY_HAND}",
             )
-        if takes_in(loop):
+        if takes_in(loop, is_known=runs_training(self._file)):
             raise CannotRewrite(
                 f"{self._file}:{line}: the training loop takes something in by `yield`, from a caller that would run again",
                 f"load the batches in the loop itself; or {_BY_HAND}",

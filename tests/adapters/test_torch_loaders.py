@@ -7,16 +7,17 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, dataloader
 
 from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.data.samplers import reason_to_load
 from detrain.adapters.torch.data.worker import StampedInit, _Outlived
 from detrain.python.process.sigterm import Termination
 
@@ -85,6 +86,28 @@ def test_what_a_body_draws_from_an_iterator_that_lives_on_is_noted() -> None:
 
     assert [each is drawn for each in NOTED] == [True], "and not of one that the body has made"
     assert own is not drawn
+
+
+class _RepeatSampler:
+    """As ultralytics, timm and programs write it."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+
+@pytest.mark.parametrize(
+    ("sampler", "is_advanced"),
+    [
+        (lambda: SequentialSampler(range(4)), True),
+        (lambda: BatchSampler(RandomSampler(range(4), generator=torch.Generator()), 2, False), True),
+        (lambda: BatchSampler(RandomSampler(range(4)), 2, False), False),
+        (lambda: RandomSampler(range(4), generator=torch.default_generator), False),
+    ],
+)
+def test_a_sampler_that_repeats_another_is_advanced_alone_where_bodies_do_not_draw_from_its_generator(
+    sampler: Callable[[], Any], is_advanced: bool
+) -> None:
+    assert (reason_to_load(_RepeatSampler(sampler())) == "") == is_advanced
 
 
 def test_a_loader_of_a_library_over_pytorchs_iterators_is_let_be() -> None:

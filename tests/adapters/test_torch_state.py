@@ -5,6 +5,7 @@ names what it does not hold. The oracle is the training that was not cut, as PyT
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from detrain.adapters.torch.hooks import GlobalHooks  # noqa: E402
+from detrain.python.codec.api import Encoder  # noqa: E402
 from tests.adapters import torch_compiled, torch_layouts, torch_modules, torch_optimizers, torch_values  # noqa: E402, F401
 from tests.adapters.torch_resume import CASES, World, packed, run  # noqa: E402
 
@@ -103,6 +105,25 @@ def test_a_tensor_of_a_librarys_class_that_the_loop_has_made_comes_back(world: W
     assert world.restore(packed(encoded), names, world.baseline({})) == []
     assert type(names["loss"]) is kind
     assert names["loss"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_brought", [True, False])
+def test_a_tensor_that_loads_put_into_a_librarys_object_must_be_there_again(world: World, is_brought: bool) -> None:
+    def held() -> dict[str, Any]:
+        found = type("Wrapper", (), {"__module__": "gymnasium.wrappers"})()
+        vars(found).update(lock=threading.Lock(), last=torch.zeros(3))
+        return {"value": found}
+
+    names, resumed = held(), held()
+    baseline, there = world.baseline(names), world.baseline(resumed)
+    names["value"].last = torch.ones(3)
+    encoder = Encoder(world.hooks(), baseline, are_loads_replayed=True)
+    encoded = encoder.finish({"value": encoder.encode(names["value"], "value")})
+    resumed["value"].last = torch.ones(3) if is_brought else torch.full((3,), 2.0)
+
+    missing = world.restore(packed(encoded), resumed, there)
+
+    assert any("loading the same batches has not brought it" in said for said in missing) != is_brought
 
 
 def test_what_pytorch_keeps_for_the_process_is_named() -> None:

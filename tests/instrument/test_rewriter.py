@@ -449,7 +449,10 @@ def test_a_source_that_the_parser_does_not_know_is_refused_with_its_line() -> No
 
 @pytest.mark.parametrize(
     ("body", "is_refused"),
-    [("x = yield step(x)", True), ("step((yield))", True), ("yield step(next(x))", False), ("f(lambda: (yield))", False)],
+    [
+        *[("x = yield step(x)", True), ("step((yield))", True), ("x = yield from receive()", True)],
+        *[("yield step(next(x))", False), ("yield from steps(x)", False), ("f(lambda: (yield))", False)],
+    ],
 )
 def test_a_loop_that_is_sent_its_batches_is_refused(body: str, is_refused: bool) -> None:
     """Its caller's code ran again on the way to the cut, on another state: other weights, in silence."""
@@ -461,6 +464,13 @@ def test_a_loop_that_is_sent_its_batches_is_refused(body: str, is_refused: bool)
             instrument(source, nests, FILE)
     else:
         assert instrument(source, nests, FILE)
+
+
+def test_what_a_generator_of_a_known_library_returns_is_not_sent() -> None:
+    """ignite's engine has such a loop, and nothing is sent to the generators in it."""
+    source = b"def run(self):\n    while True:\n        x = yield from self.once()\n"
+    file = "/site-packages/ignite/engine/engine.py"
+    assert instrument(source, [Nest(Loop(file, 2, 0, "while"))], file)
 
 
 def test_an_async_for_is_refused() -> None:
