@@ -396,21 +396,6 @@ print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in net.pa
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("every", ["1", "2b"])
-def test_an_engine_of_ignite_killed_mid_epoch_ends_as_one_that_never_was(every: str, tmp_path: Path) -> None:
-    """Its loops are generators, and another engine validates in each epoch."""
-    if importlib.util.find_spec("ignite") is None:
-        pytest.skip("pytorch-ignite is not installed")
-    program = tmp_path / "program.py"
-    program.write_text(IGNITE)
-    whole = plain(program, cwd=tmp_path)
-    for death in ("16", "38", ""):
-        last = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
-    assert "resuming program at 3:" in last.err
-    assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
-
-
 FASTAI = """
 import hashlib, os
 import numpy as np, pandas as pd
@@ -438,13 +423,21 @@ print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in learn.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "2b"])
-def test_a_learner_of_fastai_killed_mid_epoch_ends_as_one_that_never_was(every: str, tmp_path: Path) -> None:
-    if importlib.util.find_spec("fastai") is None:
-        pytest.skip("fastai is not installed")
+@pytest.mark.parametrize(
+    ("library", "text", "deaths"),
+    [("ignite", IGNITE, ("16", "38")), ("fastai", FASTAI, ("14", "35"))],
+    ids=["ignite", "fastai"],
+)
+def test_the_loop_of_a_library_killed_mid_epoch_ends_as_one_that_never_was(
+    library: str, text: str, deaths: tuple[str, ...], every: str, tmp_path: Path
+) -> None:
+    """ignite's loops are generators, and another engine validates in each epoch; fastai has a loader of its own."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
     program = tmp_path / "program.py"
-    program.write_text(FASTAI)
+    program.write_text(text)
     whole = plain(program, cwd=tmp_path)
-    for death in ("14", "35", ""):
+    for death in (*deaths, ""):
         last = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
     assert "resuming program at 3:" in last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
