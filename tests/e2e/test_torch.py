@@ -58,6 +58,47 @@ print(float(net.weight.detach().sum()))
 """
 
 
+MADE_IN_LOOP = """\
+import functools, os, signal, sys
+import lazylib
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+clip = mode = None
+for epoch in range(3):
+    if epoch == 1:
+        clip, mode = functools.partial(min, 0.5), lazylib.Mode.FAST
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, clip and clip(7.0), mode, float(model.weight.detach().sum()))
+"""
+
+
+def test_a_partial_of_a_builtin_and_a_class_that_is_imported_lazily_come_back(torch_server: Server, tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "lazylib"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import importlib\ndef __getattr__(name):\n    return getattr(importlib.import_module('lazylib.modes'), name)\n"
+    )
+    (package / "modes.py").write_text("import enum\nclass Mode(enum.Enum):\n    FAST = 1\n")
+    (tmp_path / "program.py").write_text(MADE_IN_LOOP)
+    home = ("run", "--every", "2b", "--ckpt", "home", "program.py")
+    path = {"PYTHONPATH": str(package.parent)}
+
+    whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path, **path)
+    torch_server.detrain(*home, cwd=tmp_path, DIE_AT="2:3", **path)
+    resumed = torch_server.detrain(*home, cwd=tmp_path, **path)
+
+    assert resumed.status == 0, resumed.err
+    assert "not captured" not in resumed.err
+    assert resumed.last_line() == whole.last_line()
+
+
 @pytest.mark.fast
 def test_a_home_beside_the_folder_of_the_run_is_no_file_of_the_program(torch_server: Server, tmp_path: Path) -> None:
     """With `--ckpt ../home` its lock and manifest were named, as if the loop wrote them."""

@@ -54,7 +54,7 @@ def test_what_the_program_defines_and_types_of_data_are_found_by_their_name(valu
 
 
 @pytest.mark.parametrize(
-    "value", [np.less, np.mean, math.sqrt, operator.lt, keras.ops.less, keras.activations.relu, tf.nn.tanh, tf.reduce_mean]
+    "value", [np.less, np.mean, math.sqrt, operator.lt, keras.ops.less, keras.activations.relu, tf.nn.tanh, tf.reduce_mean, min, len]
 )
 def test_functions_of_libraries_that_compute_are_found_by_their_name(value: Any) -> None:
     assert names.computes(value)
@@ -62,7 +62,7 @@ def test_functions_of_libraries_that_compute_are_found_by_their_name(value: Any)
 
 
 @pytest.mark.parametrize(
-    "value", [np.load, np.save, os.system, eval, len, tf.io.write_file, tf.py_function, keras.saving.load_model, print]
+    "value", [np.load, np.save, os.system, eval, open, getattr, tf.io.write_file, tf.py_function, keras.saving.load_model, print]
 )
 def test_functions_that_do_more_are_not(value: Any) -> None:
     assert not names.computes(value)

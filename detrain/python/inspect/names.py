@@ -9,6 +9,7 @@ to a name of the program.
 from __future__ import annotations
 
 import argparse
+import builtins
 import collections
 import datetime
 import decimal
@@ -56,6 +57,13 @@ _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in 
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
 _COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
 """Modules whose functions do nothing but compute."""
+_BUILTINS: Final = frozenset(
+    {
+        *("abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "format", "hash", "hex", "isinstance", "issubclass"),
+        *("iter", "len", "max", "min", "next", "oct", "ord", "pow", "repr", "round", "sorted", "sum"),
+    }
+)
+"""Built-in functions that a file may name: none of them reaches out of the process, or runs a text."""
 _NUMPY: Final = frozenset(
     {
         *(
@@ -169,6 +177,8 @@ def computes(value: object) -> bool:
     if kind is not types.FunctionType and kind is not types.BuiltinFunctionType:
         return False
     module: Any = getattr(value, "__module__", None)
+    if module == "builtins":
+        return value.__name__ in _BUILTINS and vars(builtins).get(value.__name__) is value  # type: ignore[attr-defined]
     return module in _COMPUTING and _walk(sys.modules.get(module), value.__qualname__) is value  # type: ignore[attr-defined]
 
 

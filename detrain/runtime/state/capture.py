@@ -219,6 +219,8 @@ class Capture:
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: RunningLoop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
+        modules_of_names = {root.partition("|")[2].rpartition("|")[0] for root in decoder.roots if root.startswith("module|")}
+        import_late([*modules_of_names, *decoder.classes()])
         kept: Any = decoder.decode(decoder.roots.pop(SPENT_NAMES, None), ABSENT, SPENT_NAMES) or ()
         for root, values in _namespaces(frame, is_everything=True) if kept else ():
             for name in values:
@@ -229,7 +231,6 @@ class Capture:
             root, _, name = key.rpartition("|")
             by_root.setdefault(root, {})[name] = item
         frames = {_frame_root(depth, each): each for depth, each in enumerate(user_frames(frame)) if not is_module_frame(each)}
-        import_late(root.partition("|")[2] for root in by_root if root.startswith("module|"))
         modules = _modules(frame)
         for root, items in by_root.items():
             kind, _, rest = root.partition("|")
