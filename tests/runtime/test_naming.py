@@ -54,7 +54,8 @@ def test_what_the_program_defines_and_types_of_data_are_found_by_their_name(valu
 
 
 @pytest.mark.parametrize(
-    "value", [np.less, np.mean, math.sqrt, operator.lt, keras.ops.less, keras.activations.relu, tf.nn.tanh, tf.reduce_mean, min, len]
+    "value",
+    [np.less, np.mean, math.sqrt, operator.lt, keras.ops.less, keras.activations.relu, tf.nn.tanh, tf.reduce_mean, min, len],
 )
 def test_functions_of_libraries_that_compute_are_found_by_their_name(value: Any) -> None:
     assert names.computes(value)
