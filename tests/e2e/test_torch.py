@@ -99,6 +99,41 @@ def test_a_partial_of_a_builtin_and_a_class_that_is_imported_lazily_come_back(to
     assert resumed.last_line() == whole.last_line()
 
 
+SEEDED_BY_THE_SYSTEM = """\
+import os, signal, sys
+import torch
+number, held = torch.seed(), torch.Generator()
+held.seed()
+x = torch.randn(32, 4)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range(3):
+    for rows in x.split(8):
+        optimizer.zero_grad()
+        (model(rows) - torch.rand(8, 1, generator=held)).square().mean().backward()
+        optimizer.step()
+    print(epoch, flush=True)
+    if os.environ.get("DIE_AT") == str(epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+print(number, x.sum().item(), float(model.weight.detach().sum()))
+"""
+
+
+def test_a_seed_that_pytorch_takes_from_the_system_is_the_same_one_at_the_resume(torch_server: Server, tmp_path: Path) -> None:
+    """The resumed run drew another number, and trained on with other data."""
+    (tmp_path / "program.py").write_text(
+        SEEDED_BY_THE_SYSTEM.replace("print(epoch, flush=True)", "print(epoch, x.sum().item(), number, flush=True)")
+    )
+
+    killed = torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1")
+    resumed = torch_server.detrain("run", "program.py", cwd=tmp_path)
+    other = torch_server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path)
+
+    assert resumed.status == 0, resumed.err
+    assert killed.out.split()[1:3] == resumed.last_line().split()[1::-1]
+    assert other.last_line() != resumed.last_line()
+
+
 @pytest.mark.fast
 def test_a_home_beside_the_folder_of_the_run_is_no_file_of_the_program(torch_server: Server, tmp_path: Path) -> None:
     """With `--ckpt ../home` its lock and manifest were named, as if the loop wrote them."""

@@ -191,6 +191,35 @@ def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_train
     assert resumed.out.splitlines() == whole.out.splitlines()[-2:]
 
 
+CLOCK = """
+import datetime, time
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def one_epoch():
+    for batch in range(4):
+        optimizer.zero_grad()
+        (model(torch.randn(8, 4)) - 1).square().mean().backward()
+        inside = time.time(), datetime.datetime.now().timestamp()
+        getattr(optimizer, "st" + "ep")()
+    return inside
+for epoch in range(2):
+    inside = one_epoch()
+print(inside[0] <= time.time() <= time.clock_gettime(time.CLOCK_REALTIME))
+print(inside[1] <= datetime.datetime.now().timestamp())
+"""
+
+
+def test_a_clock_that_is_read_inside_a_loop_found_in_the_run_is_not_heard_behind_it(tmp_path: Path, detrain: Run) -> None:
+    """The process that found the loop had no probes yet, so what it read there was handed out behind the loop."""
+    (tmp_path / "program.py").write_text(CLOCK)
+
+    run = detrain("run", "program.py", cwd=tmp_path)
+
+    assert "starting again with probes there" in run.err
+    assert run.out.splitlines() == ["True", "True"]
+
+
 ELSEWHERE = """
 import keras
 import tensorflow as tf

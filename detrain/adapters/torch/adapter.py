@@ -29,7 +29,7 @@ from detrain.adapters.torch.guard.rollback import Rollback
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.named_objects import NamedObjects
-from detrain.adapters.torch.streams import RandomStreams
+from detrain.adapters.torch.streams import RandomStreams, watch_seeds
 from detrain.adapters.torch.tensors import Tensors
 from detrain.adapters.torch.updates import Updates
 from detrain.base.config import Mode
@@ -57,6 +57,7 @@ class Torch:
             )
         self._settings = settings
         flags.fix(settings.seed, settings.threads)
+        watch_seeds()
         self.devices = Devices()
         self.shared = Tensors(self.devices)
         self.names = NamedObjects()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import gc
+import os
 import struct
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -24,6 +28,25 @@ class RandomStreams:
     def held_generator(self, value: object) -> Stream | None:
         """Return a `torch.Generator` as a stream, None for all other objects."""
         return GeneratorStream(value) if type(value) is torch.Generator else None
+
+
+def watch_seeds() -> None:
+    """Have `torch.seed()` and `Generator.seed()` take their number from `os.urandom`, as `random.seed()` does: a run
+    that resumes asks for it again before its loop. PyTorch's own asks the system in C++
+    (aten/src/ATen/CPUGeneratorImpl.cpp).
+
+    The class is of C: its dictionary is reached by `gc`.
+    """
+    [methods] = gc.get_referents(vars(torch.Generator))
+
+    @functools.wraps(methods["seed"])
+    def seed(self: Any) -> int:
+        number = int.from_bytes(os.urandom(8), "little")
+        self.manual_seed(number)
+        return number
+
+    methods["seed"] = seed
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Generator))
 
 
 class GeneratorStream:

@@ -33,7 +33,11 @@ _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time"
 _MOST_CHARACTERS: Final = 1 << 18
 """Of clock and randomness, and again of questions about files, whose kinds have a space in them."""
 _PROGRAM: Final = "__main__"
-_OWN: Final = (__name__, "detrain.python.outside.fs_answers", "detrain.python.outside.open_files")
+_OWN: Final = (
+    *(__name__, "detrain.python.outside.fs_answers", "detrain.python.outside.open_files"),
+    *("detrain.adapters.torch.streams", "torch.random"),
+)
+"""Modules that stand in for functions of the system, or that only hand the program's question on."""
 _LOOP: Final = "in a loop: "
 _ENTERED: Final = "entered"
 _FORK: Final = "os.fork"
@@ -83,6 +87,16 @@ class Outside:
     def enter(self, at: float | None = None) -> None:
         """The program enters a training loop, or has done so (`at`, seconds since 1970) where there were no probes."""
         self.readings.setdefault(_ENTERED, [repr(now() if at is None else at)])
+
+    def forget_rest(self) -> None:
+        """Forget what an earlier process read and this one has not asked for by the time that it enters its first loop.
+
+        That process had no probes yet: it read this inside the loop. Behind the loop nobody may hear it.
+        """
+        for kind in [kind for kind in self.readings if kind not in ("entropy", _ENTERED)]:
+            unheard = self.readings[kind][self._used.get(kind, 0) :]
+            del self.readings[kind][self._used.get(kind, 0) :]
+            self._sizes[" " in kind] -= sum(len(kind) + len(value) for value in unheard)
 
     @property
     def entered_at(self) -> float:

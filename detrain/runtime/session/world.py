@@ -46,6 +46,8 @@ class World:
         kept = [meta.files for meta in metas]
         self.files.watch(kept, made, self.changes, catalogue.folder, config.program, is_new=last is None)
         heard = last.outside if last is not None else known
+        self._hears_beginning = self.changes.heard is not None
+        """Whether the run begins again, and hears what an earlier process heard until it trained."""
         if self.changes.heard is not None:
             heard = self.changes.heard
             if not is_restart:
@@ -62,6 +64,9 @@ class World:
 
     def enter(self, at: float | None = None) -> None:
         """The program enters its first training loop, or has done so (`at`) where there are no probes yet."""
+        if at is None and self._hears_beginning:
+            self.outside.forget_rest()
+            self._hears_beginning = False
         self.outside.enter(at)
         self.changes.begin(self.outside.readings)
         self.files.enter()
