@@ -16,6 +16,7 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.parallel import DistributedDataParallel
 
 from detrain.adapters.torch.distributed.buckets import Buckets
+from detrain.adapters.torch.distributed.ends import have_groups_outlive_reducers
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
@@ -45,6 +46,8 @@ class Processes:
         self._ranks, self._fully_sharded = ranks, fully_sharded
         self._on_unheld = on_unheld
         self.is_here = torch.distributed.is_available()
+        if self.is_here:
+            have_groups_outlive_reducers()
         self.buckets = Buckets() if ranks is not None and self.is_here else None
         if ranks is not None and self.is_here:
             _keep_starts_apart(ranks.job)
