@@ -41,8 +41,8 @@ _OF_TIME: Final = frozenset(
 _ONLY_VALUES: Final = (["made", "torch.device"], ["made", "torch.Size"])
 """How nodes of things begin of which it says nothing which places share one."""
 _KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader", "shared", "reduced")
-_ADDRESS: Final = 2
-"""Where the node of what stays as it is says by which path it was met first."""
+_ADDRESS: Final = {**dict.fromkeys(_KEPT, 2), "object": 5}
+"""Where a node says by which path the object was met first."""
 _CONTENT: Final = 4
 """Where the node of an object holds what it contains, if its class is a container: the rest of a container's node."""
 
@@ -205,7 +205,7 @@ class _Walk:
             return None
         found: list[tuple[Any, Any, str]] = []
         for place, pair in enumerate(zip(one, two, strict=True)):
-            if place == _ADDRESS and kind in _KEPT:
+            if place == _ADDRESS.get(kind):
                 continue
             if place in _PLAIN.get(kind, ()):
                 if pair[0] != pair[1]:

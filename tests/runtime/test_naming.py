@@ -84,7 +84,7 @@ def test_no_function_of_python_or_a_library_is_found_that_does_more_than_compute
         f"numpy:{name}" for name in ("load", "save", "savetxt", "fromfile", "memmap", "vectorize", "apply_along_axis")
     }
     if module is not builtins and module is not np:
-        assert {name for name, value in found.items() if value is not ABSENT} == set()
+        assert {name for name, value in found.items() if value is not ABSENT} - {"typing:Any"} == set()
 
 
 @pytest.mark.parametrize(

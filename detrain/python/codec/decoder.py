@@ -28,13 +28,9 @@ from detrain.python.codec.decode_functions import (
 from detrain.python.codec.decode_leaves import decode_array, decode_rng, decode_value, set_stream
 from detrain.python.codec.decode_tensors import decode_shared
 from detrain.python.codec.decoding import Decoding
-from detrain.python.codec.state_rules import (
-    Kinds,
-    is_plain_state,
-    read_slot,
-)
+from detrain.python.codec.state_rules import read_slot
 from detrain.python.codec.stdlib_objects import parts, remake
-from detrain.python.inspect.fingerprint import at_steps, digest_of_tensor, of_last_use
+from detrain.python.inspect.fingerprint import at_steps, digest_of_tensor
 from detrain.python.inspect.names import (
     container_base,
     is_own_class,
@@ -44,7 +40,7 @@ from detrain.python.inspect.names import (
     type_name,
 )
 from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, deep_calls
-from detrain.python.inspect.ownership import is_data_object
+from detrain.python.inspect.ownership import of_last_use
 from detrain.python.inspect.pandas_tables import KINDS, MOMENTS, become, make_moment, make_table
 from detrain.python.inspect.stored_attributes import program_names
 from detrain.python.process.reducers import reduction_named
@@ -167,12 +163,13 @@ class Decoder(Decoding):
         return found
 
     def _decode_user_object(self, number: int, node: list[Item], current: Any, path: str) -> Any:
-        _kind, name, attributes, slots, content = node
-        cls = self.class_named(name, current)
+        _kind, name, attributes, slots, content, *address = node
+        live = self._to_fill(address, current)
+        cls = self.class_named(name, live)
         if cls is None:
             self.miss(path, f"class {name!r} is not there")
             return current
-        target: Any = current if self.claim(current, cls) else _new(cls)
+        target: Any = live if self.claim(live, cls) else _new(cls)
         self.made[number] = target
         if content is not None:
             base: Any = container_base(cls)
@@ -186,10 +183,20 @@ class Decoder(Decoding):
         if attributes is None:
             object.__setattr__(target, "__dict__", target)
         elif own is not None:
+            kept = {name: own[name] for name in of_last_use(cls) if name in own}
             self.fill_attributes(own, attributes, path)
+            own.update(kept)
         if slots or slots_of(cls):
             self._fill_slots(target, slots_of(cls), slots, path)
         return target
+
+    def _to_fill(self, address: list[Item], current: object) -> object:
+        """Return the object that a node fills: of the program's the one at its place, of a library's that at its
+        address."""
+        if not address or self.finds_by_place:
+            return current
+        found = self.baseline.at(address[0])
+        return current if found is ABSENT and address[0] is not None else found
 
     def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
         """Set the attributes that are the program's in an object that stays as the process has it."""
@@ -200,17 +207,14 @@ class Decoder(Decoding):
         own = None if found is ABSENT else own_attributes(found)
         if own is None:
             return found
-        is_data = is_data_object(found, is_plain_state)
-        if is_data:
-            names = {pair[0] for pair in pairs}
-        elif self.hooks.is_holder(found):
+        if self.hooks.is_holder(found):
             names = {pair[0] for pair in pairs} if is_own_class(type(found)) else set(own)
         elif is_own_class(type(found)):
             names = set(program_names(type(found), self.hooks.stored_outside, (pair[0] for pair in pairs)))
         else:
             names = set(self.hooks.stored_outside)
         self.made[number] = found
-        if not is_data and not self.hooks.is_holder(found) and not names.issuperset(pair[0] for pair in pairs):
+        if not self.hooks.is_holder(found) and not names.issuperset(pair[0] for pair in pairs):
             self.miss(path, f"{type_name(found)} held only data, and holds more here")
         deleted = {pair[0] for pair in pairs if isinstance(pair[1], list) and self.nodes[pair[1][0]] == ["absent"]}
         # The variables of a layer of Keras's that is not built, its `build` will make.
@@ -220,11 +224,6 @@ class Decoder(Decoding):
         own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
         for gone in deleted & own.keys():
             delattr(found, gone)  # which frameworks keep account of
-        if is_data:  # what the loop has deleted, or the first run had not made yet
-            kinds, names = Kinds(self.hooks, self.baseline, collects=False), names | of_last_use(type(found))
-            for gone in [key for key, value in own.items() if key not in names and is_plain_state(value)]:
-                if not kinds.is_of_library(own[gone]):  # a list of its functions, which no graph holds
-                    del own[gone]
         return found
 
     def _is_to_come(self, item: Item) -> bool:

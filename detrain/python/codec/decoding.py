@@ -21,6 +21,7 @@ from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.library_reads import is_consulted
 from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
+from detrain.python.inspect.ownership import find_data_class
 from detrain.python.inspect.progress import place_of
 from detrain.python.process import filled_queues
 
@@ -141,7 +142,7 @@ class Decoding(ABC):
         found = self.baseline.at(address)
         if isinstance(found, type) and class_name(found) == name and (is_own_class(found) or is_open(found)):
             return found
-        return find_class(name, current)
+        return find_class(name, current) or find_data_class(name, current)
 
     def attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
         """Decode attributes; one that is absent stays as it is, and is named.

@@ -23,6 +23,7 @@ from detrain.python.inspect.names import (
     find_static,
     find_type,
     is_findable,
+    is_library_class,
     is_own_class,
     is_user_class,
     names_of_function,
@@ -30,7 +31,7 @@ from detrain.python.inspect.names import (
     type_name,
 )
 from detrain.python.inspect.object_graph import AND_READ, CONTAINERS, LOADS_TRAINED, Item, shown
-from detrain.python.inspect.ownership import extends_library, is_library_class
+from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.stored_attributes import program_names
 
 

@@ -27,7 +27,6 @@ from detrain.python.codec.state_rules import (
     functions_in,
     has_contents,
     has_value_hash,
-    is_plain_state,
     is_wrapper,
     plain,
     read_slot,
@@ -61,7 +60,7 @@ from detrain.python.inspect.object_graph import (
     deep_calls,
     key_path,
 )
-from detrain.python.inspect.ownership import is_data_object
+from detrain.python.inspect.ownership import find_data_class, makes_plainly, of_last_use
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
 from detrain.python.process.reducers import Reduction, reduction_of
@@ -76,6 +75,11 @@ _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 def _rank(span: Span) -> int:
     """Of a memory and an array that lie in one place, the memory is the outer one."""
     return 0 if span.array is None else 1
+
+
+def _is_made_by_name(cls: type) -> bool:
+    """Return whether a new object of a library's class can be made, and is whole then."""
+    return makes_plainly(cls) and not of_last_use(cls) and find_data_class(class_name(cls), None) is cls
 
 
 class Encoder(Functions):
@@ -333,7 +337,9 @@ class Encoder(Functions):
             return ["held", type_name(value), self._encode_held(number, value, path)]
         if isinstance(value, logging.Filterer):
             self._note_handlers(value, path)
-        if is_own_class(cls) or self._kinds.is_holder(value) or self._kinds.is_marked(value):
+        if self._kinds.is_data(value):
+            return self._encode_data(number, value, path)
+        if is_own_class(cls) or self._hooks.is_holder(value) or self._kinds.is_marked(value):
             return self._encode_derived(number, value, path)
         return self._encode_opaque(number, value, path)
 
@@ -395,8 +401,9 @@ class Encoder(Functions):
         self._note_classes(cls)
         if hasattr(cls, "_fields") and issubclass(cls, tuple):
             return ["namedtuple", self._name_of(cls, path), self._encode_all(tuple.__iter__(value), path)]
-        own = own_attributes(value)
-        attributes = None if own is value else self._encode_pairs(own or {}, path)
+        own, gone = own_attributes(value), of_last_use(cls)
+        lasting = {name: item for name, item in (own or {}).items() if name not in gone} if gone else own or {}
+        attributes = None if own is value else self._encode_pairs(lasting, path)
         slots = {name: item for name, slot in slots_of(cls).items() if (item := read_slot(slot, value)) is not None}
         base = container_base(cls)
         if base is set:
@@ -406,14 +413,26 @@ class Encoder(Functions):
         named = self._encode_pairs({n: i[0] for n, i in slots.items()}, path)
         return ["object", self._name_of(cls, path), attributes, named, content]
 
+    def _encode_data(self, number: int, value: Any, path: str) -> list[Item]:
+        """An object of a library that is data is captured as those of the program are, but found by its address: others
+        of the library may hold it, too."""
+        cls, address = type(value), self._address_of(value)
+        if self._collects:
+            self._encode_opaque(number, value, path, is_captured=True)
+        elif self._kinds.is_large(value) and address is not None and self._baseline.is_at(value, position(value)):
+            return ["opaque", type_name(value), address]
+        elif address is None and not self._finds_again and not _is_made_by_name(cls):
+            return self._lose(number, path, f"{type_name(value)}: the loop has made it")
+        node = self._encode_user_object(number, value, path)
+        return [*node, address] if node[0] == "object" else node
+
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
         """An object of a class that derives from a library's stays as it is;
         what the program's methods store there is state."""
         stream = stream_base(type(value))
-        is_captured = stream is not None or is_data_object(value, is_plain_state)
-        node = self._encode_opaque(number, value, path, is_captured=is_captured)
+        node = self._encode_opaque(number, value, path, is_captured=stream is not None)
         self._note_classes(type(value))
-        if not self._collects and not self._baseline.has(value):
+        if (not self._collects and not self._baseline.has(value)) or node[0] == "loader":
             return node
         stored = self._kinds.attributes(value)
         if self._collects:

@@ -21,11 +21,10 @@ from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decode_containers import elements
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
-from detrain.python.codec.state_rules import Kinds, has_value_hash, is_plain_state
+from detrain.python.codec.state_rules import Kinds, has_value_hash
 from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.names import own_attributes, stream_base, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, SharedTensor, deep_calls
-from detrain.python.inspect.ownership import is_data_object
 from detrain.python.inspect.pandas_tables import moment_parts
 from detrain.python.inspect.progress import is_open_for_writing
 from detrain.python.inspect.stored_attributes import program_names
@@ -94,8 +93,7 @@ class LiveEncoder(Encoder):
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
         stream = stream_base(type(value))
-        is_captured = stream is not None or is_data_object(value, is_plain_state)
-        node = self._encode_opaque(number, value, path, is_captured=is_captured)
+        node = self._encode_opaque(number, value, path, is_captured=stream is not None)
         self._note_classes(type(value))
         own = own_attributes(value) or {}
         self._attributes[number] = set(own)

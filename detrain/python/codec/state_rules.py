@@ -20,11 +20,10 @@ import numpy as np
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.stdlib_objects import parts
-from detrain.python.inspect.fingerprint import of_last_use
 from detrain.python.inspect.frames import has_user_code, is_user_file
-from detrain.python.inspect.names import STATIC, computes, is_own_class, is_user_class, own_attributes
+from detrain.python.inspect.names import STATIC, computes, container_base, is_own_class, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
-from detrain.python.inspect.ownership import is_data_object
+from detrain.python.inspect.ownership import data_in, is_data_class
 from detrain.python.inspect.pandas_tables import is_table
 from detrain.python.inspect.progress import is_open_for_writing
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names
@@ -45,6 +44,8 @@ _STATE_TYPES: Final = (
     *(np.ndarray, np.generic),
     *(datetime.date, datetime.time, datetime.timedelta, random.Random, np.random.RandomState, np.random.Generator, *TEXTS),
 )
+_LARGE: Final = 500
+"""An object of data that leads to more than this stays as it is while it has not changed."""
 _DEEP_STATE: Final = 8
 """Containers of data are not nested deeper than this in an object of a library."""
 
@@ -54,6 +55,32 @@ class Kinds:
 
     def __init__(self, hooks: Hooks, baseline: Baseline, *, collects: bool) -> None:
         self._hooks, self._baseline, self._collects = hooks, baseline, collects
+        self._whole: set[int] = set()
+        """Identities of what objects of data lead to, which whoever asks keeps alive."""
+        self._large: set[int] = set()
+        self._partly: set[int] = set()
+
+    def is_data(self, value: object) -> bool:
+        """Return whether an object is a library's and data through and through: it is captured as a whole."""
+        if not is_data_class(type(value)) or id(value) in self._partly or is_table(value):
+            return False
+        if id(value) not in self._whole:
+            # What a container holds, the program has put there.
+            found = data_in(value, self._is_leaf) if container_base(type(value)) is None else {id(value)}
+            if found is None:
+                self._partly.add(id(value))
+                return False
+            self._whole |= found
+            if len(found) > _LARGE:
+                self._large.add(id(value))
+        return True
+
+    def is_large(self, value: object) -> bool:
+        """Return whether an object of data is so large that it is captured only where it has changed."""
+        return id(value) in self._large
+
+    def _is_leaf(self, value: object) -> bool:
+        return is_plain_state(value) or self._hooks.variable(value) is not None or self._is_tensor(value)
 
     def is_walkable(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute can be described: data, and among it what stays as it is."""
@@ -76,7 +103,7 @@ class Kinds:
             return False
         if isinstance(value, types.FunctionType):
             return not is_user_file(value.__code__.co_filename)
-        is_framework = is_of_framework(cls) and not self.is_holder(value) and not self.is_marked(value)
+        is_framework = is_of_framework(cls) and not self._hooks.is_holder(value) and not self.is_marked(value)
         return self._hooks.variable(value) is not None or (is_framework and not self._is_tensor(value))
 
     def attributes(self, value: object) -> dict[str, object]:
@@ -84,7 +111,7 @@ class Kinds:
         program's: data, and what the program chooses among objects of libraries."""
         own = own_attributes(value) or {}
         of_program = program_names(type(value), self._hooks.stored_outside, own)
-        names = own.keys() - of_last_use(type(value)) if self.is_holder(value) else of_program
+        names = own.keys() if self._hooks.is_holder(value) else of_program
         chosen = of_program if is_own_class(type(value)) else frozenset()
         stored = {name: item for name, item in list(own.items()) if name in names}
         return {
@@ -119,10 +146,6 @@ class Kinds:
         is_data_set = hasattr(type(value), "element_spec")  # of tf.data
         return is_known or is_new_variable or is_data_set or has_user_code(getattr(wrapped, "__func__", wrapped))
 
-    def is_holder(self, value: object) -> bool:
-        """Return whether all attributes of a library's object that are data are state."""
-        return self._hooks.is_holder(value) or is_data_object(value, is_plain_state)
-
     def is_marked(self, value: object) -> bool:
         """Return whether the program has put attributes on an object of a framework: `model.counter = 0`."""
         return is_of_framework(type(value)) and not self._hooks.stored_outside.isdisjoint(own_attributes(value) or ())
@@ -139,7 +162,9 @@ class Kinds:
             return depth < _DEEP_STATE and all(self.is_state(item, depth + 1) for item in values)
         if is_user_class(cls):
             return True
-        if is_own_class(cls) or self.is_holder(value):
+        if self.is_data(value):
+            return True
+        if is_own_class(cls) or self._hooks.is_holder(value):
             return self._collects or self._baseline.has(value)
         return self._hooks.variable(value) is None and self._is_tensor(value)
 

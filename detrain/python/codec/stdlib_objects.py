@@ -1,6 +1,6 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of
 CSV, files in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown,
-events of threads, what a thread keeps to itself, queues, jobs of pools that have ended.
+patterns, events of threads, what a thread keeps to itself, queues, jobs of pools that have ended.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how
 far.
@@ -19,6 +19,7 @@ import io
 import itertools
 import os
 import queue
+import re
 import sys
 import threading
 import types
@@ -88,6 +89,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "weakref.ref", [value()]
     if cls in weakref.ProxyTypes:
         return "weakref.proxy", [_behind_proxy(value)]
+    if cls is re.Pattern:
+        return "re.Pattern", [value.pattern, value.flags]
     if cls is inspect.Signature:
         return "inspect.Signature", [[_parameter(each) for each in value.parameters.values()], value.return_annotation]
     if typing.get_origin(value) is typing.Union:
@@ -210,6 +213,8 @@ def make(kind: str, values: list[Any]) -> Any:
         return event
     if kind == "weakref.proxy":
         return weakref.proxy(_Begun(iter(())) if values[0] is None else values[0])
+    if kind == "re.Pattern":
+        return re.compile(*values)
     if kind == "inspect.Signature":
         return inspect.Signature([_made_parameter(*each) for each in values[0]], return_annotation=values[1])
     if kind == "typing.Union":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import collections.abc
-import contextlib
 import ctypes
 import enum
 import functools
@@ -24,6 +23,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -31,9 +31,9 @@ import xxhash
 
 from detrain.base.digest import digest_array, digest_bytes
 from detrain.python.inspect.frames import is_user_file, names_of
-from detrain.python.inspect.names import class_name, module_of, own_attributes
+from detrain.python.inspect.names import FRAMEWORKS, held_by, is_library_class, module_of, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
-from detrain.python.inspect.ownership import FRAMEWORKS, extends_library, is_library_class
+from detrain.python.inspect.ownership import extends_library, of_last_use
 from detrain.python.inspect.pandas_tables import content, is_table
 from detrain.python.inspect.stored_attributes import stored_names
 
@@ -53,17 +53,6 @@ _OF_PROCESS: Final = (
 """Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
 themselves."""
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
-_OF_LAST_USE: Final = {
-    "evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"}),
-    "grain._src.python.dataset.transformations.map:RngPool": frozenset({"_generator_cache"}),
-    "grain._src.python.dataset.stats:HashableWeakRef": frozenset({"_obj_id", "_weakref"}),
-}
-"""Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed; the
-generators of grain, which are set anew for each element, and as many as threads have asked for at once; the address of
-the iterator that its statistics are of.
-"""
-_COMPUTED_ONCE: Final = ("grain.",)
-"""Modules whose objects keep in a `cached_property` only what they are without it: names, functions, statistics."""
 Steps = tuple[tuple[str, Any], ...]
 """How one object leads to another: kinds of steps and keys, which are texts or numbers."""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
@@ -122,7 +111,7 @@ def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[
 
 def shown_steps(steps: Steps) -> str:
     """Return steps as a program would write them."""
-    forms = {".": ".{}", "[": "[{!r}]", "#": "[{}]", "<": ".<{}>", "(": ".{}"}
+    forms = {".": ".{}", "k": " key {}", "[": "[{!r}]", "#": "[{}]", "<": ".<{}>", "(": ".{}"}
     return "".join(forms[kind].format(key) for kind, key in steps)
 
 
@@ -149,25 +138,18 @@ def at_steps(value: Any, steps: Sequence[Sequence[Any]]) -> Any:
 
 def _steps_from(item: Any) -> Iterator[tuple[Steps, object]]:
     cls = type(item)
-    if issubclass(cls, dict) and cls in CONTAINERS.values():
-        for number, (key, each) in enumerate(list(item.items())):
-            yield (("[", key) if type(key) in (str, int) else ("#", number),), each
-    elif cls in CONTAINERS.values() or isinstance(item, tuple):
-        yield from (((("#", number),), each) for number, each in enumerate(item)) if not isinstance(item, set | frozenset) else ()
-    elif cls is types.FunctionType:
+    if cls is types.FunctionType:
         for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
             yield from (((("<", name),), each) for each in gc.get_referents(cell))
     elif cls is types.MethodType:
         yield (("(", "__self__"),), item.__self__
     elif cls is functools.partial:
         yield from (((("(", name),), getattr(item, name)) for name in ("func", "args", "keywords"))
-    else:
-        own = own_attributes(item)
+    elif cls not in (set, frozenset):
         gone = of_last_use(cls)
-        yield from ((((".", name),), each) for name, each in list((own or {}).items()) if name not in gone and type(name) is str)
-        for name in _slots(cls):
-            with contextlib.suppress(AttributeError):
-                yield ((".", name),), object.__getattribute__(item, name)
+        for (kind, key), each in held_by(item):
+            if kind != "." or (type(key) is str and key not in gone):
+                yield ((kind, key),), each
 
 
 def closes_over(item: Any) -> bool:
@@ -179,12 +161,6 @@ def closes_over(item: Any) -> bool:
     if type(item) is not types.FunctionType or not item.__closure__ or is_known:
         return False
     return not is_user_file(item.__code__.co_filename)
-
-
-def _slots(cls: type) -> Iterator[str]:
-    for base in cls.__mro__:
-        names = vars(base).get("__slots__", ())
-        yield from (name for name in ((names,) if isinstance(names, str) else names) if name not in ("__dict__", "__weakref__"))
 
 
 def of_python(value: object) -> object:
@@ -267,8 +243,7 @@ def _is_looked_into(item: Any) -> bool:
 
 def _of_library(value: object) -> list[Any]:
     """Return what an object of the program's consists of but for what its own methods store there: that is captured."""
-    own, stored = own_attributes(value) or {}, stored_names(type(value))
-    return _lasting(type(value), {name: item for name, item in own.items() if name not in stored})
+    return _held(value, stored_names(type(value)))
 
 
 def _parts(item: Any) -> list[Any]:
@@ -276,7 +251,7 @@ def _parts(item: Any) -> list[Any]:
     cls = type(item)
     if cls in CONTAINERS.values():
         if isinstance(item, set | frozenset):
-            return [len(item)]
+            return _elements(item)
         return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
     if cls is np.ndarray:
         return item.reshape(-1).tolist() if item.dtype.hasobject else [digest_array(item)]
@@ -290,30 +265,28 @@ def _parts(item: Any) -> list[Any]:
         return [repr(content(item))]
     if _is_iterator_of_python(item):
         return _parts_of_iterator(item)
-    held, own = memory(item), own_attributes(item)
+    held = memory(item)
     if held is not None:
         return [held]
-    # Objects with slots, and of extensions, tell the garbage collector what they lead to.
-    found = gc.get_referents(item) if own is None else _lasting(cls, own)
+    # Objects of extensions tell the garbage collector what they lead to.
+    found = gc.get_referents(item) if own_attributes(item) is None else _held(item)
     return [each for each in found if not isinstance(each, _LEFT_OUT)]
 
 
-def _lasting(cls: type, own: dict[str, object]) -> list[Any]:
-    """Return names and values of attributes, whatever their order, but for what is left of the last use."""
-    gone = of_last_use(cls)
-    return [each for name in sorted(own, key=str) if name not in gone for each in (name, own[name])]
+def _held(item: Any, left_out: frozenset[str] = frozenset()) -> list[Any]:
+    """Return names and values of attributes and slots, whatever their order, but for what is left of the last use, and
+    what a container holds."""
+    gone = left_out | of_last_use(type(item))
+    found = list(held_by(item))
+    named = sorted(((str(name), held) for (kind, name), held in found if kind == "." and name not in gone), key=itemgetter(0))
+    items = _elements(item) if isinstance(item, set | frozenset) else [held for (kind, _), held in found if kind != "."]
+    return [*(each for pair in named for each in pair), *items]
 
 
-_no_state: dict[type, frozenset[str]] = {}
-
-
-def of_last_use(cls: type) -> frozenset[str]:
-    """Return the attributes of a library's objects of a class that are no state."""
-    if cls not in _no_state:
-        bases = [base for base in cls.__mro__ if module_of(base).startswith(_COMPUTED_ONCE)]
-        computed = {name for base in bases for name, item in vars(base).items() if isinstance(item, functools.cached_property)}
-        _no_state[cls] = frozenset(computed).union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
-    return _no_state[cls]
+def _elements(item: Any) -> list[Any]:
+    """Return how many elements a set has, and those that are numbers or texts, whatever their order."""
+    base: Any = set if isinstance(item, set) else frozenset
+    return [base.__len__(item), *sorted(repr(each) for each in base.__iter__(item) if isinstance(each, _SCALARS))]
 
 
 def _is_iterator_of_python(item: Any) -> bool:

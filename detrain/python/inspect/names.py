@@ -11,24 +11,30 @@ from __future__ import annotations
 import argparse
 import builtins
 import collections
+import contextlib
 import datetime
 import decimal
 import enum
 import fractions
 import inspect
 import pathlib
+import struct
 import subprocess
 import sys
 import types
+import typing
 import uuid
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from detrain.base.framework_names import KNOWN
+from detrain.base.framework_names import KNOWN, MODULES
 from detrain.python.inspect.frames import is_user_file
-from detrain.python.inspect.object_graph import ABSENT, BASES, STREAMS
+from detrain.python.inspect.object_graph import ABSENT, BASES, CONTAINERS, STREAMS
+
+T = TypeVar("T")
 
 STATIC: Final = (
     type,
@@ -49,7 +55,7 @@ METHODS: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapper
 """Kinds of methods that are bound to an object, or a built-in function to its module."""
 
 _PLAIN: Final = (
-    *(argparse.Namespace, types.SimpleNamespace, subprocess.CompletedProcess),
+    *(*argparse.Namespace.__mro__[:-1], types.SimpleNamespace, subprocess.CompletedProcess),
     *(collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
 """Classes of the standard library whose instances are their attributes."""
@@ -91,6 +97,7 @@ _DATA_TYPES: Final = (
     *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
     *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype, inspect.Parameter.empty, types.NoneType),
+    *((typing.Any,) if isinstance(typing.Any, type) else ()),
     *{kind for kind in np.sctypeDict.values() if isinstance(kind, type)},
 )
 
@@ -102,7 +109,21 @@ _FUNCTIONS_OF: Final = dict(pair for each in KNOWN for pair in each.functions_of
 _OPEN_AGAIN: Final = tuple(name for each in KNOWN for name in each.open_again)
 _HEAP_TYPE: Final = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE` (Include/object.h): of classes that are written in Python, and some of C."""
+FRAMEWORKS: Final = MODULES | {
+    *("jax", "jaxlib", "torch", "tensorboard"),
+    *("numpy", "h5py", "google", "absl", "wrapt", "detrain"),
+}
+_DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
+"""Modules of Python whose classes hold what the program puts there."""
+_COMPILED: Final = ("numba.core.", "numba.np.ufunc.")
+"""Where libraries keep functions that they have compiled: what is in them says nothing of the program."""
+_POINTER: Final = struct.calcsize("P")
 _MOST_CLASSES: Final = 1 << 14
+
+
+def by_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Keep what a function says of a class."""
+    return lru_cache(maxsize=_MOST_CLASSES)(function)
 
 
 def module_of(cls: type) -> str:
@@ -153,7 +174,7 @@ def find_static(name: str) -> object:
         found = found.__func__ if isinstance(found, staticmethod) else found
         is_named = isinstance(found, types.FunctionType | types.BuiltinFunctionType | type)
         return found if is_named and static_name(found) == name else ABSENT
-    if isinstance(found, type) and is_open(found):
+    if isinstance(found, type) and (is_open(found) or (is_library_class(found) and is_laid_open(found))):
         return found if class_name(found) == name else ABSENT
     if computes(found):
         return found if static_name(found) == name else ABSENT
@@ -284,12 +305,29 @@ def is_own_class(cls: type) -> bool:
     return is_user_module(sys.modules.get(module_of(cls)))
 
 
-@lru_cache(maxsize=_MOST_CLASSES)
+@by_class
 def is_open(cls: type) -> bool:
     """Return whether a class is, or derives from, one of a framework's whose objects are their attributes, and no base
     is of C: a module of PyTorch's, an optimizer, a data set.
     """
-    if not any(module_of(base).partition(".")[0] in _OPEN for base in cls.__mro__) or issubclass(cls, type | BaseException):
+    return any(module_of(base).partition(".")[0] in _OPEN for base in cls.__mro__) and is_laid_open(cls)
+
+
+@by_class
+def is_library_class(cls: type) -> bool:
+    """Return whether a class is of a library that is neither Python's own nor a framework."""
+    module = module_of(cls)
+    is_data = cls is np.poly1d or module.startswith("numpy.polynomial.")
+    top = "" if is_data else module.partition(".")[0]
+    is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
+    return is_known and top not in FRAMEWORKS and not module.startswith(_COMPILED) and not is_own_class(cls)
+
+
+@by_class
+def is_laid_open(cls: type) -> bool:
+    """Return whether an object of a class is its attributes, its slots and what a container holds, and nothing besides:
+    no base of it is of C, but for Python's containers."""
+    if issubclass(cls, type | BaseException):
         return False
     plain = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
     return all(base in plain or _is_transparent(base) or _is_of_python(base) for base in cls.__mro__)
@@ -313,9 +351,17 @@ def _is_transparent(base: type) -> bool:
 
 
 def _is_of_python(cls: type) -> bool:
-    is_heap = bool(cls.__flags__ & _HEAP_TYPE) and type(cls).__module__ != "pybind11_builtins"
     name = class_name(cls)
-    return is_heap and (name.startswith(_OPEN_AGAIN) or not name.startswith(_CLOSED))
+    return _has_no_more_than_slots(cls) and (name.startswith(_OPEN_AGAIN) or not name.startswith(_CLOSED))
+
+
+def _has_no_more_than_slots(cls: Any) -> bool:
+    """Return whether objects of a class have room for its slots, a dictionary and weak references, and for nothing of C
+    besides, as far as the class itself adds to its base."""
+    base, room = cls.__base__, sum(isinstance(item, types.MemberDescriptorType) for item in vars(cls).values())
+    for name in ("__dictoffset__", "__weakrefoffset__"):  # below zero: in front of the object
+        room += getattr(cls, name) > 0 and getattr(base, name) <= 0
+    return bool(cls.__flags__ & _HEAP_TYPE) and cls.__basicsize__ - base.__basicsize__ == room * _POINTER
 
 
 def is_user_class(cls: type) -> bool:
@@ -344,11 +390,38 @@ def stream_base(cls: type) -> type | None:
 
 def own_attributes(value: object) -> dict[str, object] | None:
     """Return the dictionary of an object, past the hooks of its class, or None if it has none."""
+    if not _shows_dictionary(type(value)):
+        return None
     try:
         own: dict[str, object] = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):  # a class may be made with another one's descriptors (TensorFlow's ShouldUseWrapper)
         return None
     return own
+
+
+@by_class
+def _shows_dictionary(cls: type) -> bool:
+    """Return whether `__dict__` is what Python made it, not a property that makes another one (munch's)."""
+    found = next((vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base)), None)
+    return found is None or isinstance(found, types.GetSetDescriptorType)
+
+
+def held_by(value: Any) -> Iterator[tuple[tuple[str, Any], object]]:
+    """Yield what an object holds, past the methods of its class, each with the step that leads there: keys and items of
+    a container, attributes, slots."""
+    cls = type(value)
+    base: Any = next((base for base in (dict, list, tuple, set, frozenset, collections.deque) if issubclass(cls, base)), None)
+    if base is dict:
+        for number, (key, item) in enumerate(list(dict.items(value))):
+            yield ("k", number), key
+            yield ("[", key) if type(key) in (str, int) else ("#", number), item
+    elif base is not None:
+        yield from ((("#", number), item) for number, item in enumerate(list(base.__iter__(value))))
+    if cls not in CONTAINERS.values():
+        yield from (((".", name), item) for name, item in list((own_attributes(value) or {}).items()))
+        for name, slot in slots_of(cls).items():
+            with contextlib.suppress(AttributeError):  # it is not set
+                yield (".", name), slot.__get__(value)
 
 
 def slots_of(cls: type) -> dict[str, Any]:

@@ -1,63 +1,59 @@
 """Objects of libraries that hold nothing but data: an environment of gymnasium, a scaler of scikit-learn, a meter.
 
-They are captured as objects of the program are, but only as a whole: where one attribute is no data, none is set,
-because a part of a stranger's state may not fit the rest. What then changes is named (detrain.python.inspect.progress).
-The same holds for what a library keeps in objects of the program's classes that derive from its own.
+They are captured as objects of the program are (attributes, slots, what a container holds), but only as a whole: where
+one part is no data, none is set, because a part of a stranger's state may not fit the rest. What then changes is named
+(detrain.python.inspect.progress). The same holds for objects of the program's classes that derive from a library's.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-from detrain.base.framework_names import MODULES
-from detrain.python.inspect.names import is_own_class, module_of, own_attributes
+from detrain.python.inspect.names import (
+    FRAMEWORKS,
+    METHODS,
+    by_class,
+    class_name,
+    container_base,
+    find_type,
+    held_by,
+    is_laid_open,
+    is_library_class,
+    is_own_class,
+    module_of,
+    own_attributes,
+)
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.inspect.pandas_tables import is_table
 
-FRAMEWORKS: Final = MODULES | {
-    *("jax", "jaxlib", "torch", "tensorboard"),
-    *("numpy", "h5py", "google", "absl", "wrapt", "detrain"),
+_MAX_OBJECTS: Final = 100_000
+_OF_LAST_USE: Final = {
+    "evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"}),
+    "grain._src.python.dataset.transformations.map:RngPool": frozenset({"_generator_cache"}),
+    "grain._src.python.dataset.stats:HashableWeakRef": frozenset({"_obj_id", "_weakref"}),
 }
-_DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
-"""Modules of Python whose classes hold what the program puts there."""
-_COMPILED: Final = ("numba.core.", "numba.np.ufunc.")
-"""Where libraries keep functions that they have compiled: what is in them says nothing of the program."""
-_MAX_OBJECTS: Final = 500
-_MAX_DEPTH: Final = 12
+"""Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed; the
+generators of grain, which are set anew for each element, and as many as threads have asked for at once; the address of
+the iterator that its statistics are of.
+"""
+_COMPUTED_ONCE: Final = ("grain.",)
+"""Modules whose objects keep in a `cached_property` only what they are without it: names, functions, statistics."""
 _SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
 _KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype)
 """Stay as the process has them."""
 
 
-_verdicts: dict[type, bool] = {}
-_extending: dict[type, bool] = {}
-
-
-def is_library_class(cls: type) -> bool:
-    """Return whether a class is of a library that is neither Python's own nor a framework."""
-    if cls not in _verdicts:
-        _verdicts[cls] = _is_of_library(cls)
-    return _verdicts[cls]
-
-
-def _is_of_library(cls: type) -> bool:
-    module = module_of(cls)
-    is_data = cls is np.poly1d or module.startswith("numpy.polynomial.")
-    top = "" if is_data else module.partition(".")[0]
-    is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
-    return is_known and top not in FRAMEWORKS and not module.startswith(_COMPILED) and not is_own_class(cls)
-
-
+@by_class
 def extends_library(cls: type) -> bool:
     """Return whether a class of the program derives from such a class, and from none of a framework."""
-    if cls not in _extending:
-        tops = {module_of(base).partition(".")[0] for base in cls.__mro__}
-        _extending[cls] = is_own_class(cls) and any(map(is_library_class, cls.__mro__)) and tops.isdisjoint(FRAMEWORKS)
-    return _extending[cls]
+    tops = {module_of(base).partition(".")[0] for base in cls.__mro__}
+    return is_own_class(cls) and any(map(is_library_class, cls.__mro__)) and tops.isdisjoint(FRAMEWORKS)
 
 
 def is_library_object(value: object) -> bool:
@@ -66,29 +62,69 @@ def is_library_object(value: object) -> bool:
     return (is_library_class(cls) or extends_library(cls)) and own_attributes(value) is not None and not is_table(value)
 
 
-def is_data_object(value: object, is_state: Any) -> bool:
-    """Return whether an object of a library is data through and through.
+@by_class
+def is_data_class(cls: type) -> bool:
+    """Return whether a class is such a one, and its objects hold nothing that Python does not see."""
+    return (is_library_class(cls) or extends_library(cls)) and is_laid_open(cls)
+
+
+@by_class
+def makes_plainly(cls: Any) -> bool:
+    """Return whether a new object of a class of data is one without its own code: nothing keeps account of its objects,
+    hands out one that there is, or does something as one goes."""
+    if hasattr(cls, "__del__") or type(cls).__call__ is not type.__call__:
+        return False
+    if container_base(cls) is not None or cls.__new__ is object.__new__ or issubclass(cls, tuple):
+        return True
+    maker = next(base for base in cls.__mro__ if "__new__" in vars(base))
+    return is_own_class(maker) or _makes_another(cls)
+
+
+def _makes_another(cls: Any) -> bool:
+    """Return whether a library's own `__new__`, asked as `copy` asks it, makes another object each time."""
+    try:
+        made = [cls.__new__(cls) for _ in range(2)]
+    except Exception:  # an edge: a stranger's code, which may want to be told more
+        return False
+    return made[0] is not made[1] and all(type(each) is cls for each in made)
+
+
+@by_class
+def of_last_use(cls: type) -> frozenset[str]:
+    """Return the attributes of a library's objects of a class that are no state."""
+    bases = [base for base in cls.__mro__ if module_of(base).startswith(_COMPUTED_ONCE)]
+    computed = {name for base in bases for name, item in vars(base).items() if isinstance(item, functools.cached_property)}
+    return frozenset(computed).union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
+
+
+def find_data_class(name: str, current: object) -> type | None:
+    """Return a class of data by its name, of a module that is imported, or the live object's if that has the name."""
+    for cls in (find_type(name), type(current)):
+        if cls is not None and class_name(cls) == name and is_data_class(cls):
+            return cls
+    return None
+
+
+def data_in(value: object, is_state: Callable[[object], bool]) -> set[int] | None:
+    """Return the identities of all that an object of a library leads to, if it is data through and through, else None.
 
     `is_state` says so of what is no such object.
     """
-    return is_library_object(value) and _is_whole(value, is_state, set(), 0)
-
-
-def _is_whole(value: object, is_state: Any, seen: set[int], depth: int) -> bool:
-    if id(value) in seen:
-        return True
-    if len(seen) >= _MAX_OBJECTS or depth > _MAX_DEPTH:
-        return False
-    seen.add(id(value))
-    cls = type(value)
-    if cls in _SCALARS or isinstance(value, _KEPT) or any(value is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
-        return True
-    if cls in CONTAINERS.values():
-        parts: list[object] = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)  # type: ignore[call-overload]
-    elif cls is types.MethodWrapperType:  # of an iterator: tqdm keeps its `__next__`
-        parts = [value.__self__]  # type: ignore[attr-defined]
-    elif is_library_object(value):
-        parts = list((own_attributes(value) or {}).values())
-    else:
-        return bool(is_state(value))
-    return all(_is_whole(part, is_state, seen, depth + 1) for part in parts)
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        item = left.pop()
+        cls = type(item)
+        if cls in _SCALARS or isinstance(item, _KEPT) or id(item) in seen:
+            continue
+        if len(seen) >= _MAX_OBJECTS:
+            return None
+        seen.add(id(item))
+        if cls in CONTAINERS.values() or (is_data_class(cls) and not is_table(item)):
+            gone = of_last_use(cls)
+            left += [held for (kind, name), held in held_by(item) if kind != "." or name not in gone]
+        elif cls in METHODS:  # tqdm keeps the `__next__` of an iterator
+            left.append(item.__self__)  # type: ignore[attr-defined]
+        elif not is_state(item) and all(item is not stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
+            return None
+    return seen

@@ -37,7 +37,7 @@ _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.File
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _STDERR: Final = 2
 _BUILTIN: Final = ("builtins", "itertools")
-_STILL: Final = MODULES | {"re", "logging", "argparse", "typing", "types", "abc", "_thread", "weakref", "inspect", "__future__"}
+_STILL: Final = MODULES | {"re", "logging", "typing", "types", "abc", "_thread", "weakref", "inspect", "__future__"}
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not say what they have taken in."""
 _STAND_INS: Final = "detrain.python.outside."

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from detrain.base.cursor import Cursor
 from detrain.python.inspect.frames import is_user_file
-from detrain.python.inspect.ownership import FRAMEWORKS
+from detrain.python.inspect.names import FRAMEWORKS
 
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""

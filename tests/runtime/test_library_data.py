@@ -1,0 +1,327 @@
+"""Objects of libraries that are data: a config, a namespace, a meter. They come back whole, in place or made anew, or
+they are named; and nothing of the library's code is run for that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detrain.python.inspect.names import own_attributes
+from tests.runtime.state_values import World, baseline_of, encode, restore
+
+LIBRARY = '''
+import collections
+import functools
+
+
+def _closed(*_arguments, **_keywords):
+    raise AssertionError("code of the library was run")
+
+
+class Config(dict):
+    """Attributes are items; only a closed one may be filled from outside."""
+
+    is_closed = False
+
+    def __init__(self, items=()):
+        super().__init__(items)
+        object.__setattr__(self, "frozen", [False])
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name, value):
+        self[name] = value
+
+    def __setitem__(self, key, value):
+        if Config.is_closed:
+            _closed()
+        dict.__setitem__(self, key, value)
+
+
+class Shown(dict):
+    """Like munch: what it shows as `__dict__` is made anew each time."""
+
+    __dict__ = property(lambda self: dict(self))
+
+
+class Row(list):
+    def __init__(self, *items):
+        super().__init__(items)
+        self.title = "row"
+
+    append = extend = __setitem__ = _closed
+
+
+class Queue(collections.deque):
+    pass
+
+
+class Group(set):
+    add = _closed
+
+
+class Point:
+    __slots__ = ("x", "y")
+
+    def __init__(self, x):
+        self.x = x
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+
+
+class Tree:
+    def __init__(self, parent=None):
+        self.parent, self.children, self.kind = parent, {}, Point
+
+
+class Meter:
+    def __init__(self):
+        self.total, self.last, self.seen = 0.0, None, set()
+
+
+class Interned:
+    _known = {}
+
+    def __new__(cls, name="a"):
+        return cls._known.setdefault(name, object.__new__(cls))
+
+
+class _One(type):
+    _made = {}
+
+    def __call__(cls):
+        return cls._made.setdefault(cls, type.__call__(cls))
+
+
+class Single(metaclass=_One):
+    pass
+
+
+class Closing:
+    def __del__(self):
+        pass
+
+
+class Made:
+    def __new__(cls, *_arguments):
+        return object.__new__(cls)
+
+
+class Tag(str):
+    pass
+'''
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A library with such classes."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "library_of_data.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module("library_of_data")
+    del sys.modules["library_of_data"]
+
+
+def there_and_back(make: Callable[[], Any], change: Callable[[Any], object]) -> tuple[Any, Any, Any]:
+    """Return (what a loop has changed, what a resumed process has of it, and what that had before)."""
+    after, before = ({"value": make()} for _ in range(2))
+    held, baseline = before["value"], baseline_of(after)
+    change(after["value"])
+    encoded = encode(after, baseline)
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    return after["value"], before["value"], held
+
+
+def made_anew(make: Callable[[], Any]) -> Any:
+    """Return what a resumed process has of an object that the loop has made."""
+    world: World = {"value": None}
+    baseline = baseline_of(world)
+    world["value"] = make()
+    encoded, there = encode(world, baseline), {"value": None}
+    assert encoded.not_captured == []
+    assert restore(encoded, there, baseline_of(there)) == []
+    return there["value"]
+
+
+def lost(make: Callable[[], Any]) -> list[str]:
+    """Return what is named of an object that the loop has made."""
+    world: World = {"value": None}
+    baseline = baseline_of(world)
+    world["value"] = make()
+    return encode(world, baseline).not_captured
+
+
+def test_items_of_a_librarys_dict_come_back_in_place_and_past_its_methods(library: Any) -> None:
+    """The values of before the loop came back, in silence: only attributes were captured."""
+
+    def change(config: Any) -> None:
+        config.lr, config.new, config.inner.deep, config.rest = 0.5, {"a": [1]}, 3, library.Config({"z": 1})
+        del config["gone"]
+        library.Config.is_closed = True
+
+    def make() -> Any:
+        return library.Config({"gone": 1, "lr": 0.1, "inner": library.Config({"deep": 1})})
+
+    after, back, held = there_and_back(make, change)
+    assert back is held
+    assert back == after == {"lr": 0.5, "inner": {"deep": 3}, "new": {"a": [1]}, "rest": {"z": 1}}
+    assert list(back) == list(after)
+    assert type(back.rest) is library.Config
+    assert own_attributes(back) == {"frozen": [False]}
+
+
+def test_a_dict_that_shows_its_items_as_attributes_has_none(library: Any) -> None:
+    after, back, held = there_and_back(lambda: library.Shown(a=1), lambda shown: shown.update(b=[2]))
+    assert back is held
+    assert back == after == {"a": 1, "b": [2]}
+
+
+@pytest.mark.parametrize(
+    ("name", "items"), [("Row", [3.0, 1.0]), ("Queue", [1, 2]), ("Group", [7, 8, 9])], ids=["list", "deque", "set"]
+)
+def test_what_another_container_of_a_librarys_holds_comes_back(library: Any, name: str, items: list[Any]) -> None:
+    cls = getattr(library, name)
+    base = cls.__mro__[1]
+
+    def change(value: Any) -> None:
+        base.clear(value)
+        vars(value)["title"] = ["changed"]
+        for item in items:
+            (base.add if base is set else base.append)(value, item)
+
+    after, back, held = there_and_back(cls, change)
+    assert back is held
+    assert list(back) == list(after)
+    assert back.title == ["changed"]
+    assert list(made_anew(lambda: after)) == list(after)
+
+
+def test_an_attribute_that_comes_to_hold_another_object_of_a_library_comes_back(library: Any) -> None:
+    """It was deleted in the resumed process, and no word said so."""
+    after, back, held = there_and_back(library.Meter, lambda meter: vars(meter).update(total=1.5, last=library.Point(2.5)))
+    assert back is held
+    assert (back.total, back.last.x, hasattr(back.last, "y")) == (1.5, 2.5, False)
+    assert type(back.last) is type(after.last)
+
+
+def test_what_the_loop_makes_of_a_librarys_data_class_is_made_again(library: Any) -> None:
+    def make() -> Any:
+        tree = library.Tree()
+        tree.children["a"] = library.Tree(tree)
+        tree.children["a"].parent = tree
+        tree.rows = library.Row(library.Point(np.float32(1)), library.Config({"x": 1}))
+        return tree
+
+    back = made_anew(make)
+    assert back.children["a"].parent is back
+    assert back.kind is library.Point
+    assert (back.rows[0].x, back.rows[1].x, back.rows.title) == (np.float32(1), 1, "row")
+
+
+def test_an_object_of_a_library_is_found_by_its_address_not_by_the_name_that_holds_it_now(library: Any) -> None:
+    after: World = {"one": library.Meter(), "other": None}
+    before: World = {"one": library.Meter(), "other": None}
+    held, baseline = before["one"], baseline_of(after)
+    after["other"], after["one"] = after["one"], library.Meter()
+    after["other"].total = 2.0
+
+    assert restore(encode(after, baseline), before, baseline_of(before)) == []
+
+    assert before["other"] is held
+    assert before["one"] is not held
+    assert (held.total, before["one"].total) == (2.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["Interned", "Single", "Closing", "Tag"])
+def test_what_a_new_object_would_not_be_the_same_as_is_named(library: Any, name: str) -> None:
+    """One that its class keeps account of, or that does something when it goes, or holds what no attribute shows."""
+    assert [said.partition(" (")[0] for said in lost(getattr(library, name))] == ["value"]
+
+
+def test_what_a_class_makes_by_its_own_code_each_time_anew_is_made_again(library: Any) -> None:
+    assert type(made_anew(library.Made)) is library.Made
+
+
+def test_what_is_not_data_through_and_through_is_named_when_anything_in_it_changes(library: Any) -> None:
+    def change_set(meter: Any) -> None:
+        meter.seen.discard(1)
+        meter.seen.add(3)
+
+    def change_items(meter: Any) -> None:
+        dict.__setitem__(meter.config, "lr", 0.5)
+
+    for change in (change_set, change_items, lambda meter: setattr(meter.point, "x", 2)):
+        meter = library.Meter()
+        meter.lock, meter.seen, meter.config, meter.point = threading.Lock(), {1, 2}, library.Config({"lr": 0.1}), library.Point(1)
+        world: World = {"meter": meter}
+        baseline = baseline_of(world)
+        assert encode(world, baseline).not_captured == []
+        change(meter)
+        assert [said.partition(" (")[0] for said in encode(world, baseline).not_captured] == ["meter"]
+
+
+def test_what_cannot_be_captured_in_a_container_of_a_librarys_is_named_by_itself(library: Any) -> None:
+    world: World = {"config": library.Config({"lock": threading.Lock(), "lr": 0.1})}
+    there: World = {"config": library.Config({"lock": threading.Lock(), "lr": 0.1})}
+    lock, baseline = there["config"]["lock"], baseline_of(world)
+    dict.__setitem__(world["config"], "lr", 0.5)
+    dict.__setitem__(world["config"], "thread", threading.Thread())
+
+    encoded = encode(world, baseline)
+
+    assert [said.partition(" (")[0] for said in encoded.not_captured] == ["config['thread']"]
+    assert restore(encoded, there, baseline_of(there)) == ["config['thread']"]
+    assert there["config"] == {"lock": lock, "lr": 0.5}
+
+
+def test_encoding_changes_nothing_of_a_librarys_object(library: Any) -> None:
+    config = library.Config({"a": library.Row(1)})
+    held = list(config.items())
+    encode({"config": config}, baseline_of({"config": config}))
+    assert list(map(id, held[0])) == list(map(id, next(iter(config.items()))))
+    assert (list(config["a"]), own_attributes(config)) == ([1], {"frozen": [False]})
+
+
+REAL: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "munch": ("munch", lambda m: m.Munch({"a": 1, "b": m.Munch(c=2)}), lambda v: v.update(a=[3]), dict),
+    "addict": ("addict", lambda m: m.Dict({"a": 1, "b": {"c": 2}}), lambda v: setattr(v.b, "c", 5), dict),
+    "box": ("box", lambda m: m.Box({"a": 1, "b": {"c": 2}}), lambda v: setattr(v.b, "new", {"d": 1}), lambda v: v.to_dict()),
+    "yacs": ("yacs.config", lambda m: m.CfgNode({"a": 1, "b": {"c": 2}}), lambda v: setattr(v, "a", 3), dict),
+    "mmengine": ("mmengine", lambda m: m.ConfigDict(a=1, b={"c": 2}), lambda v: setattr(v, "new", {"e": 1}), dict),
+    "easydict": ("easydict", lambda m: m.EasyDict(a=1, b={"c": 2}), lambda v: setattr(v, "new", {"e": 1}), dict),
+    "ml_collections": ("ml_collections", lambda m: m.ConfigDict({"a": 1}), lambda v: setattr(v, "a", 3), lambda v: v.to_dict()),
+    "omegaconf": (
+        "omegaconf",
+        lambda m: m.OmegaConf.create({"a": 1, "b": {"c": [2]}}),
+        lambda v: (setattr(v, "a", 3), setattr(v, "new", {"k": 1})),
+        lambda v: type(v).__mro__ and str(v),
+    ),
+    "sortedcontainers": ("sortedcontainers", lambda m: m.SortedDict(b=1), lambda v: v.update(a=2), lambda v: list(v.items())),
+    "cachetools": ("cachetools", lambda m: m.LRUCache(2), lambda v: v.update(a=1, b=2, c=3), lambda v: list(v.items())),
+}
+"""Libraries with a module, what makes an object, what changes it, and what is seen of it."""
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_configs_of_libraries_come_back_in_place_and_made_anew(name: str) -> None:
+    module_name, make, change, see = REAL[name]
+    module = pytest.importorskip(module_name)
+    after, back, held = there_and_back(lambda: make(module), change)
+    assert back is held
+    assert see(back) == see(after)
+    assert see(made_anew(lambda: after)) == see(after)
