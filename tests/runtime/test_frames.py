@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import detrain
-from detrain.python.inspect.frames import is_user_file, user_frames, write_locals
+from detrain.python.inspect.frames import is_user_file, set_program, user_frames, write_locals
 from tests.runtime import frame_cases, interpreters
 
 
@@ -52,6 +52,45 @@ def test_python_libraries_and_detrain_are_not_the_users(name):
 
 def test_what_autograph_generates_is_not_the_users(tmp_path):
     assert not is_user_file(str(tmp_path / "__autograph_generated_filex1.py"))
+
+
+@pytest.fixture
+def program(tmp_path):
+    """The folder of a program's entry."""
+    folder = tmp_path / "program"
+    set_program(str(folder / "train.py"))
+    yield folder
+    set_program("")
+
+
+@pytest.mark.parametrize("variable", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR"])
+@pytest.mark.parametrize("cache", ["caches/kernels", "program/.cache"])
+def test_what_libraries_compile_into_their_caches_is_theirs(variable, cache, program, tmp_path, monkeypatch):
+    monkeypatch.setenv(variable, str(tmp_path / cache))
+
+    assert not is_user_file(str(tmp_path / cache / "ab" / "cabc.py"))
+    assert is_user_file(str(tmp_path / f"{cache}-of-mine" / "train.py"))
+    assert is_user_file(str(program / "train.py"))
+
+
+def test_a_cache_that_the_program_lies_in_is_no_cache(program, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    assert is_user_file(str(program / "train.py"))
+    assert is_user_file(str(program / "models" / "net.py"))
+    assert is_user_file(str(tmp_path / "data" / "rows.py"))
+
+
+def test_a_cache_that_is_named_later_is_known_by_then(program, tmp_path, monkeypatch):
+    assert is_user_file(str(tmp_path / "first.py"))
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
+
+    assert not is_user_file(str(tmp_path / "kernels" / "ab" / "cabc.py"))
+
+
+def test_what_is_compiled_beside_its_source_is_no_file_of_the_users(tmp_path):
+    assert not is_user_file(str(tmp_path / "__pycache__" / "fast.cp311.nbi"))
 
 
 def test_libraries_of_another_environment_on_the_path_are_not_the_users(tmp_path):

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from detrain.base import PACKAGE
 from detrain.base.source_files import LIBRARIES
+from detrain.python.inspect.library_caches import is_of_cache
 from detrain.python.inspect.live_names import live_names, may_read_any_global, names_read_by_functions
 
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
@@ -62,16 +63,19 @@ def _library_around(path: str) -> str:
 
 
 _program: list[str] = []
+_entry: list[str] = [""]
 
 
 def set_program(entry: str) -> None:
-    """Count a program that is installed among libraries (`-m PACKAGE.MODULE`) as the user's: its package, or its one
-    file.
+    """Say what the program is. One that is installed among libraries (`-m PACKAGE.MODULE`) counts as the user's: its
+    package, or its one file.
     """
     path = os.path.realpath(entry)
+    _entry[:] = [os.path.dirname(path)]
     library = _library_around(path)
     _program[:] = [library + path.removeprefix(library).partition("/")[0]] if library else []
     is_user_file.cache_clear()
+    _is_user_folder.cache_clear()
 
 
 _notebook: list[str] = []
@@ -96,7 +100,9 @@ def is_of_kernel(name: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def is_user_file(filename: str) -> bool:
-    """Return whether a source file is the user's: not of Python, not an installed library, not detrain."""
+    """Return whether a file is the user's: not of Python, not an installed library's or in a library's cache, not
+    detrain's.
+    """
     if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
         return False
     return _is_user_folder(os.path.dirname(filename)) or any(_is_at(os.path.realpath(filename), place) for place in _program)
@@ -108,7 +114,8 @@ def _is_at(path: str, place: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _is_user_folder(folder: str) -> bool:
-    return not _library_around(os.path.join(os.path.realpath(folder), "file"))
+    path = os.path.realpath(folder)
+    return not _library_around(os.path.join(path, "file")) and not is_of_cache(path, _entry[0])
 
 
 def has_user_code(function: object) -> bool:

@@ -17,6 +17,7 @@ import decimal
 import enum
 import fractions
 import inspect
+import os
 import pathlib
 import struct
 import subprocess
@@ -297,7 +298,9 @@ def _walk(module: object, qualified: str) -> object:
 
 def is_user_module(module: types.ModuleType | None) -> bool:
     """Return whether a module is the program's own."""
-    return is_user_file(getattr(module, "__file__", None) or "")
+    file = getattr(module, "__file__", None) or ""
+    # What a framework makes as it runs may say that it is from a file of no folder (`torch.ops`).
+    return is_user_file(file) and (os.path.isabs(file) or getattr(module, "__name__", "").partition(".")[0] not in MODULES)
 
 
 def is_own_class(cls: type) -> bool:

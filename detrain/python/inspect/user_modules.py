@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from types import ModuleType
 
-from detrain.base.framework_names import MODULES
-from detrain.python.inspect.frames import is_of_kernel, is_user_file
+from detrain.python.inspect.frames import is_of_kernel
+from detrain.python.inspect.names import is_user_module
 
 _seen: set[str] = set()
 _user_names: list[str] = []
@@ -29,10 +28,7 @@ def user_modules() -> dict[str, ModuleType]:
     is_as_before, _ends = ends == _ends, ends  # not all names are compared: this is asked several times a step
     for name in [] if is_as_before else [name for name in list(sys.modules) if name not in _seen]:
         module = sys.modules.get(name)
-        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         _seen.add(name)
-        # What a framework makes as it runs may say that it is from a file of no folder (`torch.ops`).
-        is_made = name.partition(".")[0] in MODULES and not os.path.isabs(file or "")
-        if name != "__mp_main__" and not is_made and is_user_file(file or ""):
+        if name != "__mp_main__" and isinstance(module, ModuleType) and is_user_module(module):
             _user_names.append(name)
     return {name: module for name in _user_names if isinstance(module := sys.modules.get(name), ModuleType)}
