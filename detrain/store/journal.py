@@ -8,6 +8,9 @@ and has this digest, `r` the random streams at the head of this batch (only wher
 those that the Python of an iterator's pipeline found at an element (where others had drawn since the one before), `f`
 what a body has fetched from an iterator that lives on, by its number in the body and its digest, `v` the version of the
 format, at the start (a journal without it is of version 1).
+
+Behind what a resumed run has recorded stay the digests of the batches that are still to come, as an earlier run
+recorded them: if the resumed run is refused at one of them, the next one is refused there, too.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
+import itertools
 import os
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +41,8 @@ _FRAME: Final = struct.Struct("<II")
 _AT_ONCE: Final = 8
 _MOST_WAITING_BYTES: Final = 1 << 14
 _LONGEST_WAIT_S: Final = 1.0
+_MOST_TO_COME: Final = 4096
+"""So many records of an earlier run are kept in the file behind the new ones."""
 
 _RECORDS: Final[dict[str, Any]] = {
     "v": tuple[str, int],
@@ -78,8 +85,9 @@ class Ends(set[int]):
 class Journal:
     """The journal of one run. Reading keeps what lies beyond the resume point, to compare the re-run with."""
 
-    def __init__(self, path: Path, keep_bytes: int) -> None:
+    def __init__(self, path: Path, keep_bytes: int, *, may_differ: bool = False) -> None:
         """Open the journal. With the first new record it is cut to `keep_bytes`: what came after the cut is done again.
+        The digests that were recorded after it stay until they have been compared, unless they `may_differ`.
 
         Raises CheckpointDamaged if the records before the cut are not all there: fast-forward would go on from other
         random states than the first run's.
@@ -97,6 +105,8 @@ class Journal:
         self._newest: dict[str, bytes] = {}
         """The streams at the last head of a batch that is on record, by which those of elements are told."""
         self._in_order: list[Address] = []
+        self._to_come: deque[tuple[tuple[int, ...], bytes]] = deque()
+        """What an earlier run has recorded, and this one has not come to."""
         ends = Ends(path)
         for end, (kind, *address, value) in _records(path):
             ends.add(end)
@@ -110,7 +120,9 @@ class Journal:
             elif kind == "f":
                 phase, epoch, batch, number = address
                 self.fetched[phase, epoch, batch, number] = value
-            elif kind == "p" and end <= keep_bytes:
+            if kind in ("b", "f") and end > keep_bytes and not may_differ:
+                self._to_come.append((tuple(address), _framed([kind, *address, value])))
+            if kind == "p" and end <= keep_bytes:
                 name, number, states = address
                 if number == 0:  # an iterator of this name that was there before is no more
                     self.elements[name] = {}
@@ -121,7 +133,9 @@ class Journal:
         self._waiting = bytearray()
         self._at_once, self._written_at = _AT_ONCE, 0.0
         self._path = path
-        self._is_cut = self._is_named = False
+        self._is_named = False
+        self._holds_others = True
+        """Whether records of an earlier run may lie behind those of this one."""
         # A large checkpoint is written by a thread, which has the records before it written, too.
         self._lock = threading.Lock()
         try:
@@ -134,12 +148,14 @@ class Journal:
 
         What cannot be written waits, and is an error at the next `flush` or `sync`.
         """
+        self._pass(address)
         self._add(["b", *address, digest])
 
     def add_fetched(self, address: tuple[int, int, int, int], digest: bytes) -> None:
         """Record the digest [16 bytes] of what a body has fetched, as `add_batch` does; last in the address is its
         number.
         """
+        self._pass(address)
         self._add(["f", *address, digest])
 
     def add_streams(self, address: Address, states: dict[str, bytes]) -> None:
@@ -208,16 +224,23 @@ class Journal:
             with contextlib.suppress(StoreError):  # no checkpoint rests on it yet, and none will before it is written
                 self._write()
 
+    def _pass(self, address: tuple[int, ...]) -> None:
+        """This run has come to a batch, or to what a body has fetched."""
+        while self._to_come and self._to_come[0][0] <= address:
+            self._to_come.popleft()
+
     def _write(self) -> None:
         start = self.size - len(self._waiting)
         try:
-            # Not before: until a batch has proved equal, the first run's must not be lost.
-            if self._waiting and not self._is_cut:
-                os.ftruncate(self._file, start)
-                self._is_cut = True
-            done = 0
-            while done < len(self._waiting):  # a disk that fills up takes a part first, and says so only then
-                done += os.pwrite(self._file, self._waiting[done:], start + done)
+            if self._waiting:
+                # Not before: until a batch has proved equal, the first run's must not be lost.
+                data = self._waiting + b"".join(framed for _at, framed in itertools.islice(self._to_come, _MOST_TO_COME))
+                done = 0
+                while done < len(data):  # a disk that fills up takes a part first, and says so only then
+                    done += os.pwrite(self._file, data[done:], start + done)
+                if self._holds_others:
+                    os.ftruncate(self._file, start + len(data))
+                    self._holds_others = bool(self._to_come)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, start)

@@ -25,8 +25,8 @@ records = st.one_of(
 
 
 @contextlib.contextmanager
-def opened(path, keep_bytes=0):
-    journal = Journal(path, keep_bytes)
+def opened(path, keep_bytes=0, **how):
+    journal = Journal(path, keep_bytes, **how)
     try:
         yield journal
     finally:
@@ -77,7 +77,7 @@ def test_a_reopened_journal_keeps_its_start_and_takes_new_records(tmp_path_facto
     with opened(path) as journal:
         ends = [0, *append(journal, items)]
     kept = data.draw(st.integers(0, len(items)))
-    with opened(path, ends[kept]) as journal:
+    with opened(path, ends[kept], may_differ=True) as journal:
         # Also what lies beyond the cut, to compare with.
         assert (journal.batches, journal.streams) == expected_of(items)
         append(journal, more)
@@ -178,7 +178,7 @@ def test_a_checkpoint_whose_journal_is_gone_is_refused(path):
 def test_opening_does_not_cut_and_the_first_new_record_does(path):
     with opened(path) as journal:
         ends = append(journal, THREE)
-    with opened(path, ends[0]) as journal:
+    with opened(path, ends[0], may_differ=True) as journal:
         assert journal.size == ends[0]
         assert path.stat().st_size == ends[2]
         append(journal, THREE[1:2])
@@ -285,3 +285,43 @@ def test_records_that_come_while_another_thread_writes_are_all_there(tmp_path, m
             writer.join()
             sys.setswitchinterval(interval)
         assert contents(path) == expected_of(items)
+
+
+def test_what_is_still_to_come_stays_behind_what_is_recorded_again(path):
+    items = [("b", (0, 0, number), bytes([number]) * 16) for number in range(6)]
+    with opened(path) as journal:
+        ends = append(journal, items)
+    for again in (3, 5):
+        with opened(path, ends[1]) as journal:
+            assert append(journal, items[2:again])[-1] == ends[again - 1]
+        assert path.stat().st_size == ends[-1]
+        assert contents(path, ends[1])[0] == expected_of(items)[0]
+    with opened(path, ends[1]) as journal:
+        append(journal, items[2:])
+    assert path.stat().st_size == ends[-1]
+
+
+def test_what_may_differ_is_let_go_of(path):
+    items = [("b", (0, 0, number), bytes([number]) * 16) for number in range(6)]
+    with opened(path) as journal:
+        ends = append(journal, items)
+    journal = Journal(path, ends[1], may_differ=True)
+    append(journal, items[2:3])
+    journal.close()
+    assert path.stat().st_size == ends[2]
+
+
+def test_what_a_body_still_has_to_fetch_stays(path):
+    with opened(path) as journal:
+        journal.add_batch((0, 0, 0), b"0" * 16)
+        cut = journal.size
+        for number in range(3):
+            journal.add_fetched((0, 0, 0, number), bytes([number]) * 16)
+        journal.add_batch((0, 0, 1), b"1" * 16)
+        end = journal.size
+    with opened(path, cut) as journal:
+        journal.add_fetched((0, 0, 0, 0), bytes(16))
+    with opened(path, cut) as journal:
+        assert sorted(journal.fetched) == [(0, 0, 0, number) for number in range(3)]
+        assert (0, 0, 1) in journal.batches
+    assert path.stat().st_size == end

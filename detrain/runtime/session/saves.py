@@ -73,7 +73,7 @@ class Saves:
         path = catalogue.journal(config.program, config.run)
         if journal_bytes is None and path.is_file() and not path.is_symlink():
             path.unlink()  # of a run that was killed before its first checkpoint, perhaps of other data
-        self.journal = Journal(path, journal_bytes or 0)
+        self.journal = Journal(path, journal_bytes or 0, may_differ=config.allows_environment)
         self.has_checkpoint = journal_bytes is not None
         self.last_at = time.monotonic()
         """When the state was saved or restored last."""
