@@ -118,6 +118,108 @@ TABLE: Final[dict[str, list[object]]] = {
     "after": [None, "validate", "best", "draw", "save"],
     "every": ["1", "2b", "3b"],
 }
+LIBRARY: Final = """\
+import queue, threading
+
+class BackgroundGenerator(threading.Thread):
+    def __init__(self, generator, max_prefetch=1):
+        super().__init__(daemon=True)
+        self.queue, self.generator, self.is_over = queue.Queue(max_prefetch), generator, False
+        self.start()
+    def run(self):
+        try:
+            for item in self.generator:
+                self.queue.put((True, item))
+        finally:
+            self.queue.put((False, None))
+    def __iter__(self):
+        return self
+    def __next__(self):
+        goes_on, item = self.queue.get() if not self.is_over else (False, None)
+        if not goes_on:
+            self.is_over = True
+            raise StopIteration
+        return item
+"""
+"""The file `site-packages/ahead.py` beside the programs: a library whose threads load ahead."""
+BESIDE: Final[dict[str, list[object]]] = {
+    "data": ["rows", "tensors", "own", "augmented"],
+    "ahead": [None, "thread", "iterator", "generator", "function", "library", "loader"],
+    "order": ["shuffle", "none", "replacement", "weighted", "own sampler"],
+    "workers": [0, 2],
+    "loop": ["for", "enumerate", "zip", "tqdm"],
+    "after": [None, "validate", "save"],
+    "every": ["1", "2b", "1b"],
+}
+"""What goes on beside the loop."""
+_FROM_LIBRARY: Final = """\
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+from ahead import BackgroundGenerator
+"""
+_AHEAD: Final = {
+    "thread": (LIBRARY, "BackgroundGenerator(loader)"),
+    "iterator": (
+        """\
+import queue, threading
+class Prefetch:
+    def __init__(self, loader):
+        self.queue, self.loader = queue.Queue(3), loader
+        threading.Thread(target=self.fill, daemon=True).start()
+    def fill(self):
+        for batch in self.loader:
+            self.queue.put(batch)
+        self.queue.put(None)
+    def __iter__(self):
+        return self
+    def __next__(self):
+        batch = self.queue.get()
+        if batch is None:
+            raise StopIteration
+        return batch
+""",
+        "Prefetch(loader)",
+    ),
+    "generator": (
+        """\
+import queue, threading
+def prefetch(loader):
+    held = queue.Queue(2)
+    def fill():
+        for batch in loader:
+            held.put(batch)
+        held.put(None)
+    threading.Thread(target=fill, daemon=True).start()
+    while (batch := held.get()) is not None:
+        yield batch
+""",
+        "prefetch(loader)",
+    ),
+    "function": (
+        """\
+import queue, threading
+def fill(held, batches):
+    for batch in batches:
+        held.put(batch)
+    held.put(None)
+def begin(held, batches):
+    thread = threading.Thread(target=fill, args=(held, batches))
+    thread.start()
+    return held
+""",
+        "iter(begin(queue.Queue(2), iter(loader)).get, None)",
+    ),
+    "library": (_FROM_LIBRARY, "BackgroundGenerator(loader, max_prefetch=2)"),
+    "loader": (
+        _FROM_LIBRARY
+        + """\
+class LoaderAhead(DataLoader):
+    def __iter__(self):
+        return BackgroundGenerator(super().__iter__())
+""",
+        "loader",
+    ),
+}
+"""How a thread loads ahead: what the program has of it, and what the loop goes over."""
 _SETS: Final = {
     "rows": "Rows()",
     "tensors": "TensorDataset(x, y)",
@@ -209,6 +311,12 @@ def rows() -> list[dict[str, object]]:
     return [dict(zip(names, row, strict=True)) for row in chosen]
 
 
+def rows_beside() -> list[dict[str, object]]:
+    """Return the same of programs beside whose loop something goes on."""
+    first = {name: values[0] for name, values in TABLE.items()}
+    return [first | dict(zip(BESIDE, row, strict=True)) for row in AllPairs(list(BESIDE.values()))]
+
+
 def _is_possible(row: Mapping[str, object]) -> bool:
     if row.get("optimizer") == "lbfgs":  # which takes a closure, and has no momentum for OneCycle to turn
         is_plain = row.get("step", "plain") == "plain" and row.get("model", "net") == "net"
@@ -225,6 +333,8 @@ def is_refused(row: Mapping[str, object]) -> bool:
     if (row["data"], row["workers"]) == ("own", "persistent"):  # workers change their copies of the data set
         return True
     if (row["data"], row["workers"], row["loop"]) == ("stream", "persistent", "islice"):  # they are ahead, by nobody knows how far
+        return True
+    if row.get("ahead") and (row["data"], row["workers"]) == ("augmented", 0):  # the thread draws, and so do bodies
         return True
     is_own = row["order"] in ("own sampler", "drawing sampler") or row["data"] == "generator"
     return row["loop"] == "endless" and (is_own or (row["data"], row["workers"]) == ("stream", 0))
@@ -253,6 +363,11 @@ loader = Batches()
         source = f"data = {_SETS[data]}\nloader = DataLoader(data, {_ORDERS[str(row['order'])]}{_WORKERS[row['workers']]})\n"  # type: ignore[index]
     if row["loop"] == "endless":
         source += "batches = iter(loader)\n"
+    if row.get("ahead"):
+        more, expression = _AHEAD[str(row["ahead"])]
+        source, header = more + source, header.replace("loader", expression)
+    if row.get("ahead") == "loader":
+        source = source.replace("loader = DataLoader(", "loader = LoaderAhead(")
     if row["loop"] == "tqdm":
         source = "from tqdm import tqdm\n" + source
     step = _CLOSURE if row["optimizer"] == "lbfgs" else _STEPS[str(row["step"])]
@@ -291,5 +406,5 @@ def name_of(row: Mapping[str, object]) -> str:
     return ", ".join(
         str(value) if name == "data" else f"{name} {json.dumps(value)}"
         for name, value in row.items()
-        if name == "data" or value != TABLE[name][0]
+        if name == "data" or value != {**BESIDE, **TABLE}[name][0]
     )

@@ -11,12 +11,14 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.ordinary_torch import is_refused, name_of, rows, text
+from tests.e2e.ordinary_torch import LIBRARY, is_refused, name_of, rows, rows_beside, text
 
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
 FAST = (0, 5)
 """The rows of the fast lane: the plainest, and one with workers, drawn rows, an average of the weights and clones."""
+FAST_BESIDE = (34,)
+"""One whose threads are a library's."""
 
 
 @pytest.mark.parametrize(
@@ -29,8 +31,29 @@ FAST = (0, 5)
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
     row: dict[str, object], torch_server: Server, tmp_path: Path
 ) -> None:
+    _try(row, torch_server, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=name_of(row), marks=[pytest.mark.fast if number in FAST_BESIDE else pytest.mark.slow])
+        for number, row in enumerate(rows_beside())
+    ],
+)
+def test_a_program_beside_whose_loop_something_goes_on_ends_as_one_that_never_was(
+    row: dict[str, object], torch_server: Server, tmp_path: Path
+) -> None:
+    """Threads that load ahead had their loaders set under their feet, in silence."""
+    _try(row, torch_server, tmp_path)
+
+
+def _try(row: dict[str, object], torch_server: Server, tmp_path: Path) -> None:
+    """What is killed is a process."""
     program = tmp_path / "program.py"
     program.write_text(text(row))
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "ahead.py").write_text(LIBRARY)
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     whole = torch_server.bare(program, cwd=tmp_path / "whole")
@@ -49,6 +72,6 @@ def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
         if last.status == 0:
             break
     assert not is_refused(row)
-    assert last.last_line() == whole.last_line()
+    assert last.last_line() == whole.last_line(), said + last.err
     assert last.out == whole.out[-len(last.out) :]
     assert "not captured" not in last.err

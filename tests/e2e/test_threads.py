@@ -343,3 +343,34 @@ def test_a_thread_that_each_epoch_starts_to_fill_its_queue_is_brought_back_witho
     assert "resuming program at 1:3" in run.err
     assert "not captured" not in died.err + run.err
     assert run.last_line() == whole.last_line()
+
+
+REFUSED_AT_A_LATER_BATCH = """
+x = np.arange(24.0).reshape(8, 3)
+def batches(epoch):
+    for row in x:
+        yield row if len(sys.argv) < 2 else row + 0
+for epoch in range(4):
+    for step, row in enumerate(batches(epoch)):
+        if (epoch, step) == (2, 6) and os.path.exists("other"):
+            x[7] += 1
+        die(f"{epoch}:{step}")
+        optimizer.apply_gradients(row)
+"""
+
+
+def test_a_second_start_does_not_pass_what_the_first_refused(tmp_path: Path, detrain: Run) -> None:
+    """The digests that the first run had recorded were gone with the first batch that was equal.
+
+    What is killed is a process.
+    """
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + START + REFUSED_AT_A_LATER_BATCH + END)
+    died = detrain("run", "--every", "3b", program, cwd=tmp_path, DIE_AT="3:0")
+    (tmp_path / "other").touch()
+    runs = [detrain("run", "--from", "2:5", program, cwd=tmp_path) for _ in range(3)]
+
+    assert died.status == -9, died.err
+    for run in runs:
+        assert run.status == errors.Diverged.exit_code, run.err
+        assert "batch 2:7 has digest" in run.err

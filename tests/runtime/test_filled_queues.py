@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import queue
+import random
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,8 +17,11 @@ import pytest
 from detrain.python.codec import stdlib_objects
 from detrain.python.codec.stdlib_objects import remake
 from detrain.python.loaders.strategy import Entered, RunningLoop
-from detrain.python.process import children, filled_queues
+from detrain.python.process import children, filled_queues, loading_threads
 from detrain.python.process.filled_queues import comes_to, is_place, place, wait_until
+from detrain.python.process.loading_threads import LoadingThreads
+from detrain.python.process.random_streams import PythonStream
+from detrain.runtime.state.uncaptured import is_refused
 
 ROWS = list(np.random.default_rng(0).normal(size=(4, 3)))
 
@@ -72,8 +77,8 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fills(held: queue.Queue[Any]) -> None:
-    held.put(1)
-    held.put(2)
+    for number in range(4):
+        held.put(number)
 
 
 def _takes(held: queue.Queue[Any], total: list[Any]) -> None:
@@ -86,17 +91,19 @@ def test_a_thread_that_takes_what_bodies_hand_it_is_named_whoever_has_started_it
         threading.Thread(target=_fills, args=(full,), name="fills"),
         threading.Thread(target=_takes, args=(empty, []), name="takes"),
     ]
-    before = children.threads()
+    loading = LoadingThreads(dict)
+    loading.begin_epoch()
     for thread in threads:
         thread.start()
     try:
-        again = children.threads() - before
+        loading.begin_loop()
         assert {"what the thread fills holds", "what the thread takes holds"} <= set(children.living())
-        named = children.living(again)
+        named = children.living(loading.standing())
         assert "what the thread takes holds" in named
         assert "what the thread fills holds" not in named
     finally:
-        full.get()
+        for _ in range(4):
+            full.get(timeout=9)
         empty.put(1)
         for thread in threads:
             thread.join()
@@ -121,22 +128,98 @@ def test_a_queue_that_was_left_alone_is_set_when_the_thread_that_fills_it_again_
 
 
 def test_threads_that_an_epoch_has_started_before_its_first_batch_are_started_again() -> None:
-    stop = threading.Event()
-    threads = [threading.Thread(target=stop.wait) for _ in range(3)]
+    full = [queue.Queue[Any](1) for _ in range(4)]
+    threads = [threading.Thread(target=_fills, args=(each,)) for each in full]
     loop = cast(RunningLoop, SimpleNamespace(iteration_id=object()))
-    entered, frame = Entered(), sys._getframe()
+    entered, frame = Entered(LoadingThreads(dict)), sys._getframe()
     try:
         threads[0].start()
         entered.begin(None)
         threads[1].start()
         entered.note(loop, frame)
-        threads[2].start()  # by a body, which a resumed run does not run
+        threads[2].start()  # by the first load
+        entered.begin_body()
+        threads[3].start()  # by a body, which a resumed run does not run
         entered.note(loop, frame)
+        entered.begin_body()
 
-        assert entered.threads_again == {threads[1].ident}
+        assert entered.threads.stand_still() == ""
+        assert entered.threads.standing() == {threads[1], threads[2]}
         entered.begin(None)
-        assert entered.threads_again == set()
+        assert entered.threads.standing() == set()
     finally:
-        stop.set()
+        for each in 4 * full:
+            each.get(timeout=9)
         for thread in threads:
             thread.join()
+
+
+def test_a_thread_is_let_load_until_its_queue_is_full() -> None:
+    held, loaded = queue.Queue[Any](2), []
+
+    def fill() -> None:
+        for number in range(9):
+            time.sleep(0.005)
+            loaded.append(number)
+            held.put(number)
+
+    loading = LoadingThreads(dict)
+    loading.begin_epoch()
+    thread = threading.Thread(target=fill)
+    thread.start()
+    loading.begin_loop()
+    assert loaded == [0, 1, 2, 3]  # one more than can wait, and one more to see whether it draws
+    assert loading.stand_still() == ""
+    assert (held.maxsize, held.get()) == (2, 0)
+    assert loading.stand_still() == ""
+    assert loaded == [0, 1, 2, 3, 4]
+    assert [held.get(timeout=9) for _ in range(8)] == [1, 2, 3, 4, 5, 6, 7, 8]
+    thread.join()
+    assert loading.stand_still() == ""
+    assert loading.drawn == set()
+
+
+def test_a_thread_that_does_not_come_to_a_stand_is_named_and_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_threads, "_LONGEST_S", 0.01)
+    held, stop = queue.Queue[Any](), threading.Event()
+
+    def fill() -> None:
+        while not stop.is_set():
+            held.put(0)
+            time.sleep(0.001)
+
+    loading = LoadingThreads(dict)
+    loading.begin_epoch()
+    thread = threading.Thread(target=fill, name="endless")
+    thread.start()
+    loading.begin_loop()
+    try:
+        assert loading.stand_still() == "endless"
+        assert loading.is_there
+        assert loading.standing() == set()
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("size", [2, 0])
+def test_a_thread_that_draws_while_bodies_may_is_named(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_threads, "_LONGEST_S", 0.05)
+    held = queue.Queue[Any](size)
+
+    def fill() -> None:
+        random.random()
+        for _ in range(9):
+            held.put(random.random())
+            time.sleep(0.01)
+
+    loading = LoadingThreads(lambda: {"python": PythonStream().pack()})
+    loading.begin_epoch()
+    thread = threading.Thread(target=fill)
+    thread.start()
+    loading.begin_loop()
+    loading.stand_still()
+    assert [is_refused(each) for each in loading.drawn] == [True]
+    for _ in range(9):
+        held.get(timeout=9)
+    thread.join()

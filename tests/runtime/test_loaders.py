@@ -15,6 +15,7 @@ from detrain.base.errors import CannotSeek
 from detrain.python.inspect.object_graph import Encoded
 from detrain.python.inspect.progress import stands_still
 from detrain.python.loaders.strategy import Entered, reason_to_load, reasons_to_load
+from detrain.python.process.loading_threads import LoadingThreads
 
 
 @dataclass
@@ -34,7 +35,7 @@ NOTHING_LOST = Encoded(b"", {}, [])
 
 
 def test_one_run_of_a_loop_is_the_first_and_a_second_run_is_not() -> None:
-    entered, one, other = Entered(), Loop(iteration_id=object()), Loop(iteration_id=object())
+    entered, one, other = Entered(LoadingThreads(dict)), Loop(iteration_id=object()), Loop(iteration_id=object())
     entered.begin(here())
     for _turn in range(3):
         entered.note(one, here())
@@ -67,7 +68,7 @@ def test_a_while_loop_is_the_first_only_where_no_other_loop_is_around_it(around:
     path.write_text(WHILE.format(around=around))
     space: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), space)
-    entered = Entered()
+    entered = Entered(LoadingThreads(dict))
 
     assert space["train"](entered, Loop(), here, entered.begin) == expected
 

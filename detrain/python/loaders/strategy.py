@@ -35,7 +35,8 @@ from detrain.python.inspect.names import is_own_class, is_user_module, module_of
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
 from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.inspect.stored_attributes import is_of_framework
-from detrain.python.process import children, pool_jobs
+from detrain.python.process import pool_jobs
+from detrain.python.process.loading_threads import LoadingThreads
 
 _PROTOCOLS: Final = (("get_state", "set_state"), ("state_dict", "load_state_dict"), ("tell", "seek"))
 """How an object offers its position. The last is that of files that are only read: others are set back with their
@@ -81,10 +82,14 @@ class RunningLoop(Protocol):
 class Entered:
     """Which runs of batch loops an epoch has seen. A seek goes to its cut from the first one: it must be that one's."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: LoadingThreads) -> None:
+        self.threads = threads
+        """Those that load ahead."""
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
         self._count = 0
+        self._is_at_first = False
+        """Whether no body of the last run has begun."""
         self._has_ended = True
         """Whether the last run of a `for` loop has gone on to its end."""
         self.is_new = False
@@ -95,17 +100,13 @@ class Entered:
         trained."""
         self.is_behind_break = False
         """Whether a run was left before its end. A run that resumes behind it passes over the body that has left it."""
-        self._threads: frozenset[int] = frozenset()
-        self.threads_again: frozenset[int] = frozenset()
-        """The threads that the epoch has started before its first batch, as one that fills a queue: a resumed run
-        starts them again, and loading its batches again brings them to where they were."""
 
     def begin(self, frame: FrameType | None) -> None:
         """An epoch begins, in this frame; None: a batch loop that no epoch loop is around."""
         self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
         self._last, self._count, self._has_ended, self.is_new = None, 0, True, False
         self.written_between, self.is_behind_break = "", False
-        self._threads, self.threads_again = children.threads(), frozenset()
+        self.threads.begin_epoch()
 
     def note(self, loop: RunningLoop, frame: FrameType, written: str = "") -> None:
         """A loop is at the head of a turn.
@@ -113,8 +114,6 @@ class Entered:
         `written`: a file that was written since the run of a loop before it ended.
         """
         now = loop.iteration_id if loop.iteration_id is not None else (id(frame), frame.f_lasti)
-        if self._count == 0:
-            self.threads_again = children.threads() - self._threads
         self.is_new = now != self._last and self._count > 0
         if self.is_new:
             self.written_between = self.written_between or written
@@ -122,11 +121,22 @@ class Entered:
         if now != self._last:
             self._last = now
             self._count += 1
+            self._is_at_first = True
+            self.threads.begin_loop()
+        else:
+            self.begin_body()  # which was passed over
         self._has_ended = loop.iteration_id is None
+
+    def begin_body(self) -> None:
+        """A batch is loaded."""
+        if self._is_at_first:
+            self._is_at_first = False
+            self.threads.look()
 
     def end(self) -> None:
         """The loop has run out."""
         self._has_ended = True
+        self.threads.end_loop()
 
     def is_first(self, loop: RunningLoop, frame: FrameType) -> bool:
         """Return whether a loop is the only one that the epoch has entered, and that only once."""
@@ -145,14 +155,23 @@ class Entered:
 
 
 def reasons_to_load(
-    loop: RunningLoop | None, encoded: Encoded, files: Iterable[str], frame: FrameType | None = None, *, is_first: bool
+    loop: RunningLoop | None,
+    encoded: Encoded,
+    files: Iterable[str],
+    frame: FrameType | None = None,
+    *,
+    is_first: bool,
+    has_threads: bool = False,
 ) -> list[str]:
     """Return why the batches before a cut must be loaded again when a run resumes there; nothing where a seek is exact.
 
-    `is_first`: the loop is the only one that its epoch has entered so far; `frame` is the one that it stands in.
+    `is_first`: the loop is the only one that its epoch has entered so far; `frame` is the one that it stands in;
+    `has_threads`: the epoch has started threads that load ahead.
     """
     if loop is None:
         return ["the loop has no loop wrapper around what it goes over (probes by hand)"]
+    if has_threads:
+        return ["threads load ahead of it"]
     if not is_first:
         return [
             "the batch loop has run before in this epoch, or other loops have (what code between them prints now comes from "

@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from types import CodeType
 from typing import Final, NoReturn
 
 from detrain.base import messages
@@ -28,10 +27,6 @@ _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
 _FORKING: Final = b"multiprocessing.forkserver"
 _NUMBER: Final = re.compile(r"(?<=^Thread)-\d+(?= \()")
 """Of a thread that was given no name, which another one of the same function has not."""
-
-_PUT: Final = {"put", "put_nowait"}
-_TAKE: Final = {"get", "get_nowait", "recv", "wait", "pop", "popleft"}
-
 
 _exempt: list[Callable[[], set[int]]] = []
 
@@ -52,11 +47,6 @@ def end() -> None:
             os.waitpid(number, 0)
 
 
-def threads() -> frozenset[int]:
-    """Return the numbers of the threads that are alive."""
-    return frozenset(thread.ident or 0 for thread in threading.enumerate())
-
-
 def start_again(command: Sequence[str]) -> NoReturn:
     """Become a `detrain` command anew: nothing that was printed is lost, and no child stays."""
     messages.flush_output()
@@ -64,15 +54,15 @@ def start_again(command: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *command])
 
 
-def living(again: Container[int] = ()) -> list[str]:
+def living(again: Container[threading.Thread] = ()) -> list[str]:
     """Return, in words, what the child processes, threads and tasks that are alive hold; nothing if there is none.
 
-    `again`: numbers of threads that a resumed run brings to the same place.
+    `again`: threads that a resumed run brings to the same place.
     """
     return [*_threads(again), *_tasks(), *_processes()]
 
 
-def _threads(again: Container[int]) -> list[str]:
+def _threads(again: Container[threading.Thread]) -> list[str]:
     frames = sys._current_frames()
     del frames[threading.get_ident()]  # it leads to itself here: whatever it holds would live on
     names = set()
@@ -81,16 +71,9 @@ def _threads(again: Container[int]) -> list[str]:
         is_foreign = isinstance(thread, threading._DummyThread)  # a thread of C++ that runs Python for a moment
         if frame is None or is_foreign:
             continue
-        codes = [each.f_code for each in user_frames(frame)]
-        if codes and not (thread.ident in again and _only_fills(codes)):
+        if thread not in again and user_frames(frame):
             names.add(f"what the thread {_NUMBER.sub('', thread.name)} holds")
     return sorted(names)
-
-
-def _only_fills(codes: list[CodeType]) -> bool:
-    """Return whether functions of the program put something into a queue, and take nothing that others hand them."""
-    called = {name for code in codes for name in code.co_names}
-    return not called.isdisjoint(_PUT) and called.isdisjoint(_TAKE)
 
 
 def _tasks() -> list[str]:

@@ -229,6 +229,10 @@ class Streams:
         """Return the packed state of every stream."""
         return {name: stream.pack() for name, stream in (*self._streams.items(), *self._held.items())}
 
+    def read_global(self) -> dict[str, bytes]:
+        """Return those of the process, without generators that the program holds."""
+        return {name: stream.pack() for name, stream in self._streams.items()}
+
     def write(self, states: Mapping[str, bytes]) -> None:
         """Set the named streams; names that this process does not have (yet) are left alone."""
         for name, packed in states.items():

@@ -8,7 +8,7 @@ from typing import Final
 
 from detrain.base import messages
 from detrain.base.config import Config, Mode
-from detrain.base.cursor import Cursor, Cut
+from detrain.base.cursor import Cut
 from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
 from detrain.python.codec.api import Baseline, Encoded
@@ -16,6 +16,7 @@ from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code
 from detrain.python.outside import event_files
 from detrain.python.process import pool_jobs
+from detrain.python.process.loading_threads import LoadingThreads
 from detrain.runtime.observers.observers import Observer
 from detrain.runtime.session.saves import Saves
 from detrain.runtime.session.state_parts import StateParts
@@ -30,7 +31,7 @@ class Checkpointer:
 
     def __init__(self, config: Config, saves: Saves, state: StateParts, observers: list[Observer]) -> None:
         self._config, self._saves, self._state, self._observers = config, saves, state, observers
-        self.entered = Entered()
+        self.entered = Entered(LoadingThreads(state.streams.read_global))
         self.has_updates = False
         """Whether weights have been updated in this phase."""
         self._epoch_base = -1
@@ -133,6 +134,13 @@ class Checkpointer:
         cursor, batches = self._state.position.cursor(cut), self._state.recorder.batches
         batches.record_waiting()
         pool_jobs.wait()
+        is_inside = cut in ("load", "batch")
+        if is_inside and (name := self.entered.threads.stand_still()):
+            self._say_lacking(
+                f"no state is taken at {cursor}, nor wherever the thread {name} does not come to a stand: it loads ahead, "
+                "and how far it is is chance; give its queue a size, or take checkpoints at the starts of epochs with --every 1"
+            )
+            return None
         messages.flush_output()
         event_files.flush()
         self._state.adapters.flush()
@@ -146,11 +154,14 @@ class Checkpointer:
                 frame, baseline, are_loads_replayed=is_replayed, is_alone=runs_no_code(loop), loop=loop
             )
         forward, positions = self._positions(cut, encoded, loop, frame)
-        again = self.entered.threads_again if forward else frozenset()
-        self._state.uncaptured.look(frame, encoded.not_captured, again, has_updates=self.has_updates)
-        is_inside = cut in ("load", "batch")
+        threads = self.entered.threads
+        not_captured = [*encoded.not_captured, *threads.drawn]
+        self._state.uncaptured.look(frame, not_captured, threads.standing() if forward else (), has_updates=self.has_updates)
         if is_inside and not self._state.recorder.settle(is_loaded_again=bool(forward)):
-            self._say_lacking(cursor, forward)
+            self._say_lacking(
+                f"no state is taken at {cursor}, nor before the epoch's end: the batches before it would have to be loaded again "
+                f"({forward}), and the random streams at them were not written down; of later epochs they are"
+            )
             return None
         arrays = LateArrays(encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())})
         tensors, owners = self._state.adapters.owned()
@@ -187,13 +198,10 @@ class Checkpointer:
         world.changes.cut(cursor)
         return Snapshot(meta, tensors, self._state.streams.read(), encoded.graph, arrays)
 
-    def _say_lacking(self, cursor: Cursor, forward: str) -> None:
+    def _say_lacking(self, why: str) -> None:
         if not self._has_said_lacking:
             self._has_said_lacking = True
-            messages.say(
-                f"no state is taken at {cursor}, nor before the epoch's end: the batches before it would have to be loaded again "
-                f"({forward}), and the random streams at them were not written down; of later epochs they are"
-            )
+            messages.say(why)
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: RunningLoop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
         """Return why batches are loaded again by a run that resumes here, and the positions of
@@ -203,7 +211,8 @@ class Checkpointer:
         is_inside = cut in ("load", "batch")
         files = [module.__file__ or "" for module in user_modules().values()]
         is_first = loop is not None and self.entered.is_first(loop, frame)
-        reasons = reasons_to_load(loop, encoded, files, frame, is_first=is_first) if is_inside else []
+        has_threads = self.entered.threads.is_there
+        reasons = reasons_to_load(loop, encoded, files, frame, is_first=is_first, has_threads=has_threads) if is_inside else []
         wanted: Mode = "forward" if reasons else mode
         positions, more = self._state.adapters.positions(wanted)
         reasons += more

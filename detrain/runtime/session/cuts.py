@@ -76,6 +76,8 @@ class Cuts:
         if station is None:
             return False
         path, cursor = station
+        if cursor.is_inside:
+            self._parts.checkpointer.entered.threads.require_still()
         messages.stop_forwarding()
         self._mute.close()
         parts, batches = self._parts, self._recorder.batches

@@ -246,6 +246,7 @@ class Session:
         position = self.position
         position.check_thread()
         address = (position.phase, position.epoch, batch)
+        self.parts.checkpointer.entered.begin_body()
         if is_first_cut:
             self.parts.saves.check()
             position.batch = batch

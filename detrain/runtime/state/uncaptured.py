@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
+from threading import Thread
 from types import FrameType
 from typing import Final
 
@@ -64,7 +65,7 @@ class Uncaptured:
         """The generators are known that are there as the loop is entered."""
         self._reads.begin(self._pulls.alive())
 
-    def look(self, frame: FrameType, not_captured: Iterable[str], again: Container[int], *, has_updates: bool) -> None:
+    def look(self, frame: FrameType, not_captured: Iterable[str], again: Container[Thread], *, has_updates: bool) -> None:
         """Name what is lost at a cut.
 
         `not_captured` is what the codec has met; `again` are threads that a resumed run brings to the same place.
@@ -99,7 +100,7 @@ class Uncaptured:
         if harmless:
             self._warn("harmless, nothing reads what they say: a resumed run goes on without", harmless, "harmless")
 
-    def found(self, frame: FrameType, not_captured: Iterable[str], again: Container[int] = (), *, has_updates: bool) -> set[str]:
+    def found(self, frame: FrameType, not_captured: Iterable[str], again: Container[Thread] = (), *, has_updates: bool) -> set[str]:
         """Return what is lost at a cut, with the arguments of `look`."""
         return {
             *not_captured,

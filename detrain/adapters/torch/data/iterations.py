@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -126,6 +127,8 @@ class Iteration:
     states: dict[int, dict[str, bytes]]
     is_moved: bool = False
     """Whether a worker's copy of the data set has changed."""
+    thread: int = 0
+    """The number of the thread that has drawn its last batch; 0 for none."""
     ended: dict[int, dict[str, bytes]] = field(default_factory=dict)
     """What workers hold behind all of their batches, some of which may still wait here."""
 
@@ -196,6 +199,8 @@ class Iterations:
             return "its DataLoader is gone"
         if self.has_ended(iterator) and not (iterator._persistent_workers and known.is_moved):
             return ""
+        if known.thread not in (0, threading.get_ident()):
+            return "a thread of the program draws from it"
         if iterator._dataset_kind != dataloader._DatasetKind.Map:
             return "an IterableDataset has no positions"
         if known.is_moved:
@@ -211,6 +216,8 @@ class Iterations:
         reason = self.reason_to_load(iterator)
         if not reason or (iterator._num_yielded == 0 and not known.is_moved and not known.indices.count):
             return ""
+        if known.thread not in (0, threading.get_ident()):
+            return reason  # it cannot be made anew under that
         is_alone = type(iterator) is _Many and not iterator._persistent_workers and known.loader() is not None
         is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
         return "" if is_iterable or (is_alone and not reason_to_load(iterator._index_sampler)) else reason
@@ -350,8 +357,10 @@ class Iterations:
             return found
 
         def drawn(iterator: Any) -> Any:
-            batch = draw(iterator)
             known = vars(iterator).get(_ITERATION)
+            if known is not None:
+                known.thread = threading.get_ident()
+            batch = draw(iterator)
             if self._elements is not None and known is not None and known.moment != self._moment():
                 self._note(batch)
             return batch
