@@ -238,3 +238,47 @@ for epoch in range(2):
     assert "not captured" not in died.err + again.err
     assert again.out == whole.out[-len(again.out) or len(whole.out) :]
     assert (tmp_path / "out.txt").read_text() == written if written else again.out
+
+
+ROTATING = """
+import logging
+from logging.handlers import RotatingFileHandler
+log = logging.getLogger("train")
+log.setLevel("INFO")
+log.addHandler(RotatingFileHandler("train.log", maxBytes=70, backupCount={count}))
+for number in range({before}):
+    log.info("a line before the loop, %d", number)
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(10):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        log.info("epoch %d step %d %r", epoch, step, optimizer.weights.sum())
+        die(f"{{epoch}}:{{step}}")
+    log.info("epoch %d", epoch)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("count", "before"), [(99, 0), (2, 5)])
+def test_a_log_that_rotates_is_set_back_as_the_files_that_it_was(count: int, before: int, tmp_path: Path, detrain: Run) -> None:
+    """The file that lay at the path of the log was cut to the length of another one.
+
+    What is killed is a process.
+    """
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + ROTATING.format(count=count, before=before))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    assert detrain("run", "--ckpt", tmp_path / "other", program, cwd=whole).status == 0
+    for death in ("1:6", "2:3", "2:9"):
+        died = detrain("run", "--every", "4b", program, cwd=killed, DIE_AT=death)
+        assert died.status == -9, died.err
+    run = detrain("run", "--every", "4b", program, cwd=killed)
+
+    def logs(folder: Path) -> dict[str, str]:
+        return {path.name: path.read_text() for path in sorted(folder.glob("train.log*"))}
+
+    assert run.status == 0, run.err
+    assert logs(killed) == logs(whole)

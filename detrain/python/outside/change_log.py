@@ -11,7 +11,9 @@ A log of one run over all its processes, a line of JSON for each change; a torn 
 the first training loop is entered (what the program has asked before), `made` a folder, `cleared` and `appended` a file
 (how long it was), `kept` a file that is linked, by which name, `rewritten` a file that the program had opened for
 writing before the loop, `aside` such a file that a process on its way to a cut has put away, by which name, `filling` a
-cache in files of this prefix; `cut` a checkpoint was taken here.
+cache in files of this prefix; `moved` a file that is appended to has another name in its folder (which, its inode),
+`dropped` one is cleared away (by which name it is linked, its inode), `undone` these are as they were; `cut` a
+checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from typing import Any, Final
 
 from detrain.base.cursor import Cursor
 
-_KINDS: Final = {"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1}
+_KINDS: Final = {
+    **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
+    **{"moved": 3, "dropped": 3, "undone": 0},
+}
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
 """Names of kept files: a log that somebody made leads to no other file."""
@@ -62,13 +67,18 @@ class Changes:
         self._aside: dict[str, str] = {}
         """Such files that are put away now: code before the loop writes them again, the cut counts on what the loop
         wrote."""
+        self._moves: list[tuple[str, str, int]] = []
+        """Files that a later moment has moved: from where, to where, and which it was."""
+        self._dropped: list[Path] = []
+        """What this process has linked since the last cut but one, and between the two."""
+        self._dropped_before: list[Path] = []
         self._names = 0
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
         cuts = [number for number, (kind, *values) in enumerate(lines) if kind == "cut" and values == [_name(since)]]
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
-            self._names += kind in ("kept", "aside")
+            self._names += kind in ("kept", "aside", "dropped")
             if kind == "aside":
                 self._aside[values[0]] = values[1]
             elif kind == "rewritten":
@@ -100,6 +110,33 @@ class Changes:
         if self._is_fresh:
             self.forget()
             self._kept.clear()
+
+    def move_back(self, keep: Callable[[str], None]) -> None:
+        """Before the program starts: have files where they were that a later moment has moved; `keep` takes away what
+        lies there instead.
+        """
+        for path, now, inode in reversed(self._moves):
+            with contextlib.suppress(OSError):
+                if os.stat(now).st_ino == inode:
+                    if os.path.lexists(path):
+                        keep(path)
+                    _move(now, path)
+        if self._moves:
+            self._moves.clear()
+            self._add("undone")
+
+    def move(self, path: str, to: str) -> None:
+        """A file that is appended to is about to have another name."""
+        if os.path.dirname(path) == os.path.dirname(to):
+            self._add("moved", path, to, os.stat(path).st_ino)
+
+    def drop(self, path: str) -> None:
+        """A file that was appended to is about to be cleared away."""
+        with contextlib.suppress(OSError):
+            name = self._new_name()
+            self._add("dropped", path, name, os.stat(path).st_ino)
+            _link(path, self._kept_in / name)
+            self._dropped.append(self._kept_in / name)
 
     def rewrite(self, path: str) -> None:
         """The program opens a file for writing anew that it had opened before the loop."""
@@ -196,6 +233,10 @@ class Changes:
 
         What an earlier process did at a still later moment is written down again, behind it.
         """
+        for kept in self._dropped_before:  # no run goes back so far by itself
+            for each in (kept, kept.with_name(f"{kept.name}{_TAKEN}")):
+                each.unlink(missing_ok=True)
+        self._dropped_before, self._dropped = self._dropped, []
         lines: list[tuple[Any, ...]] = [("cut", _name(cursor))]
         lines += [("made", path) for path in sorted(self._made)]
         lines += [("cleared", path) for path in sorted(self._cleared)]
@@ -209,7 +250,12 @@ class Changes:
         shutil.rmtree(self._kept_in, ignore_errors=True)
 
     def _take(self, kind: str, values: list[Any], *, is_fresh: bool) -> None:
-        if kind == "appended":
+        if kind in ("moved", "dropped") and not is_fresh:
+            to = values[1] if kind == "moved" else str(self._kept_in / values[1])
+            self._moves.append((values[0], to, values[2]))
+        elif kind == "undone":
+            self._moves.clear()
+        elif kind == "appended":
             self.appended.setdefault(values[0], values[1])
         elif kind == "begun" and not is_fresh:
             self._begun = values[0]
@@ -232,7 +278,12 @@ def _lines(path: Path) -> list[list[Any]]:
             with contextlib.suppress(ValueError):
                 line = json.loads(text)
                 is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
-                if is_line and (line[0] not in ("kept", "aside") or _NUMBER.fullmatch(line[2])):
+                is_kept = is_line and line[0] in ("kept", "aside", "dropped")
+                is_moved = is_line and line[0] == "moved"
+                if is_line and (
+                    (not is_kept or _NUMBER.fullmatch(line[2]))
+                    and (not is_moved or os.path.dirname(line[1]) == os.path.dirname(line[2]))
+                ):
                     found.append(line)
     return found
 

@@ -79,6 +79,7 @@ class Files:
         """
         self._changes = changes
         self._own = re.compile(rf"{re.escape(os.path.abspath(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
+        changes.move_back(lambda path: _take_away(path, home))
         changes.put_back()
         if is_new:
             for path, size in changes.appended.items():
@@ -149,6 +150,21 @@ class Files:
         if self._before_loop is not None:
             self._rewritable, self._before_loop = frozenset(self._before_loop), None
 
+    def moves(self, path: str, to: str) -> None:
+        """A file is about to have another name."""
+        if self._changes is not None and self._is_followed(path) and os.path.isfile(path):
+            self.removes(to)
+            self._changes.move(path, to)
+            self._held.add(to)
+
+    def removes(self, path: str) -> None:
+        """A file is about to be cleared away."""
+        if self._changes is not None and self._is_followed(path) and os.path.isfile(path):
+            self._changes.drop(path)
+
+    def _is_followed(self, path: str) -> bool:
+        return path in self._appended or path in self._held
+
     def rewrites(self, path: str) -> bool:
         """A file is about to be opened and emptied.
 
@@ -214,6 +230,7 @@ class Files:
                 file.flush()
             if kept_in is not None:
                 _set_back(path, state.size, kept_in, "at the checkpoint")
+                self._held.add(path)
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
         del self._kept[:1]
@@ -321,6 +338,12 @@ def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
             whole.write(data)
         break
     return kept
+
+
+def _take_away(path: str, kept_in: Path) -> None:
+    """Have a file gone that a later moment has made in the place of one that it had moved; keep what is in it."""
+    _set_back(path, 0, kept_in, "when it was another file")
+    os.unlink(path)
 
 
 def _set_back(path: str, size: int, kept_in: Path, when: str) -> None:

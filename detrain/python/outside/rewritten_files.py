@@ -177,16 +177,22 @@ class Contents:
         def telling(real: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(real)
             def moved(src: Any, dst: Any, **keywords: Any) -> None:
-                self.writes(os.path.abspath(os.fsdecode(dst)))
-                real(src, dst, **keywords)
+                path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
+                if not self.counts_on(path):  # a log that is full before its time, on the way to a cut
+                    self.writes(to)
+                    self._files.moves(path, to)
+                    real(src, dst, **keywords)
 
             return moved
 
         def taking(real: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(real)
             def removed(path: Any, **keywords: Any) -> None:
-                self.removes(os.path.abspath(os.fsdecode(path)))
-                real(path, **keywords)
+                known = os.path.abspath(os.fsdecode(path))
+                if not self.counts_on(known):
+                    self.removes(known)
+                    self._files.removes(known)
+                    real(path, **keywords)
 
             return removed
 
