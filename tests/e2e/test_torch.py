@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
 from tests.programs_marks import TORCH
@@ -278,3 +279,52 @@ def test_one_that_draws_its_orders_where_bodies_draw_is_refused_beforehand(torch
 
     assert "REFUSED" in first.err
     assert "RandomSampler that is repeated draws each order from a generator that bodies draw from, too" in first.err
+
+
+MAPPED = """
+import hashlib, os, signal
+import numpy as np
+import torch
+from torch import nn
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+bank = None
+for epoch in range(4):
+    for i in range(6):
+        x = torch.randn(16, 8)
+        out = model(x)
+        loss = (out - x.sum(1, keepdim=True)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if bank is None:
+            bank = torch.from_file(os.path.join(FOLDER, "bank.bin"), shared=True, size=96, dtype=torch.float32)
+            first = bank[:8]
+        bank[i * 16 : (i + 1) * 16] = out.detach().squeeze(1)
+        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
+            os.kill(os.getpid(), signal.SIGKILL)
+print(float(first.sum()), hashlib.sha256(bank.numpy().tobytes()).hexdigest())
+print("file", hashlib.sha256(np.fromfile(os.path.join(FOLDER, "bank.bin"), "float32").tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize(("folder", "is_exact"), [(".", True), ("..", False)])
+def test_a_tensor_that_the_loop_maps_to_a_file_comes_back_mapped(
+    folder: str, is_exact: bool, tmp_path: Path, torch_server: Server
+) -> None:
+    """It came back in plain memory: the file did not get what was written. What is killed is a process."""
+    program = tmp_path / "program.py"
+    program.write_text(f"FOLDER = {folder!r}\n" + MAPPED)
+    for name in ("whole", "killed"):
+        (tmp_path / name / "in").mkdir(parents=True)
+    whole = torch_server.bare(program, cwd=tmp_path / "whole" / "in")
+    died = torch_server.detrain("run", "--every", "4b", program, cwd=tmp_path / "killed" / "in", DIE_AT="2:3")
+    run = torch_server.detrain("run", "--every", "4b", program, cwd=tmp_path / "killed" / "in")
+
+    assert died.status == -9, died.err
+    if is_exact:
+        assert run.status == 0, run.err
+        assert run.out == whole.out
+    else:
+        assert "REFUSED from here on" in died.err
+        assert run.status == NotCapturable.exit_code, run.err

@@ -7,6 +7,8 @@ needs no `no_grad`, and moves no version counter (`torch/csrc/autograd/VariableT
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +22,13 @@ from detrain.adapters.torch.devices.placement import Devices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class
-from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
+from detrain.python.inspect.object_graph import AND_READ, OF_GRAPH, Item, SharedTensor
 
 _META: Final = "meta"
 _MOVED: Final = "what it was a view of, before its `data` was set"
+_ELSEWHERE: Final = f"mapped to a file that is not below the program's folder{AND_READ}"
+_FILE: Final = 11
+"""Where a form has the file that its storage is mapped to."""
 _CREATION: Final = torch._C._autograd.CreationMeta
 _creation: Final = torch._C._autograd._get_creation_meta
 _MOST_FUNCTIONS: Final = 100
@@ -36,6 +41,7 @@ class Tensors:
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
         watch()
+        _folder()
 
     def is_computed(self, value: object) -> bool:
         """Return whether a value is a tensor on an autograd graph: what weights went into, and no data."""
@@ -83,9 +89,12 @@ class Tensors:
         return True
 
     def new_memory(self, content: Array, form: list[Item]) -> object:
-        """Return a storage with these bytes, on the device of a form."""
+        """Return a storage with these bytes, on the device of a form, or mapped to its file."""
         with unseen():
-            made = torch.empty(content.nbytes, dtype=torch.uint8, device=form[2]).untyped_storage()
+            if len(form) > _FILE and _is_below(form[_FILE]):
+                made = torch.from_file(form[_FILE], shared=True, size=content.nbytes, dtype=torch.uint8).untyped_storage()
+            else:
+                made = torch.empty(content.nbytes, dtype=torch.uint8, device=form[2]).untyped_storage()
         self.fill(made, content)
         return made
 
@@ -152,6 +161,9 @@ def _look(value: Any) -> SharedTensor:
     loss = OF_GRAPH if graph and _may_go_backward(function) else ""
     if base is not None and not (base.untyped_storage()._cdata == memory._cdata and _is_seen_as(base, value.dtype)):
         base, loss = None, _MOVED
+    file = memory.filename if memory.device.type == "cpu" else None
+    if file is not None and not _is_below(file):
+        file, loss = None, _ELSEWHERE
     form = [
         class_name(type(value)),
         str(value.dtype).removeprefix("torch."),
@@ -163,12 +175,24 @@ def _look(value: Any) -> SharedTensor:
         graph,
         value.is_conj(),
         value.is_neg(),
-        *([] if base is None else [_creation(value).name]),
+        *([] if base is None and file is None else ["" if base is None else _creation(value).name]),
+        *([] if file is None else [file]),
     ]
     parts = [value.grad if is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
     while parts and parts[-1] is None:
         parts.pop()
     return SharedTensor("torch", memory, form, _extent(value), parts, loss, base)
+
+
+def _is_below(file: str) -> bool:
+    """Return whether a file is below the folder of the program."""
+    return not os.path.relpath(os.path.realpath(file), _folder()).startswith(os.pardir)
+
+
+@functools.cache
+def _folder() -> str:
+    """Return the folder that the program has run in since it imported PyTorch."""
+    return os.path.realpath(os.getcwd())
 
 
 def _wants_gradient(value: Any) -> bool:
@@ -260,7 +284,7 @@ def _large_enough(memory: Any, size: int) -> Iterator[None]:
 
 def _view(base: Any, form: list[Item]) -> Any:
     """Return a view of a tensor that autograd knows as one."""
-    _name, dtype, _device, offset, shape, strides, _requires_grad, _graph, is_conj, is_neg, creation = form
+    _name, dtype, _device, offset, shape, strides, _requires_grad, _graph, is_conj, is_neg, creation = form[:_FILE]
     kind, needs_grad = getattr(torch, dtype), base.requires_grad
     base.requires_grad_(False)  # else the view would be computed from it
     try:
