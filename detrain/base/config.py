@@ -150,6 +150,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     allows_environment: bool = False
     maps_to_cpu: bool = False
     """What was on devices that are not here goes to the CPU."""
+    allowed_losses: tuple[str, ...] = ()
+    """Places of what a resumed run goes on without, though it may matter."""
     loader: Mode = "auto"
     stations: tuple[str, ...] = ()
     """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""

@@ -119,6 +119,12 @@ class EveryType(click.ParamType[Every]):
     help="With --jit: a batch counts as a hang after so long, if that is eight times as long as the last ones took.",
 )
 @click.option("--strict", is_flag=True, help="Refuse to run if some state cannot be captured.")
+@click.option(
+    "--allow-lost",
+    multiple=True,
+    metavar="NAME",
+    help="Go on without NAME, which no checkpoint holds, as a warning or a refusal names it. May be given more than once.",
+)
 @click.option("--allow-environment", is_flag=True, help="Resume although versions or the machine differ.")
 @click.option(
     "--map-device",
@@ -149,6 +155,7 @@ def command(
     jit_every: int | None,
     jit_hang: float,
     strict: bool,
+    allow_lost: tuple[str, ...],
     allow_environment: bool,
     map_device: str,
     bare: bool,
@@ -193,6 +200,7 @@ def command(
         saves_on_sigterm=on_sigterm == "checkpoint",
         allows_environment=allow_environment,
         maps_to_cpu=map_device == "cpu",
+        allowed_losses=allow_lost,
         loader=loader,
         guard=guard or "",
         guards_gradients=guard_gradients,

@@ -84,6 +84,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         saves_on_sigterm=options.saves_on_sigterm,
         allows_environment=options.allows_environment,
         maps_to_cpu=options.maps_to_cpu,
+        allowed_losses=options.allowed_losses,
         loader=options.loader,
         edits=edits,
         edited={file: digest_bytes(Path(file).read_bytes()) for file in edits},
@@ -108,7 +109,7 @@ def _where(
     is_fresh = options.starts_anew
     if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
         is_fresh = restarted not in runs
-    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments, options.goes_on_from)
+    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments, options.goes_on_from, options.allowed_losses)
     return chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1, is_fresh, chosen
 
 

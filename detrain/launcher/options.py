@@ -30,6 +30,7 @@ class RunOptions:
     saves_on_sigterm: bool = True
     allows_environment: bool = False
     maps_to_cpu: bool = False
+    allowed_losses: tuple[str, ...] = ()
     loader: Mode = "auto"
     guard: str = ""
     guards_gradients: bool = False

@@ -12,25 +12,26 @@ from detrain.base.config import Config, Mode
 from detrain.base.errors import AnotherProgram, CannotSeek, EnvironmentChanged, UsageError
 from detrain.base.messages import shown
 from detrain.launcher.program import Program
+from detrain.python.inspect.object_graph import place_of_loss
 from detrain.python.loaders.strategy import cannot_seek
 from detrain.python.process.environment import compare
-from detrain.runtime.state.uncaptured import is_refused
+from detrain.runtime.state.uncaptured import lacking
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 
 
 def newest_checkpoint(
-    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], asked_for: str = ""
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], asked_for: str = "", allowed: tuple[str, ...] = ()
 ) -> tuple[Choice, Meta] | None:
     """Return the newest good checkpoint of the program, or None if the folder has none of it: others' stay as they are.
 
     One that says itself that its resume will be refused is passed over, if there is an earlier one that does not. With
-    `asked_for` (a cursor), it is the one that was taken there.
+    `asked_for` (a cursor), it is the one that was taken there; `allowed` are places of what it may lack.
 
     Raises AnotherProgram if it has those of another source or of other arguments; CheckpointDamaged; UsageError where
     none was taken at `asked_for`.
     """
     _name_others(catalogue, program)
-    chosen = _at(catalogue, program, asked_for) if asked_for else _not_refused(catalogue, program)
+    chosen = _at(catalogue, program, asked_for) if asked_for else _not_refused(catalogue, program, allowed)
     if chosen is None:
         return None
     meta = read_meta(chosen.entry.path)
@@ -51,14 +52,14 @@ def _at(catalogue: Catalogue, program: Program, cursor: str) -> Choice:
     )
 
 
-def _not_refused(catalogue: Catalogue, program: Program) -> Choice | None:
+def _not_refused(catalogue: Catalogue, program: Program, allowed: tuple[str, ...]) -> Choice | None:
     """Return the newest good checkpoint that is not known to be refused; if there is none, the newest, which will say
     why.
     """
     newest: Choice | None = None
     lost: list[str] = []
     for choice in catalogue.good(program.name):
-        refused = [loss for station in choice.stations for loss in read_meta(station.path).not_captured if is_refused(loss)]
+        refused = [loss for station in choice.stations for loss in lacking(read_meta(station.path).not_captured, allowed)]
         if not refused:
             if newest is not None:
                 messages.say(
@@ -127,6 +128,7 @@ def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Con
     found = f"{_age(path)} old, digest {choice.digest[:12]}"
     messages.say(f"resuming {config.program} at {choice.entry.cursor} ({found}) from {shown(path)}")
     _say_how_loaders_come_back(choice.entry, meta, config.loader)
+    _say_what_is_lost(choice, meta, config.allowed_losses)
     threads = int(meta.environment.get("threads", config.threads))
     return msgspec.structs.replace(
         config,
@@ -135,6 +137,20 @@ def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Con
         threads=threads,
         environment={**config.environment, "threads": str(threads)},
     )
+
+
+def _say_what_is_lost(choice: Choice, meta: Meta, allowed: tuple[str, ...]) -> None:
+    """Say what the run goes on without, and has gone on without, as the user allowed it."""
+    if meta.gone_on_without:
+        messages.warn(f"this run has gone on without {', '.join(meta.gone_on_without)}, by --allow-lost")
+    lost = {loss for station in choice.stations for loss in read_meta(station.path).not_captured}
+    places = [place_of_loss(loss) for loss in lacking(sorted(lost), ())]
+    for name in allowed:
+        if name in places:
+            messages.warn(f"going on without {name}, by --allow-lost")
+        elif name not in meta.gone_on_without:
+            has = f"it lacks {', '.join(places)}" if places else "it lacks nothing that matters"
+            messages.say(f"--allow-lost {name}: the checkpoint at {choice.entry.cursor} lacks nothing of that name; {has}")
 
 
 def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:

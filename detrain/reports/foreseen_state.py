@@ -6,8 +6,6 @@ import ast
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
 from detrain.base.framework_names import JAX, TENSORFLOW, TORCH
@@ -16,9 +14,8 @@ from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.launcher.program import Program
-from detrain.python.inspect.object_graph import WITH_VARIABLES, is_needed
 from detrain.python.loaders.generator_reads import generators_that_read
-from detrain.runtime.state.uncaptured import is_refused
+from detrain.runtime.state.uncaptured import lacking
 from detrain.store import Catalogue, Meta, opened
 
 _LOST: Final = {
@@ -49,9 +46,7 @@ def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
     for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
         try:
             with opened(entry.path) as snapshot:
-                nodes = msgspec.msgpack.decode(snapshot.python)["nodes"]
-                is_missing = any(node[0] == "opaque" and node[1].endswith(WITH_VARIABLES) for node in nodes)
-                losses = [each for each in snapshot.meta.not_captured if is_refused(each) or (is_missing and is_needed(each))]
+                losses = lacking(snapshot.meta.not_captured, ())
                 return snapshot.meta, [f"{each}: to resume from {_cursor(snapshot.meta)} will be REFUSED" for each in losses]
         except StoreError:
             continue

@@ -35,6 +35,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     owners: dict[str, tuple[str, ...]] = {}
     """Keys of the variables of each adapter, by its name, where more than one has some; else all are of the same."""
     not_captured: tuple[str, ...] = ()
+    gone_on_without: tuple[str, ...] = ()
+    """What the run has lost at a resume, because the user allowed it."""
     item: str = ""
     """What the epoch loop goes over at this cut, where it is a number or text."""
     loop: str = ""

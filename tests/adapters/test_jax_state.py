@@ -10,7 +10,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from detrain.python.inspect.object_graph import is_needed  # noqa: E402
+from detrain.python.inspect.object_graph import WITH_VARIABLES  # noqa: E402
 from tests.adapters import jax_trainings, jax_values  # noqa: E402, F401
 from tests.adapters.jax_resume import CASES, World, jax_put_back, run  # noqa: E402
 
@@ -51,7 +51,7 @@ def test_an_object_with_arrays_that_no_checkpoint_holds_is_needed(world: World) 
     baseline = world.baseline(names)
     names["state"] = jax_values.OfLibrary(jax.numpy.ones(3))
 
-    assert [is_needed(loss) for loss in world.encode(names, baseline).not_captured] == [True]
+    assert [WITH_VARIABLES in loss for loss in world.encode(names, baseline).not_captured] == [True]
 
 
 def first_difference(one: list[str], other: list[str]) -> str | None:

@@ -85,7 +85,7 @@ def test_a_file_that_the_loop_keeps_its_state_in_is_named(name: str, tmp_path: P
     died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:1")
 
     assert died.status == -9, died.err
-    assert f"not captured, a resumed run may DIFFER from here on: {named}\n" in died.err
+    assert f"not captured, a resumed run will be REFUSED from here on: {named}\n" in died.err
 
 
 @pytest.mark.parametrize("name", COMES_BACK)

@@ -204,7 +204,7 @@ def test_what_was_sent_to_a_generator_is_named_though_batches_are_loaded_again(t
     (tmp_path / "program.py").write_text(PRELUDE + text)
     killed = detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="0:3")
 
-    assert "not captured, a resumed run may DIFFER from here on: means (generator: it has moved on)" in killed.err
+    assert "not captured, a resumed run will be REFUSED from here on: means (generator: it has moved on)" in killed.err
 
 
 def test_a_generator_that_bodies_draw_from_is_missed_where_its_counters_tell(tmp_path: Path, detrain: Run) -> None:

@@ -160,7 +160,7 @@ def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_chang
     run = detrain("run", "program.py", cwd=tmp_path, **path)
     strict = detrain("run", "--fresh", "--strict", "program.py", cwd=tmp_path, **path)
 
-    assert "REFUSED from here on: env (someenv.Half: it has moved on, and the program reads it)" in run.err
+    assert "REFUSED from here on: env (someenv.Half: it has moved on)" in run.err
     assert strict.status == errors.NotCapturable.exit_code
 
 
@@ -1067,7 +1067,7 @@ for epoch in range(3):
     died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
 
     assert died.status == -9, died.err
-    assert "may DIFFER from here on: scale (function: its code is not in the source)" in died.err
+    assert "REFUSED from here on: scale (function: its code is not in the source)" in died.err
 
 
 def test_a_function_that_a_body_defines_comes_back(tmp_path: Path, detrain: Run) -> None:

@@ -230,7 +230,6 @@ def test_what_is_nested_too_deeply_is_named() -> None:
     encoded = encode({"deep": deep})
     assert len(encoded.not_captured) == 1
     assert "nested too deeply" in encoded.not_captured[0]
-    assert restore(encoded, {}) != []
 
 
 def test_nan_is_found_again_as_the_key_that_it_was() -> None:
@@ -289,14 +288,14 @@ def test_a_set_in_the_order_of_addresses_is_named_unless_it_is_as_it_was() -> No
     baseline = baseline_of(after)
     after["more"].add(float)
     encoded = encode(after, baseline)
-    assert encoded.not_captured == ["more (set: its order is that of addresses)"]
+    assert encoded.not_captured == ["more (set: its order is that of addresses, harmless)"]
     restore(encoded, before, baseline_of(before))
     assert before == after
     assert before["kinds"] is held
 
 
 def test_a_set_with_a_nan_is_in_the_order_of_addresses() -> None:
-    assert encode({"value": {1.0, float("nan")}}).not_captured == ["value (set: its order is that of addresses)"]
+    assert encode({"value": {1.0, float("nan")}}).not_captured == ["value (set: its order is that of addresses, harmless)"]
 
 
 def test_a_set_that_had_popped_gives_way_to_one_that_has_not() -> None:
@@ -479,7 +478,7 @@ def test_annotations_that_are_no_classes_are_named() -> None:
     function = kinds.add_to(5)
     function.__annotations__["x"] = list[int]
     encoded = encode({"made": function}, baseline_of({}))
-    assert encoded.not_captured == ["made.__annotations__['x'] (types.GenericAlias)"]
+    assert encoded.not_captured == ["made.__annotations__['x'] (types.GenericAlias, harmless)"]
     world: World = {"made": None}
     assert restore(encoded, world, baseline_of(world)) == []
     assert world["made"].__annotations__ == {"return": "int"}

@@ -136,7 +136,7 @@ def test_what_the_loop_has_made_and_no_reducer_makes_is_named(install: Any) -> N
     (named,) = encode(first, baseline).not_captured
 
     assert named.startswith("all[0] (")
-    assert named.endswith("the loop has made it, and its reducer makes none, and the program reads it)")
+    assert named.endswith("the loop has made it, and its reducer makes none)")
 
 
 def test_where_the_package_is_not_installed_the_object_is_missing(install: Any) -> None:

@@ -1,41 +1,97 @@
-"""Three words for what no checkpoint holds: harmless, may differ, refused; each said once."""
+"""Two words for what no checkpoint holds: harmless, refused; each said once. What a thing is decides."""
 
 from __future__ import annotations
 
+import logging
+import logging.handlers
+import sys
+import zipfile
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from detrain.base import messages
-from detrain.runtime.state.uncaptured import is_refused, may_differ
+from detrain.python.inspect.object_graph import HARMLESS, LOADS_TRAINED, is_harmless, place_of_loss
+from detrain.python.inspect.output_only import is_output_only
+from detrain.runtime.state.uncaptured import is_refused, lacking
 
-PROGRAM = """
-writer.add_scalar("loss", loss)
-log.write("x")
-if tuner.best > 3:
-    stop()
-"""
+
+def of(module: str) -> object:
+    """An object of a class that says it is of a module."""
+    return type("Thing", (), {"__module__": module})()
 
 
 @pytest.mark.parametrize(
-    ("loss", "differs"),
+    ("module", "is_output"),
     [
-        ("writer (torch.utils.tensorboard.writer.SummaryWriter: it has moved on)", False),
-        ("log in main() (_io.TextIOWrapper: open for writing)", False),
-        ("optimizer.log (_io.TextIOWrapper)", False),
-        ("tuner (somelib.Tuner: it has moved on)", True),
+        ("torch.utils.tensorboard.writer", True),
+        ("rich.progress", True),
+        ("wandb.sdk.wandb_run", True),
+        ("matplotlib.figure", True),
+        ("wandb.sdk.wandb_config", False),
+        ("richer.progress", False),
+        ("torch_ema.ema", False),
+        ("pytorch_warmup.base", False),
+        ("somelib", False),
+    ],
+)
+def test_the_library_that_a_thing_is_of_says_whether_it_only_shows_or_records(module: str, is_output: bool) -> None:
+    assert is_output_only(of(module)) == is_output
+
+
+def test_a_logger_is_harmless_and_one_that_holds_lines_back_is_not() -> None:
+    assert is_output_only(logging.StreamHandler())
+    assert not is_output_only(logging.handlers.MemoryHandler(10))
+
+
+def test_an_archive_is_harmless_as_long_as_nobody_writes_into_it(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as written:
+        assert not is_output_only(written)
+    with zipfile.ZipFile(tmp_path / "a.zip") as read:
+        assert is_output_only(read)
+
+
+@pytest.mark.parametrize("is_readonly", [False, True])
+def test_a_database_is_harmless_where_it_was_opened_to_be_read(is_readonly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its class says that it is one of Python's own."""
+
+    class Environment:
+        __module__ = "builtins"
+
+        def flags(self) -> dict[str, bool]:
+            return {"readonly": is_readonly}
+
+    module: Any = ModuleType("lmdb")
+    module.Environment = Environment
+    monkeypatch.setitem(sys.modules, "lmdb", module)
+
+    assert is_output_only(Environment()) == is_readonly
+
+
+@pytest.mark.parametrize(
+    ("loss", "refused"),
+    [
+        (f"writer (torch.utils.tensorboard.writer.SummaryWriter: it has moved on{HARMLESS})", False),
+        ("schedule (acclib.Schedule: it has moved on)", True),
         ("writer (function: its code is not in the source)", True),
         ("state.json (file: the loop changes it in place)", True),
         ("what the thread worker holds", True),
-        ("figures of matplotlib.pyplot that stay open (drawn into in the loop)", False),
+        (f"source (lib.Source: {LOADS_TRAINED})", False),
     ],
 )
-def test_only_what_the_program_tells_things_is_called_harmless(loss: str, differs: bool, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+def test_what_is_not_known_to_be_harmless_is_refused(loss: str, refused: bool) -> None:
+    assert is_refused(loss) == refused
+    assert not (refused and is_harmless(loss))
 
-    assert may_differ(loss, [str(program)]) == differs
-    assert not is_refused(loss)
+
+def test_what_the_user_allows_is_told_by_its_place() -> None:
+    losses = ["games in main()[0].env (lib.Env: it has moved on)", "what the thread worker holds"]
+
+    assert lacking(losses, ()) == losses
+    assert lacking(losses, [place_of_loss(losses[0])]) == losses[1:]
+    assert place_of_loss(losses[1]) == losses[1]
 
 
 def test_a_warning_is_said_once_in_a_process(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.utils.data
 
 from detrain.adapters.api import Settings
+from detrain.adapters.torch import lost_graph
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.data.loaders import Loaders
 from detrain.adapters.torch.devices.placement import Devices
@@ -63,6 +64,8 @@ class Torch:
         self.names = NamedObjects()
         self.random = RandomStreams()
         self.loaders = Loaders(settings.moment, settings.elements, getattr(settings.probes, "fail", None))
+        if settings.probes is not None:
+            lost_graph.fail_by(settings.probes.fail)
         self._fully_sharded = FullySharded()
         self._updates = Updates(settings.on_update, self._fully_sharded.kept_of)
         self.building = self._fully_sharded

@@ -1,18 +1,32 @@
 """What stands for the graph behind a tensor that was computed before a checkpoint, which does not hold it: the value is
-exact, and a gradient through it fails.
+exact, and a gradient through it ends the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
-_MESSAGE: Final = (
-    "detrain: this tensor was computed before the checkpoint, which does not hold the graph behind it: compute it again, "
-    "or take checkpoints where no graph goes on (--every 1)"
-)
+from detrain.base.errors import DetrainError, NotCapturable
+
+_WHAT: Final = "a gradient goes through a tensor that was computed before the checkpoint, which does not hold the graph behind it"
+_TODO: Final = "compute it again, or take checkpoints where no graph goes on (--every 1)"
+_fail: list[Callable[[DetrainError], NoReturn]] = []
+"""Who ends the process: the program must not take this for an error of its own, and go on."""
+
+
+def fail_by(fail: Callable[[DetrainError], NoReturn]) -> None:
+    """Have `fail` called where something goes backward through what is not there."""
+    _fail[:] = [fail]
+
+
+def _refuse() -> NoReturn:
+    error = NotCapturable(_WHAT, _TODO)
+    if _fail:
+        _fail[0](error)
+    raise error
 
 
 class Lost(torch.autograd.Function):  # type: ignore[misc]
@@ -25,8 +39,8 @@ class Lost(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(_ctx: Any, *_grads: torch.Tensor) -> torch.Tensor:
-        """Raise RuntimeError."""
-        raise RuntimeError(_MESSAGE)
+        """End the run."""
+        _refuse()
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,7 +63,7 @@ def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
     def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = args[3] if len(args) > 3 else kwargs.get("inputs", ())
         if inputs and _leads_to_lost(outputs):
-            raise RuntimeError(_MESSAGE)
+            _refuse()
         return run(outputs, *args, **kwargs)
 
     return run_backward

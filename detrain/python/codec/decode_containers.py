@@ -48,7 +48,7 @@ def decode_set(decoding: Decoding, number: int, node: list[Item], current: Any, 
         values = elements(decoding, items, current if type(current) is frozenset else (), path)
         if how == "kept" and _has_elements(current, values):
             return current
-        values = _present(decoding, values, path)
+        values = _present(decoding, items, values, path)
         made = freeze(values, "list" if how == "kept" else how)
         if how == "kept" or list(map(id, made)) != list(map(id, values)):
             decoding.miss(path)
@@ -65,7 +65,7 @@ def fill_set(decoding: Decoding, target: set[Any], items: list[Item], how: Any, 
     values = elements(decoding, items, list(set.__iter__(target)), path)
     if how == "kept" and _has_elements(target, values):
         return
-    if not fill(target, _present(decoding, values, path), None if how == "kept" else how) or how == "kept":
+    if not fill(target, _present(decoding, items, values, path), None if how == "kept" else how) or how == "kept":
         decoding.miss(path)
 
 
@@ -82,10 +82,10 @@ def elements(decoding: Decoding, items: list[Item], old: Iterable[object], path:
     return values
 
 
-def _present(decoding: Decoding, values: list[object], path: str) -> list[object]:
-    for index, value in enumerate(values):
+def _present(decoding: Decoding, items: list[Item], values: list[object], path: str) -> list[object]:
+    for index, (item, value) in enumerate(zip(items, values, strict=True)):
         if value is ABSENT:
-            decoding.miss(f"{path}[{index}]")
+            decoding.miss_item(item, f"{path}[{index}]")
     return [value for value in values if value is not ABSENT]
 
 
@@ -117,13 +117,13 @@ def fill_dict(decoding: Decoding, cls: Any, target: Any, node: list[Item], path:
     for index, (key_item, value_item) in enumerate(node[1]):
         key = decoding.decode(key_item, before[index] if index < len(before) else ABSENT, f"{path} key")
         if key is ABSENT:
-            decoding.miss(f"{path} key")
+            decoding.miss_item(key_item, f"{path} key")
             continue
         if type(key) is str and key.isidentifier() and not any(key is name for name in before[index : index + 1]):
             key = sys.intern(key)  # code, where most are from, has each text once: pickle tells
         value = decoding.decode(value_item, old.get(key, ABSENT), key_path(path, key))
         if value is ABSENT:  # without its key, so that a program that makes what is not there does so
-            decoding.miss(key_path(path, key))
+            decoding.miss_item(value_item, key_path(path, key))
             continue
         pairs.append((key, value))
     keys = [key for key, _ in pairs]

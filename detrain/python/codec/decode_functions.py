@@ -84,7 +84,7 @@ def decode_cell(decoding: Decoding, number: int, node: list[Item], current: Any,
         return current
     value = decoding.decode(node[1], old, path)
     if value is ABSENT:
-        decoding.miss(path)
+        decoding.miss_item(node[1], path)
     elif value is not old:
         current.cell_contents = value
     return current

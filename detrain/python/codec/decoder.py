@@ -39,7 +39,7 @@ from detrain.python.inspect.names import (
     stream_base,
     type_name,
 )
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, deep_calls
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, deep_calls, shown
 from detrain.python.inspect.ownership import of_last_use
 from detrain.python.inspect.pandas_tables import KINDS, MOMENTS, become, make_moment, make_table
 from detrain.python.inspect.stored_attributes import program_names
@@ -65,6 +65,9 @@ class Decoder(Decoding):
                     value = self._decode_node(number, self.nodes[number], current, path)
             finally:
                 self.is_inside = False
+        if number in self.lost and shown(path) in self.missing:  # the order of a set
+            self.missing.remove(shown(path))
+            self.gone.append(shown(path))
         # A tuple inside itself is made where it is met again; and what is absent here may be there at another place.
         return value if value is ABSENT else self.made.setdefault(number, value)
 

@@ -18,9 +18,9 @@ import numpy as np
 from detrain.base.array_memory import bounds_of
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
-from detrain.python.inspect.library_reads import is_consulted
 from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
+from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class
 from detrain.python.inspect.progress import place_of
 from detrain.python.process import filled_queues
@@ -43,6 +43,8 @@ class Decoding(ABC):
         self.roots: dict[str, Item] = content["roots"]
         if not all(isinstance(name, str) for name in self.roots):
             raise ValueError(f"names of roots that are no texts: {[name for name in self.roots if not isinstance(name, str)]}")
+        self.lost = frozenset(content.get("lost", ()))
+        """Numbers of the nodes that the first run has named as lost."""
         self.arrays = arrays
         self.hooks = hooks
         self.baseline = baseline
@@ -67,11 +69,11 @@ class Decoding(ABC):
         """What is to be done when all else is there."""
         self.missing: list[str] = []
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
+        self.gone: list[str] = []
+        """Places of what of it is not here."""
         self.astray: list[str] = []
         """What is not where it was, though a resumed run has loaded the same batches: bodies have moved it,
         which were skipped."""
-        self.astray_and_read: list[str] = []
-        """What of it is an object of a library that the program reads."""
 
     @abstractmethod
     def decode(self, item: Item, current: object, path: str) -> object:
@@ -98,6 +100,13 @@ class Decoding(ABC):
         """Name what could not be put back."""
         self.missing.append(shown(path) + (f": {what}" if what else ""))
 
+    def miss_item(self, item: Item, path: str) -> None:
+        """Name an item whose value is not there."""
+        if isinstance(item, list) and item[0] in self.lost:
+            self.gone.append(shown(path))
+        else:
+            self.miss(path)
+
     def items(self, items: list[Item], old: list[object], path: str) -> list[object]:
         """Decode the items of a sequence; `old`: what the live one holds."""
         if list not in set(map(type, items)):
@@ -110,7 +119,7 @@ class Decoding(ABC):
         """Like `decode`, for a place that cannot stay empty."""
         value = self.decode(item, current, path)
         if value is ABSENT:
-            self.miss(path)
+            self.miss_item(item, path)
             return None
         return value
 
@@ -158,7 +167,7 @@ class Decoding(ABC):
                 name = names.get(name) or sys.intern(name)
             value = self.decode(item, old.get(name, ABSENT), f"{path}.{name}")
             if value is ABSENT:
-                self.miss(f"{path}.{name}")
+                self.miss_item(item, f"{path}.{name}")
                 value = old.get(name, ABSENT)
             if value is not ABSENT:
                 new[name] = value
@@ -186,9 +195,7 @@ class Decoding(ABC):
         if place and found is not ABSENT and not self._is_at(found, place[0]):
             if isinstance(found, Iterator):  # what it hands on next would be another thing
                 self.miss(address, f"{name} is not where the first run had it, though the same batches were loaded again")
-            elif is_consulted(found, address, self.hooks.files()):
-                self.astray_and_read.append(f"{address} ({name})")
-            else:
+            elif not is_output_only(found):
                 self.astray.append(f"{address} ({name})")
         return found
 

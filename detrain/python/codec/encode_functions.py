@@ -17,7 +17,6 @@ from detrain.python.codec.state_rules import class_attributes, class_methods, fu
 from detrain.python.inspect import function_source
 from detrain.python.inspect.fingerprint import closes_over, digest_of_tensor, shown_steps, state_inside
 from detrain.python.inspect.frames import has_user_code
-from detrain.python.inspect.library_reads import is_consulted
 from detrain.python.inspect.names import (
     class_name,
     find_static,
@@ -30,7 +29,8 @@ from detrain.python.inspect.names import (
     static_name,
     type_name,
 )
-from detrain.python.inspect.object_graph import AND_READ, CONTAINERS, LOADS_TRAINED, Item, shown
+from detrain.python.inspect.object_graph import CONTAINERS, HARMLESS, LOADS_TRAINED, Item, shown
+from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.stored_attributes import program_names
 
@@ -44,7 +44,7 @@ class Strangers(LeafEncoder):
         is_given = is_captured or node[0] == "loader"  # it takes its whole state back itself
         if not is_given and (is_library_class(type(value)) or extends_library(type(value))):
             is_training = self._note_inside(value, path)
-            if is_training and len(self._moved) > moved and is_consulted(value, path, self._hooks.files()):
+            if is_training and len(self._moved) > moved and not is_output_only(value):
                 self._lost.append(f"{shown(path)} ({type_name(value)}: {LOADS_TRAINED})")
         return node
 
@@ -82,16 +82,17 @@ class Strangers(LeafEncoder):
         """Name what an object of a library has come to hold; where loading may have put it there, a resumed run sees
         whether it has.
         """
-        if self._are_loads_replayed and not (self._is_alone and is_consulted(owner, place, self._hooks.files())):
+        if is_output_only(owner):
+            return
+        if self._are_loads_replayed and not self._is_alone:
             self._moved.append(f"{shown(place)} ({type_name(item)})")
             digest = digest_of_tensor(item, self._hooks)
             if digest is not None:
                 self._note_stranger(owner, [*node, None, digest], place)
                 return
-            self._lost.append(f"{shown(place)} ({type_name(item)}: {UNSEEN})")
+            self._name(place, item, f"{type_name(item)}: {UNSEEN}")
             return
-        read = AND_READ if is_consulted(owner, place, self._hooks.files()) else ""
-        self._lost.append(f"{shown(place)} ({type_name(item)}: an object of a library holds it since{read})")
+        self._name(place, item, f"{type_name(item)}: an object of a library holds it since")
 
     def _is_state_inside(self, item: object) -> bool:
         cls = type(item)
@@ -153,7 +154,7 @@ class Functions(Strangers):
             elif isinstance(item, type) and find_type(class_name(item)) is item:
                 pairs.append([name, self._node(item, ["type", class_name(item)])])
             else:
-                self._lost.append(f"{shown(f'{path}.__annotations__[{name!r}]')} ({type_name(item)})")
+                self._lost.append(f"{shown(f'{path}.__annotations__[{name!r}]')} ({type_name(item)}{HARMLESS})")
         return pairs
 
     def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
@@ -206,7 +207,7 @@ class Functions(Strangers):
             if is_needed or self._kinds.is_walkable(item) or self._hooks.parts(item) is not None:
                 state[name] = item
             elif not self._collects and is_own:
-                self._lost.append(f"{shown(f'{path}.{name}')} ({type_name(item)})")
+                self._name(f"{path}.{name}", item, type_name(item))
         return state
 
     def _address(self, number: int, value: object, path: str) -> str | None:

@@ -11,7 +11,7 @@ import random
 import weakref
 import zoneinfo
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, GeneratorType, MappingProxyType
 from typing import Any, Final
 
@@ -23,19 +23,17 @@ from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.state_rules import TEXTS, Kinds, member_attributes
 from detrain.python.inspect.fingerprint import Unreadable
-from detrain.python.inspect.library_reads import is_consulted, is_read
 from detrain.python.inspect.names import (
     class_name,
     is_findable,
     is_made_open,
     is_own_class,
-    module_of,
     type_name,
 )
 from detrain.python.inspect.object_graph import (
     ABSENT,
-    AND_READ,
     BIT_GENERATORS,
+    HARMLESS,
     LARGE_BYTES,
     NANS,
     STREAMS,
@@ -47,11 +45,10 @@ from detrain.python.inspect.object_graph import (
     is_plain,
     shown,
 )
+from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in
 from detrain.python.process import filled_queues
 
-_BESIDE: Final = frozenset({"concurrent", "multiprocessing", "asyncio", "threading", "queue", "subprocess"})
-"""Modules of Python's whose objects stand for what threads, tasks and processes do."""
 UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
 
@@ -117,10 +114,14 @@ class LeafEncoder(ABC):
     def _lose(self, number: int, path: str, why: str) -> list[Item]:
         """Name what is not captured, at each place that holds it."""
         if not self._collects:
-            self._lost.append(f"{shown(path)} ({why})")
+            self._name(path, self._alive[number], why)
             self._lost_numbers[number] = why
         is_fatal = why.endswith(WITH_VARIABLES)  # not even an object of its class will do in its place
         return ["opaque", why if is_fatal else why.partition(":")[0], None]
+
+    def _name(self, path: str, value: object, why: str) -> None:
+        """Name what is not captured of a value."""
+        self._lost.append(f"{shown(path)} ({why}{HARMLESS if is_output_only(value) else ''})")
 
     def _node(self, value: object, node: list[Item]) -> Item:
         self._nodes.append(node)
@@ -174,7 +175,7 @@ class LeafEncoder(ABC):
             self._baseline.add(cls, "" if self._is_unordered else f"{path}.__class__")
         address = self._baseline.address(cls)
         if address is None and not self._collects and not is_own_class(cls):
-            self._lost.append(f"{shown(path)} ({class_name(cls)}: the loop has made its class)")
+            self._name(path, cls, f"{class_name(cls)}: the loop has made its class")
         return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
 
     def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
@@ -244,12 +245,7 @@ class LeafEncoder(ABC):
                 return made
             why = f": {WITH_VARIABLES}" if self._hooks.holds_variables(value) else ""
             if (reason := self._hooks.no_position(value)) and not self._is_loader:
-                why = f": {reason}{AND_READ}"
-            is_at_rest = not self._is_loader and not self._are_loads_replayed
-            if isinstance(value, GeneratorType) and is_at_rest and is_read(path, self._hooks.files()):
-                why = f": the loop has made it{AND_READ}"
-            if module_of(type(value)).partition(".")[0] in _BESIDE and is_read(path, self._hooks.files()):
-                why = f": what goes on beside the loop has made it{AND_READ}"
+                why = f": {reason}"
             return self._lose(number, path, f"{type_name(value)}{why}")
         elif (loader := self._encode_offered(value, path)) is not None:
             return loader
@@ -293,7 +289,7 @@ class LeafEncoder(ABC):
             if reason and (self._is_loader or self._are_loads_replayed):
                 self._moved.append(f"{shown(path)} ({reason})")
             elif reason:
-                self._lose(number, path, f"{type_name(value)}: {reason}{AND_READ}")
+                self._lose(number, path, f"{type_name(value)}: {reason}")
             return None
         if self._are_loads_replayed and (filled := filled_queues.place(value, self._hooks.tensor)) is not None:
             self._moved.append(f"{shown(path)} ({type_name(value)})")
@@ -302,21 +298,20 @@ class LeafEncoder(ABC):
         if now is None and self._is_loader:
             self._moved.append(f"{shown(path)} ({type_name(value)})")
         elif now is None and self._are_loads_replayed and is_iterator_of_library(value):
-            self._lost.append(f"{shown(path)} ({type_name(value)}: {UNSEEN})")
+            self._name(path, value, f"{type_name(value)}: {UNSEEN}")
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
         elif isinstance(now, Unreadable) and not self._is_loader:
             self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
         elif not self._baseline.is_at(value, now) and not (isinstance(value, GeneratorType) and value.gi_running):
-            is_by_body = self._is_alone and is_consulted(value, path, self._hooks.files())
+            is_by_body = self._is_alone and not isinstance(value, Iterator)
             if self._are_loads_replayed and not takes_in(value) and not is_by_body:
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
                 place = place_of(value)
                 if place is None:  # no resumed run can see whether loading has brought it there
-                    self._lost.append(f"{shown(path)} ({type_name(value)}: {UNSEEN})")
+                    self._name(path, value, f"{type_name(value)}: {UNSEEN}")
                 return place
-            read = AND_READ if is_consulted(value, path, self._hooks.files()) else ""
-            self._lose(number, path, f"{type_name(value)}: it has moved on{read}")
+            self._lose(number, path, f"{type_name(value)}: it has moved on")
         return None
 
     def _note_weak(self, value: object, path: str) -> None:
@@ -328,7 +323,7 @@ class LeafEncoder(ABC):
         if self._collects:
             self._baseline.add_position(value, position(value))
         elif not self._baseline.is_at(value, position(value)):
-            self._lost.append(f"{shown(path)} ({type_name(value)}: when what it holds is let go of is not as without detrain)")
+            self._name(path, value, f"{type_name(value)}: when what it holds is let go of is not as without detrain")
 
     def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
         owner = owner_of(value)

@@ -51,8 +51,8 @@ from detrain.python.inspect.names import (
 )
 from detrain.python.inspect.object_graph import (
     ABSENT,
-    AND_READ,
     CONTAINERS,
+    HARMLESS,
     MAX_DEPTH,
     Encoded,
     Item,
@@ -99,7 +99,11 @@ class Encoder(Functions):
             f"cells|{place}": [self._numbers[id(cell)]] for place, cell in (self._cells or {}).items() if id(cell) in self._numbers
         }
         roots = {**roots, **self._classes, **cells}
-        graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots)})
+        graph = (
+            b""
+            if self._collects
+            else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots), "lost": sorted(self._lost_numbers)})
+        )
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
 
     def _mark_addresses(self, number: int, holder: str, keys: set[Any], path: str) -> None:
@@ -279,7 +283,8 @@ class Encoder(Functions):
             how, is_exact = set_recipe(value) if name == "set" else frozen_recipe(value)
         if is_exact or not self._baseline.has_set(value, content):
             if not is_exact:
-                why = "its order cannot be made again" if has_order else "its order is that of addresses"
+                # Which are others in each process: no run that can be repeated goes by them.
+                why = "its order cannot be made again" if has_order else f"its order is that of addresses{HARMLESS}"
                 self._lose(number, path, f"{name}: {why}")
             return [name, items, how]
         return [name, items, "kept"]
@@ -364,7 +369,7 @@ class Encoder(Functions):
         address = self._address_of(value)
         is_new = not self._baseline.has(value)
         if address is None and not self._finds_again and not (is_new and reduction.makes):
-            return self._lose(number, path, f"{type_name(value)}: the loop has made it, and its reducer makes none{AND_READ}")
+            return self._lose(number, path, f"{type_name(value)}: the loop has made it, and its reducer makes none")
         return ["reduced", type_name(value), address, self.encode(reduction.save(value), f"{path}.data")]
 
     def _encode_table(self, number: int, value: Any, path: str) -> list[Item]:

@@ -218,22 +218,25 @@ class Hooks:
 
 SPENT_NAMES: Final = "kept|names that are read no more"
 """The root that lists the roots of such names: what they are bound to may be held elsewhere."""
-OF_GRAPH: Final = "the graph behind it, so a `backward` through it fails in a resumed run"
-"""What a checkpoint does not hold of a tensor that was computed: its value it does."""
+OF_GRAPH: Final = "the graph behind it"
+"""What a checkpoint does not hold of a tensor that was computed: its value it does. A resumed run is refused where
+something goes backward through it."""
 WITH_VARIABLES: Final = "with variables of its own"
-"""Why an object is not captured, where a run that resumes without it would go on wrong."""
-AND_READ: Final = ", and the program reads it"
-"""Behind why an object of a library is not captured: a run that resumes would read something else."""
-
+"""Of an object that no other one of its class can stand in for."""
+HARMLESS: Final = ", harmless"
+"""How what is said of a loss ends, within its brackets, where a resumed run goes on without."""
 LOADS_TRAINED: Final = "loads move it on, and it holds what bodies train"
 """Why loading the same batches again may not bring an object of a library to where it was."""
 
 
-def is_needed(loss: str) -> bool:
-    """Return whether a resumed run is refused where it meets such a loss, named as `PATH (KIND)`: nothing stands in for
-    it.
-    """
-    return loss.endswith(f"{WITH_VARIABLES})")
+def is_harmless(loss: str) -> bool:
+    """Return whether a resumed run goes on without what was lost, named as `PLACE (KIND: WHY)`."""
+    return loss.endswith(f"{HARMLESS})")
+
+
+def place_of_loss(loss: str) -> str:
+    """Return the place of what was lost."""
+    return loss.partition(" (")[0]
 
 
 @dataclass(frozen=True, slots=True)

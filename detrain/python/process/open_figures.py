@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-NAME = "figures of matplotlib.pyplot that stay open (drawn into in the loop)"
+NAME = "figures of matplotlib.pyplot that stay open (drawn into in the loop, harmless)"
 
 
 def drawn() -> dict[int, tuple[int, ...]]:

@@ -148,7 +148,8 @@ class Checkpointer:
         # A library's `while` loop loads in functions that it calls, which a resumed run does not enter before the cut.
         is_deeper = loop is not None and not loop.names and loop.iteration_id is None
         is_deeper &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
-        is_replayed = cut != "epoch" and not is_deeper
+        is_inside = cut in ("load", "batch")
+        is_replayed = is_inside and not is_deeper
         with self._state.adapters.copies_later():
             encoded = self._state.capture.encode(
                 frame, baseline, are_loads_replayed=is_replayed, is_alone=runs_no_code(loop), loop=loop
@@ -156,7 +157,8 @@ class Checkpointer:
         forward, positions = self._positions(cut, encoded, loop, frame)
         threads = self.entered.threads
         not_captured = [*encoded.not_captured, *threads.drawn]
-        self._state.uncaptured.look(frame, not_captured, threads.standing() if forward else (), has_updates=self.has_updates)
+        again = threads.standing() if forward else ()
+        lost = self._state.uncaptured.look(frame, not_captured, again, has_updates=self.has_updates)
         if is_inside and not self._state.recorder.settle(is_loaded_again=bool(forward)):
             self._say_lacking(
                 f"no state is taken at {cursor}, nor before the epoch's end: the batches before it would have to be loaded again "
@@ -181,7 +183,8 @@ class Checkpointer:
             journal_bytes=self._saves.journal.size,
             frameworks=self._state.adapters.state(),
             owners=owners,
-            not_captured=tuple(sorted(self._state.uncaptured.named)),
+            not_captured=tuple(sorted(lost)),
+            gone_on_without=tuple(sorted(self._state.uncaptured.gone_on_without)),
             item=self._state.position.item if cut == "epoch" else "",
             loop=self._state.position.loop_at,
             loader=self.loader_key(loop),

@@ -102,7 +102,9 @@ class Parts:
             self.experiment.written = self.world.contents.all_written
         now = lambda: position.batches_done  # noqa: E731
         beside = (self.world.contents, self.recorder.pulls, now)
-        self.uncaptured = Uncaptured(self.adapters, self.streams, *beside, is_strict=config.is_strict)
+        self.uncaptured = Uncaptured(
+            self.adapters, self.streams, *beside, is_strict=config.is_strict, allowed=config.allowed_losses
+        )
         self.recorder.batches.suspects = self.uncaptured.named
         if isinstance(self.experiment, Campaign):
             window = Window(1, self.capture, self.adapters, self.streams, self.files)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
 from types import FrameType
 
 from detrain.base import messages
 from detrain.base.config import Config
+from detrain.base.cursor import Cursor
 from detrain.base.errors import Diverged, NotCapturable
 from detrain.python.codec.api import Baseline
 from detrain.python.inspect.generator_callers import COUNTED
-from detrain.python.inspect.object_graph import WITH_VARIABLES
+from detrain.python.inspect.object_graph import place_of_loss
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs
 from detrain.runtime.session.state_parts import StateParts
-from detrain.runtime.state.uncaptured import is_refused
+from detrain.runtime.state.uncaptured import lacking
 from detrain.store import Catalogue, Meta, Snapshot
 
 
@@ -33,9 +34,12 @@ class Restorer:
 
     def check(self, meta: Meta) -> None:
         """Raise Diverged or EnvironmentChanged if this is not the program, the environment or the epoch of a
-        checkpoint.
+        checkpoint; NotCapturable if that lacks what may matter.
         """
         self._state.identity.check(meta)
+        lost = lacking(meta.not_captured, self._config.allowed_losses)
+        if lost:
+            raise _refused(Cursor(meta.phase, meta.epoch, meta.batch), lost)
         item = self._state.position.item
         if meta.item not in ("", item):
             here = self._state.position.cursor("epoch")
@@ -60,17 +64,20 @@ class Restorer:
         loop = loop if is_sought else None
         self._require_loader(snapshot.meta, loop)
         missing = self._state.capture.restore(frame, snapshot, baseline, loop)
-        named = snapshot.meta.not_captured
-        unnamed = [loss for loss in missing if not any(_same_place(loss, _place_of(each)) for each in named)]
-        if unnamed:
+        astray = lacking(missing.astray, self._config.allowed_losses)
+        if astray:
+            raise NotCapturable(
+                f"{', '.join(astray[:4])} is not where the first run had it: steps that are passed over had moved it",
+                "keep what it knows in objects of the program, or start anew with --fresh",
+            )
+        if missing.unnamed:
             raise Diverged(
-                f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}",
+                f"the program is not as it was at the checkpoint: {'; '.join(missing.unnamed[:4])}",
                 "its source and arguments are what they were: detrain cannot bring this back, or what the program reads before "
                 "its loop was changed; restore that, or start anew with --fresh",
             )
-        _refuse(missing, named)
-        if is_last and missing:
-            messages.warn(f"going on without what was named as not captured: {', '.join(missing[:8])}")
+        if is_last and missing.named:
+            messages.warn(f"going on without what was named as not captured: {', '.join(missing.named[:8])}")
         self._state.adapters.build_made()
         self._state.world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self._state.streams.write(snapshot.rng)
@@ -79,7 +86,9 @@ class Restorer:
         guard = self._state.guard()
         if guard is not None:
             guard.bounds.set_state(snapshot.meta.guard)
-        self._state.uncaptured.named.update(named)
+        uncaptured, lost = self._state.uncaptured, snapshot.meta.not_captured
+        uncaptured.named.update(lost)
+        uncaptured.gone_on_without.update(snapshot.meta.gone_on_without, map(place_of_loss, lacking(lost, ())))
 
     def _require_loader(self, meta: Meta, loop: RunningLoop | None) -> None:
         now, was = "" if loop is None else self._state.adapters.loader_key(loop.iterator), meta.loader
@@ -104,36 +113,15 @@ class Restorer:
             )
 
 
-def _refuse(missing: Sequence[str], named: Sequence[str]) -> None:
-    """What the run would go on wrong without was named when it was saved."""
-    for loss in named:
-        if loss.startswith(COUNTED):
-            raise NotCapturable(f"{loss}, is lost", "draw by a plain `for x in ...` over it, and start anew with --fresh")
-        if is_refused(loss):
-            raise NotCapturable(
-                f"no checkpoint holds {loss}: the run would go on with what it says without the steps that are passed over",
-                "keep what it knows in objects of the program, make it anew in each run of a loop, or start anew with --fresh",
-            )
-    for loss in missing:
-        if any(_same_place(loss, _place_of(each)) and each.endswith(f"{WITH_VARIABLES})") for each in named):
-            raise NotCapturable(
-                f"{loss!r} was made in the loop, with variables that cannot be put back into another one",
-                "make it before the loop, and start anew with --fresh",
-            )
-
-
-def _same_place(one: str, other: str) -> bool:
-    """Return whether two paths (`games in main()[0].env`) are equal but for the function that
-    their first name is of.
-    """
-
-    def parts(path: str) -> tuple[str, str]:
-        name, _, rest = path.partition(" in ")
-        return name, rest.partition("()")[2]
-
-    return one == other or (" in " in one and parts(one) == parts(other))
-
-
-def _place_of(named: str) -> str:
-    """Return the path of what was named as `PATH (KIND)`."""
-    return named.partition(" (")[0]
+def _refused(cursor: Cursor, lost: list[str]) -> NotCapturable:
+    """Return the error for a checkpoint that lacks what may matter."""
+    allowed = " ".join(f"--allow-lost {shlex.quote(place_of_loss(loss))}" for loss in lost)
+    how = (
+        "draw by a plain `for x in ...` over it"
+        if lost[0].startswith(COUNTED)
+        else "make it before the loop, or anew in each epoch"
+    )
+    return NotCapturable(
+        f"the checkpoint at {cursor} lacks {', '.join(lost)}: a run would go on otherwise than the first one",
+        f"{how}, and start anew with --fresh; or add `{allowed}`, which goes on without",
+    )

@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from detrain.adapters.group import Adapters
-from detrain.base import messages
-from detrain.base.errors import Diverged, NotCapturable
+from detrain.base.errors import Diverged
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
@@ -41,6 +40,16 @@ _SETTINGS: Final = "settings of the process"
 _DEEPEST: Final = 5
 """How far from a name generators of random numbers are looked for, and in collections of how many values."""
 _MOST_INSIDE: Final = 64
+
+
+class Missing(NamedTuple):
+    """What could not be put back."""
+
+    unnamed: list[str]
+    named: list[str]
+    """What the first run has named as lost, and what is not here, either."""
+    astray: list[str]
+    """What is not where it was, though the same batches were loaded again."""
 
 
 class Capture:
@@ -178,7 +187,7 @@ class Capture:
 
     def restore(
         self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: RunningLoop | None = None, *, is_ahead: bool = False
-    ) -> list[str]:
+    ) -> Missing:
         """Put the state back into the program, suspended in `frame`; return what could not be put back.
 
         With `loop` its loader is set to its position, else it stays where it is. `is_ahead`: generators stay, too.
@@ -187,7 +196,7 @@ class Capture:
         if not is_ahead:
             decoder.replay_generators()
         decoder.hold_cells(_cells(frame) or {})
-        return self._bind(decoder, frame, loop)
+        return Missing(self._bind(decoder, frame, loop), decoder.gone, decoder.astray)
 
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline, changed: dict[str, object]) -> dict[str, Item]:
         roots: dict[str, Item] = {}
@@ -267,14 +276,6 @@ class Capture:
             else:
                 decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
         decoder.finish()
-        if decoder.astray_and_read:
-            raise NotCapturable(
-                f"{', '.join(decoder.astray_and_read[:4])} is not where the first run had it, and the program reads it: steps that "
-                "are passed over had moved it",
-                "keep what it knows in objects of the program, or start anew with --fresh",
-            )
-        if decoder.astray:
-            messages.warn(f"not captured, and not where the first run had them: {', '.join(decoder.astray[:8])}")
         return decoder.missing
 
     def _hooks(self) -> Hooks:
@@ -424,7 +425,7 @@ def _decode_names(decoder: Decoder, items: dict[str, Item], current: dict[str, o
     for name, item in items.items():
         value = decoder.decode(item, current.get(name, ABSENT), _path(root, name))
         if value is ABSENT:
-            decoder.missing.append(_path(root, name))
+            decoder.miss_item(item, _path(root, name))
         elif current.get(name, ABSENT) is not value:
             values[name] = value
     return values

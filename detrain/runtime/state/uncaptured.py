@@ -5,8 +5,7 @@ It is named when it is first seen, or refused.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from threading import Thread
 from types import FrameType
 from typing import Final
@@ -16,10 +15,8 @@ from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.digest import digest_value
 from detrain.base.errors import NotCapturable
-from detrain.python.inspect.generator_callers import COUNTED, counted_draws
-from detrain.python.inspect.library_reads import is_read
-from detrain.python.inspect.object_graph import AND_READ, LOADS_TRAINED, is_needed
-from detrain.python.inspect.user_modules import user_modules
+from detrain.python.inspect.generator_callers import counted_draws
+from detrain.python.inspect.object_graph import HARMLESS, LOADS_TRAINED, OF_GRAPH, is_harmless, place_of_loss
 from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, Reads
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.rewritten_files import Contents
@@ -27,8 +24,8 @@ from detrain.python.process import children, open_figures, pending_callbacks, po
 from detrain.python.process.random_streams import Streams
 
 _MOST_SHOWN: Final = 8
-_TYPE: Final = re.compile(r"[\w.]+\)")
-"""How a loss ends of which no more is known than its type: the loop has made it."""
+_ON_A_CONDITION: Final = (PULLED_SINCE, f"{LOADS_TRAINED})")
+"""How losses end where what the resumed run loads decides: each batch is compared with the first run's."""
 
 
 class Uncaptured:
@@ -43,12 +40,16 @@ class Uncaptured:
         moment: Callable[[], object],
         *,
         is_strict: bool,
+        allowed: Container[str] = (),
     ) -> None:
-        """`moment` tells one place of the run from another."""
+        """`moment` tells one place of the run from another; `allowed` are places of which the user goes on without."""
         self._pulls, self._moment = pulls, moment
         self._reads = Reads(lambda value: digest_value(value, adapters.to_array))
         self._adapters, self._streams, self._contents, self._is_strict = adapters, streams, contents, is_strict
+        self._allowed = allowed
         self.named: Final[set[str]] = set()
+        self.gone_on_without: Final[set[str]] = set()
+        """Places of what the run has lost at a resume, as the user allowed it."""
         self._explained: Final[set[str]] = set()
         self._later: dict[str, int] = {}
         """What was to be called later when the loop was entered."""
@@ -65,45 +66,37 @@ class Uncaptured:
         """The generators are known that are there as the loop is entered."""
         self._reads.begin(self._pulls.alive())
 
-    def look(self, frame: FrameType, not_captured: Iterable[str], again: Container[Thread], *, has_updates: bool) -> None:
+    def look(self, frame: FrameType, not_captured: Iterable[str], again: Container[Thread], *, has_updates: bool) -> set[str]:
         """Name what is lost at a cut.
 
         `not_captured` is what the codec has met; `again` are threads that a resumed run brings to the same place.
-        Raises NotCapturable, if that is asked for.
+        Returns what a checkpoint there lacks. Raises NotCapturable, if that is asked for.
         """
-        new = sorted(self.found(frame, not_captured, again, has_updates=has_updates) - self.named)
-        read = [loss for loss in new if READS_AND_CHANGED in loss]
-        self._warn_of_reads(read)
-        trained = [loss for loss in new if loss.endswith(f"{LOADS_TRAINED})")]
-        self._warn_of_trained(trained)
-        new = [loss for loss in new if loss not in (*read, *trained)]
-        if not new:
-            return
+        lost = self.found(frame, not_captured, again, has_updates=has_updates)
+        new = sorted(lost - self.named)
+        self._warn_of_reads([loss for loss in new if READS_AND_CHANGED in loss])
+        self._warn_of_trained([loss for loss in new if loss.endswith(f"{LOADS_TRAINED})")])
+        new = [loss for loss in new if READS_AND_CHANGED not in loss and not loss.endswith(f"{LOADS_TRAINED})")]
         self.named.update(new)
-        if self._is_strict:
+        refused = lacking(new, self._allowed)
+        allowed = [loss for loss in new if is_refused(loss) and loss not in refused]
+        if refused and self._is_strict:
             raise NotCapturable(
-                f"the loop makes objects that no checkpoint can hold: {_listed(new)}",
+                f"the loop makes objects that no checkpoint can hold: {_listed(refused)}",
                 "make them before the loop, or run without --strict to go on without them",
             )
-        refused = [loss for loss in new if is_refused(loss)]
-        needed = [loss for loss in new if is_needed(loss)]
-        others = [loss for loss in new if loss not in (*refused, *needed)]
-        files = [module.__file__ or "" for module in user_modules().values()]
-        differing = [loss for loss in others if may_differ(loss, files)]
-        harmless = [loss for loss in others if loss not in differing]
         if refused:
             self._warn("a resumed run will be REFUSED from here on", refused, "refused")
-        if needed:
-            self._warn("as long as they are there a resumed run will be REFUSED from here on", needed, "refused-for-now")
-        if differing:
-            self._warn("a resumed run may DIFFER from here on", differing, "may-differ")
-        if harmless:
-            self._warn("harmless, nothing reads what they say: a resumed run goes on without", harmless, "harmless")
+        if allowed:
+            self._warn("a resumed run goes on without, by --allow-lost", allowed, "allowed")
+        if harmless := [loss for loss in new if is_harmless(loss)]:
+            self._warn("harmless, a resumed run goes on without", harmless, "harmless")
+        return {loss for loss in lost if READS_AND_CHANGED not in loss or loss.endswith(PULLED_SINCE)}
 
     def found(self, frame: FrameType, not_captured: Iterable[str], again: Container[Thread] = (), *, has_updates: bool) -> set[str]:
         """Return what is lost at a cut, with the arguments of `look`."""
         return {
-            *not_captured,
+            *(loss for loss in not_captured if not loss.endswith(f"{OF_GRAPH})")),
             *self._reads.changed(self._pulls.alive(), self._moment()),
             *unsupported.check_training(has_updates=has_updates),
             *children.living(again),
@@ -150,33 +143,23 @@ class Uncaptured:
 
 
 def is_doubtful(loss: str) -> bool:
-    """Return whether a run may not resume from a checkpoint without what was lost."""
-    return is_refused(loss) or loss.endswith((PULLED_SINCE, f"{LOADS_TRAINED})"))
+    """Return whether it is not certain that a run resumes from a checkpoint without what was lost."""
+    return not is_harmless(loss)
 
 
 def is_refused(loss: str) -> bool:
-    """Return whether a run does not resume from a checkpoint without what was lost: it would go on, and do other
-    things.
+    """Return whether a run does not resume from a checkpoint without what was lost: it is neither harmless, nor does
+    what the run loads show whether it matters.
     """
-    return loss.startswith(COUNTED) or loss.endswith(f"{AND_READ})")
+    return not is_harmless(loss) and not loss.endswith(_ON_A_CONDITION)
 
 
-def may_differ(loss: str, files: Sequence[str]) -> bool:
-    """Return whether a run that goes on without what was lost may do other things: a program of these files reads what
-    it says, or nobody can tell.
-    """
-    if loss == open_figures.NAME:
-        return False
-    path, _, kind = loss.partition(" (")
-    is_told = kind.endswith((": it has moved on)", ": open for writing)")) or _TYPE.fullmatch(kind) is not None
-    return not is_told or not _is_path(path) or is_read(path, files)
-
-
-def _is_path(text: str) -> bool:
-    """Return whether a loss is named by the names that lead to it (`games in main()[0].env`), not in words."""
-    return all(word.isidentifier() for word in text.partition(" in ")[0].partition("[")[0].split("."))
+def lacking(losses: Iterable[str], allowed: Container[str]) -> list[str]:
+    """Return those of the losses of a checkpoint for which a resume is refused."""
+    return [loss for loss in losses if is_refused(loss) and place_of_loss(loss) not in allowed]
 
 
 def _listed(losses: list[str]) -> str:
+    losses = [f"{loss.removesuffix(f'{HARMLESS})')})" if is_harmless(loss) else loss for loss in losses]
     more = f" and {len(losses) - _MOST_SHOWN} more: `detrain ckpt show` lists them" if len(losses) > _MOST_SHOWN else ""
     return ", ".join(losses[:_MOST_SHOWN]) + more

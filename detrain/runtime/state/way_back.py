@@ -6,8 +6,7 @@ import shlex
 
 from detrain.base.config import Config
 from detrain.base.errors import DetrainError, Diverged, NotCapturable, StoreError
-from detrain.python.inspect.object_graph import is_needed
-from detrain.runtime.state.uncaptured import is_refused
+from detrain.runtime.state.uncaptured import lacking
 from detrain.store import Catalogue, Entry, read_meta
 
 
@@ -27,18 +26,17 @@ def way_back(error: DetrainError, config: Config, catalogue: Catalogue) -> str:
         is_before = cursor.key() < target.cursor.key() and (
             differs is None or (cursor.phase, cursor.epoch, cursor.batch) <= differs
         )
-        if is_before and not _is_known_to_fail(entry, error):
+        if is_before and not _is_known_to_fail(entry, config):
             why = "up to which all batches were equal" if differs is not None else "whose first batch is compared, too"
             return f", or go back to the checkpoint at {cursor}, {why}: `{_command(config.command, str(cursor))}`"
     return ""
 
 
-def _is_known_to_fail(entry: Entry, error: DetrainError) -> bool:
+def _is_known_to_fail(entry: Entry, config: Config) -> bool:
     try:
-        lost = read_meta(entry.path).not_captured
+        return bool(lacking(read_meta(entry.path).not_captured, config.allowed_losses))
     except StoreError:
         return True
-    return any(is_refused(each) or (isinstance(error, NotCapturable) and is_needed(each)) for each in lost)
 
 
 def _command(words: tuple[str, ...], cursor: str) -> str:

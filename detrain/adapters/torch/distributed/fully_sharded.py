@@ -22,7 +22,6 @@ from typing import Any, Final
 import torch.distributed
 
 from detrain.base.errors import Diverged
-from detrain.python.inspect.object_graph import AND_READ
 
 _SWITCHES: Final = (
     *("reduce_grads", "all_reduce_grads", "reshard_after_backward", "unshard_in_backward", "gradient_divide_factor"),
@@ -30,8 +29,8 @@ _SWITCHES: Final = (
 )
 _SHARDED: Final = "SHARDED"
 _POST_FORWARD: Final = "SHARDED_POST_FORWARD"
-STALE: Final = f"weights of FSDP2 (gathered before they changed{AND_READ})"
-_LATE: Final = f"modules of FSDP2 (the loop has called `fully_shard`{AND_READ})"
+STALE: Final = "weights of FSDP2 (gathered before they changed)"
+_LATE: Final = "modules of FSDP2 (the loop has called `fully_shard`)"
 
 
 class FullySharded:

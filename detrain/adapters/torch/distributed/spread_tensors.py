@@ -18,11 +18,10 @@ import torch
 
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.held_memory import is_spread
-from detrain.python.inspect.object_graph import AND_READ
 
 TENSOR: Final = "torch.spread"
 MESH: Final = "torch.mesh"
-_DRAWN: Final = f"what draws random numbers for DTensors on GPUs (made in the loop{AND_READ})"
+_DRAWN: Final = "what draws random numbers for DTensors on GPUs (made in the loop)"
 
 
 class SpreadTensors:
