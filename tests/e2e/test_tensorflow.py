@@ -5,6 +5,7 @@ run.
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -1696,9 +1697,12 @@ def test_what_was_named_is_missing_in_the_function_that_trains_too(server: Serve
     whole = server.detrain("run", "--every", "2b", "--ckpt", "whole", program, cwd=tmp_path)
 
     died = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="2:3")
-    last = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    refused = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    words = shlex.split(re.findall(r"add `(.*)`", refused.err)[0])
+    last = server.detrain("run", *words, "--every", "2b", program, cwd=tmp_path)
 
     assert "games in main()[0].packer (zlib.Compress)" in died.err
+    assert "--allow-lost 'games in main()[0].packer'" in refused.err
     assert last.status == 0, last.err
     assert last.out == whole.out[-len(last.out) :]
 

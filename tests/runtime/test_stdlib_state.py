@@ -278,7 +278,7 @@ def opened(number: int) -> Iterator[int]:
         np.random.uniform,
         random.Random(0).getrandbits,
         random.sample,
-        lambda n: n,
+        lambda n: (n, random.seed),
         opened,
     ],
     ids=["class", "partial", "builtin", "method of a built-in", "function of a library", "function", "decorated by a library"],

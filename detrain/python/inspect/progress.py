@@ -29,6 +29,7 @@ from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_py
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_user_module, module_of
 from detrain.python.inspect.pandas_tables import content, is_table
+from detrain.python.inspect.pure_functions import is_recomputable
 
 HANDS_ON: Final = (enumerate, zip, itertools.islice)
 """Iterators of Python's that hand on what they draw from others."""
@@ -122,7 +123,7 @@ def position(value: Any) -> object:
     if type(value).__name__ == "reader" and module == "_csv":
         return value.line_num
     if isinstance(value, functools._lru_cache_wrapper):
-        return None if _is_cache_of_library(value) else value.cache_info()
+        return None if _is_cache_of_library(value) else "computed" if is_recomputable(value) else value.cache_info()
     if is_table(value):
         return content(value)
     if module.partition(".")[0] in _STILL:

@@ -14,12 +14,14 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NoReturn
 
 from detrain.base import messages
 from detrain.python.inspect.frames import is_notebook, is_user_file, user_frames
+from detrain.python.inspect.output_only import PROCESSES
 from detrain.python.process.environment import options_of_python
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
@@ -54,12 +56,22 @@ def start_again(command: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, *options_of_python(), "-m", "detrain", *command])
 
 
-def living(again: Container[threading.Thread] = ()) -> list[str]:
+def living(again: Container[threading.Thread] = (), before: Mapping[int, int] = MappingProxyType({})) -> list[str]:
     """Return, in words, what the child processes, threads and tasks that are alive hold; nothing if there is none.
 
-    `again`: threads that a resumed run brings to the same place.
+    `again`: threads that a resumed run brings to the same place; `before`: how long processes had run when the loop was
+    entered. One that has not run since (an idle pool) is as it will be again.
     """
-    return [*_threads(again), *_tasks(), *_processes()]
+    return [*_threads(again), *_tasks(), *_processes(before)]
+
+
+def run_times() -> dict[int, int]:
+    """Return how long each child process has run, in nanoseconds, as far as the system tells it."""
+    return {child: ran for child, _name in _names() if (ran := _run_time(child))} if _has_children() else {}
+
+
+def _run_time(process: int) -> int:
+    return sum(int((_read(path).split() or [0])[0]) for path in Path("/proc", str(process), "task").glob("*/schedstat"))
 
 
 def _threads(again: Container[threading.Thread]) -> list[str]:
@@ -88,23 +100,28 @@ def _tasks() -> list[str]:
     return sorted({f"what the task {getattr(each, '__qualname__', each)} of asyncio holds" for each in coroutines})
 
 
-def _processes() -> list[str]:
+def _processes(before: Mapping[int, int]) -> list[str]:
+    found = {name for child, name in _names() if before.get(child) != _run_time(child)} if _has_children() else set()
+    return [f"what the child process {name} holds" for name in sorted(found - PROCESSES)]
+
+
+def _has_children() -> bool:
     try:
         if hasattr(os, "waitid"):  # one call, where there are none
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return []
-    return [f"what the child process {name} holds" for name in sorted(set(_names()))]
+        return False
+    return True
 
 
-def _names() -> Iterator[str]:
-    """Yield the commands of the children that have not ended, as Linux tells them."""
+def _names() -> Iterator[tuple[int, str]]:
+    """Yield the numbers and commands of the children that have not ended, as Linux tells them."""
     known = {number for each in _exempt for number in each()}
     for child, command in _children("self"):
         # The server that forks others holds nothing; who it has forked does.
         for number, what in _children(str(child)) if _FORKING in command else ((child, command),):
             if number not in known:
-                yield os.path.basename(what.partition(b"\0")[0]).decode(errors="replace")
+                yield number, os.path.basename(what.partition(b"\0")[0]).decode(errors="replace")
 
 
 def _children(process: str) -> Iterator[tuple[int, bytes]]:

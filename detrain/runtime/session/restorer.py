@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from types import FrameType
 
 from detrain.base import messages
@@ -16,7 +17,7 @@ from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs
 from detrain.runtime.session.state_parts import StateParts
 from detrain.runtime.state.uncaptured import lacking
-from detrain.store import Catalogue, Meta, Snapshot
+from detrain.store import Catalogue, Meta, Snapshot, read_meta
 
 
 class Restorer:
@@ -39,7 +40,9 @@ class Restorer:
         self._state.identity.check(meta)
         lost = lacking(meta.not_captured, self._config.allowed_losses)
         if lost:
-            raise _refused(Cursor(meta.phase, meta.epoch, meta.batch), lost)
+            others = {loss for path in self._config.stations for loss in read_meta(Path(path)).not_captured}
+            places = [place_of_loss(loss) for loss in lacking({*lost, *others}, self._config.allowed_losses)]
+            raise _refused(Cursor(meta.phase, meta.epoch, meta.batch), lost, sorted(set(places)))
         item = self._state.position.item
         if meta.item not in ("", item):
             here = self._state.position.cursor("epoch")
@@ -113,9 +116,9 @@ class Restorer:
             )
 
 
-def _refused(cursor: Cursor, lost: list[str]) -> NotCapturable:
-    """Return the error for a checkpoint that lacks what may matter."""
-    allowed = " ".join(f"--allow-lost {shlex.quote(place_of_loss(loss))}" for loss in lost)
+def _refused(cursor: Cursor, lost: list[str], places: list[str]) -> NotCapturable:
+    """Return the error for a checkpoint that lacks what may matter; `places`: all that is on the way to the newest."""
+    allowed = " ".join(f"--allow-lost {shlex.quote(place)}" for place in places)
     how = (
         "draw by a plain `for x in ...` over it"
         if lost[0].startswith(COUNTED)

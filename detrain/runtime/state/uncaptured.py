@@ -58,9 +58,13 @@ class Uncaptured:
         self._drawn: dict[str, int] = {}
         """How often generators out of reach had been drawn from then."""
 
+        self._ran: dict[int, int] = {}
+        """How long child processes had run then."""
+
     def begin_phase(self) -> None:
         """The program enters a training loop: what is there now will be there again."""
         self._figures, self._drawn, self._later = open_figures.drawn(), dict(self._streams.drawn), pending_callbacks.asked()
+        self._ran = children.run_times()
 
     def begin_pulls(self) -> None:
         """The generators are known that are there as the loop is entered."""
@@ -99,7 +103,7 @@ class Uncaptured:
             *(loss for loss in not_captured if not loss.endswith(f"{OF_GRAPH})")),
             *self._reads.changed(self._pulls.alive(), self._moment()),
             *unsupported.check_training(has_updates=has_updates),
-            *children.living(again),
+            *children.living(again, self._ran),
             *pool_jobs.living(),
             *counted_draws(frame),
             *self._contents.not_captured(),

@@ -1,0 +1,71 @@
+"""Functions that keep what they have returned (`functools.lru_cache`), and would return the same again: a resumed run,
+whose cache is empty, computes it anew.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import gc
+import math
+import types
+from typing import Any, Final
+
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, range, slice)
+_COMPUTING: Final = frozenset(
+    {
+        *("abs", "all", "any", "bool", "bytes", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float", "format"),
+        *("frozenset", "int", "isinstance", "len", "list", "map", "max", "min", "ord", "pow", "range", "reversed", "round"),
+        *("set", "sorted", "str", "sum", "tuple", "zip", "ValueError", "TypeError", "KeyError", "IndexError"),
+    }
+)
+"""Functions of Python's whose answer depends on their arguments alone."""
+_OUTSIDE: Final = frozenset({"IMPORT_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_MOST: Final = 10_000
+
+
+def is_recomputable(cache: Any) -> bool:
+    """Return whether all that a function has kept was computed from plain values, and is plain itself."""
+    return is_pure(cache, set()) and _holds_plain_values(cache)
+
+
+def is_pure(function: Any, seen: set[int]) -> bool:
+    """Return whether what a function returns depends on its arguments alone, as far as its code is known to show it."""
+    function = getattr(function, "__wrapped__", function)
+    if id(function) in seen:
+        return True
+    seen.add(id(function))
+    if type(function) is not types.FunctionType or function.__closure__ or not _are_plain(function.__defaults__):
+        return False
+    return all(_is_inside(each, function, seen) for each in dis.get_instructions(function.__code__))
+
+
+def _is_inside(instruction: dis.Instruction, function: types.FunctionType, seen: set[int]) -> bool:
+    if instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, types.CodeType):
+        return False  # a function in it may read more
+    if instruction.opname != "LOAD_GLOBAL":
+        return instruction.opname not in _OUTSIDE
+    name = instruction.argval
+    if name in function.__globals__:
+        value = function.__globals__[name]
+        return value is math or is_pure(value, seen)
+    return name in _COMPUTING and hasattr(builtins, name)
+
+
+def _holds_plain_values(cache: Any) -> bool:
+    """Return whether keys and results of a cache are plain; the garbage collector tells what it holds."""
+    held = [each for each in gc.get_referents(cache) if each is not cache.__wrapped__ and each is not vars(cache)]
+    left = [each for part in held for each in ([*part.keys(), *part.values()] if type(part) is dict else [part])]
+    for _ in range(_MOST):
+        if not left:
+            return True
+        value = left.pop()
+        if type(value) is tuple or (type(value).__name__ in ("_lru_list_elem", "_HashedSeq")):
+            left += gc.get_referents(value) if type(value).__name__ != "_HashedSeq" else list(value)
+        elif type(value) not in (*_PLAIN, object, type):  # `object`: a mark between arguments
+            return False
+    return False
+
+
+def _are_plain(values: object) -> bool:
+    return values is None or (isinstance(values, tuple) and all(type(each) in _PLAIN for each in values))
