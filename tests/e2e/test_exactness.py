@@ -248,12 +248,12 @@ MADE_IN_LOOP = {
     "a model": (
         "models = []",
         "models.append(keras.Sequential([keras.layers.Dense(2), keras.layers.Lambda(abs)])); models[-1](x)",
-        "'models[0]' was made in the loop",
+        "lacks models[0] (",
     ),
     "a model around the old one": (
         "",
         "model = keras.Sequential([*model.layers, keras.layers.Dense(1)]); optimizer = keras.optimizers.Adam(1e-2)",
-        "was made in the loop",
+        " lacks ",
     ),
     "an optimizer, by compiling": (
         "model.compile('adam', 'mse')",

@@ -621,7 +621,7 @@ def test_one_that_cannot_come_back_is_named_and_no_run_goes_on_without_it(tmp_pa
 
     assert "iterator (a tf.data iterator that a tf.function advances; MapDataset in its tf.data pipeline draws" in named.err
     assert resumed.status == errors.NotCapturable.exit_code
-    assert "'iterator', a tf.data iterator that a tf.function advances, has no position" in resumed.err
+    assert "lacks iterator (a tf.data iterator that a tf.function advances; MapDataset" in resumed.err
 
 
 @pytest.mark.slow

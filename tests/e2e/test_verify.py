@@ -177,8 +177,9 @@ def test_programs_are_exact(name: str, tmp_path: Path) -> None:
 WITH_WORKER = (
     PRELUDE
     + """
-import subprocess
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(40)"])
+import subprocess, time
+worker = subprocess.Popen(["sleep", "40"])
+time.sleep(0.5)  # it has begun to wait
 optimizer = Optimizer(np.ones(3))
 for epoch in range(3):
     for step in range(4):

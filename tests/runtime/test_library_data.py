@@ -285,7 +285,7 @@ def test_what_cannot_be_captured_in_a_container_of_a_librarys_is_named_by_itself
     encoded = encode(world, baseline)
 
     assert [said.partition(" (")[0] for said in encoded.not_captured] == ["config['thread']"]
-    assert restore(encoded, there, baseline_of(there)) == ["config['thread']"]
+    assert restore(encoded, there, baseline_of(there)) == []
     assert there["config"] == {"lock": lock, "lr": 0.5}
 
 

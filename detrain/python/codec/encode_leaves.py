@@ -298,7 +298,7 @@ class LeafEncoder(ABC):
         if now is None and self._is_loader:
             self._moved.append(f"{shown(path)} ({type_name(value)})")
         elif now is None and self._are_loads_replayed and is_iterator_of_library(value):
-            self._name(path, value, f"{type_name(value)}: {UNSEEN}")
+            self._lose(number, path, f"{type_name(value)}: {UNSEEN}")
         elif now is None and not stands_still(value):
             self._unknown.append(f"{shown(path)} ({type_name(value)})")
         elif isinstance(now, Unreadable) and not self._is_loader:
@@ -309,7 +309,7 @@ class LeafEncoder(ABC):
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
                 place = place_of(value)
                 if place is None:  # no resumed run can see whether loading has brought it there
-                    self._name(path, value, f"{type_name(value)}: {UNSEEN}")
+                    self._lose(number, path, f"{type_name(value)}: {UNSEEN}")
                 return place
             self._lose(number, path, f"{type_name(value)}: it has moved on")
         return None

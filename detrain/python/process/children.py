@@ -71,7 +71,8 @@ def run_times() -> dict[int, int]:
 
 
 def _run_time(process: int) -> int:
-    return sum(int((_read(path).split() or [0])[0]) for path in Path("/proc", str(process), "task").glob("*/schedstat"))
+    of_threads = [_read(path).split() for path in Path("/proc", str(process), "task").glob("*/schedstat")]
+    return sum(int(fields[0]) for fields in of_threads if fields)
 
 
 def _threads(again: Container[threading.Thread]) -> list[str]:
