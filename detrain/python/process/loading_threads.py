@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from detrain.base.errors import Diverged
 from detrain.base.framework_names import MODULES
-from detrain.python.inspect.object_graph import AND_READ
 
 _LONGEST_S: Final = 10.0
 """How long they are waited for. It decides about what is left out or refused, never about bits."""
@@ -108,9 +107,7 @@ class LoadingThreads:
 
     def _compare(self, before: Mapping[str, bytes]) -> None:
         if self._read() != before:
-            self.drawn.add(
-                f"the order of random numbers (a thread draws them as it loads ahead, by chance before the loop{AND_READ})"
-            )
+            self.drawn.add("the order of random numbers (a thread draws them as it loads ahead, by chance before the loop)")
 
     def _wait(self, longest_s: float) -> str:
         """Wait until all stand, each of a chain of them as well: who takes from another's queue lets that one go on."""
