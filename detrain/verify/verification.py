@@ -120,7 +120,7 @@ def outside_of_run(home: Path) -> dict[str, list[str]]:
     """Return what a run has read of clock and randomness: the runs to be compared with it are given the same."""
     entries = Catalogue(home).entries()
     readings = read_meta(entries[-1].path).outside if entries else {}
-    return {kind: values for kind, values in readings.items() if kind in CLOCK_AND_RANDOMNESS}
+    return {kind: values for kind, values in readings.items() if kind.partition(":")[0] in CLOCK_AND_RANDOMNESS}
 
 
 def run_through_kills(

@@ -355,3 +355,66 @@ def test_a_run_that_ended_by_an_error_before_its_first_checkpoint_begins_as_any_
 
 def kill_at(folder: Path, batches: int) -> str:
     return f'{{"states": "{folder}.states", "kill_at": {batches}}}'
+
+
+RECORDING = """
+import os, uuid
+class Run:
+    def __init__(self, folder):
+        self.id = uuid.uuid4().hex
+        open(os.path.join(folder, self.id), "x").close()  # it is there already: an error
+        self.folder = folder
+    def log(self, value):
+        with open(os.path.join(self.folder, self.id), "a") as file:
+            file.write(f"{value!r}\\n")
+def start(folder):
+    os.makedirs(folder, exist_ok=True)
+    return Run(folder)
+"""
+DATING = """
+import datetime, os, time
+def folder():
+    made = os.path.join("outputs", time.strftime("%H-%M-%S") + datetime.datetime.now().strftime("-%f"))
+    os.makedirs(made, exist_ok=True)
+    return made
+"""
+RECORDED = """
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import dating, mlflow
+optimizer = Optimizer(np.ones(3))
+mlflow.start("runs").log("before")
+log = open(os.path.join(dating.folder(), "log"), "a")
+for epoch in range(4):
+    for step in range(5):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        log.write(f"{optimizer.weights.sum()!r}\\n")
+        die(f"{epoch}:{step}")
+    mlflow.start("runs").log(float(optimizer.weights.sum()))
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.fast
+def test_what_a_library_dates_is_found_again_and_its_records_have_new_names(tmp_path: Path, detrain: Run) -> None:
+    """A folder named by the date was another one. A record had the name of one that was there, and the library died.
+
+    What is killed is a process.
+    """
+    for name, text in (("mlflow", RECORDING), ("dating", DATING)):
+        library = tmp_path / "site-packages" / name
+        library.mkdir(parents=True)
+        (library / "__init__.py").write_text(text)
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + RECORDED)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    other = detrain("run", "--ckpt", tmp_path / "other", program, cwd=whole)
+    died = detrain("run", "--every", "2b", program, cwd=killed, DIE_AT="2:3")
+    run = detrain("run", "--every", "2b", program, cwd=killed)
+
+    assert died.status == -9, died.err
+    assert run.status == 0, run.err
+    assert run.last_line() == other.last_line()
+    [one], [another] = whole.glob("outputs/*/log"), killed.glob("outputs/*/log")
+    assert another.read_text() == one.read_text()

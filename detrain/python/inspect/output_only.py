@@ -13,6 +13,12 @@ from typing import Any, Final
 
 from detrain.python.inspect.names import module_of
 
+RECORDS: Final = (
+    *("aim", "clearml", "codecarbon", "comet_ml", "dvclive", "lightning.pytorch.loggers", "mlflow", "neptune", "sacred", "swanlab"),
+    *("accelerate.tracking", "pytorch_lightning.loggers", "tensorboard", "tensorboardX", "tensorflow.python.ops.summary_ops_v2"),
+    *("torch.utils.tensorboard", "wandb"),
+)
+"""Those that keep records of experiments."""
 _OUTPUT: Final = (
     # bars, figures, tables, texts
     *(
@@ -27,10 +33,7 @@ _OUTPUT: Final = (
         "loguru",
     ),
     *("matplotlib", "plotly", "prettytable", "progressbar", "rich", "seaborn", "structlog", "tabulate", "tqdm", "visdom"),
-    # records of experiments
-    *("aim", "clearml", "codecarbon", "comet_ml", "dvclive", "lightning.pytorch.loggers", "mlflow", "neptune", "sacred", "swanlab"),
-    *("accelerate.tracking", "pytorch_lightning.loggers", "tensorboard", "tensorboardX", "tensorflow.python.ops.summary_ops_v2"),
-    *("torch.utils.tensorboard", "wandb"),
+    *RECORDS,
     # measurements
     *("cProfile", "_lsprof", "pynvml", "torch.autograd.profiler", "torch.profiler", "torch._C._profiler"),
 )

@@ -27,6 +27,7 @@ from typing import Any, Final
 from detrain.base.cursor import Cursor
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import FRAMEWORKS
+from detrain.python.inspect.output_only import RECORDS
 
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""
@@ -41,6 +42,9 @@ _OWN: Final = (
 _LOOP: Final = "in a loop: "
 _ENTERED: Final = "entered"
 _FORK: Final = "os.fork"
+_NAMES: Final = "uuid"
+"""By this module a library that records what a program does names a record of its own (a run of MLflow's). Under the
+same name there is one already, of the process that was killed."""
 CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
 """Kinds of readings that have nothing to do with files."""
 
@@ -138,9 +142,13 @@ class Outside:
 
     def _replayed(self, kind: str, real: Any, pack: Callable[[Any], str], unpack: Callable[[str], Any]) -> Any:
         def read(*arguments: Any) -> Any:
-            if not self.is_recording or not _is_for_program(sys._getframe(1)):
+            frame = sys._getframe(1)
+            asker = None
+            if self.is_recording:
+                asker = _dated_by(frame) if frame.f_globals.get("__name__") == __name__ else _asker(frame)
+            if asker is None or (asker != _PROGRAM and frame.f_globals.get("__name__") != __name__):
                 return real(*arguments)
-            return unpack(self.read(kind, lambda: pack(real(*arguments))))
+            return unpack(self.read(kind if asker == _PROGRAM else f"{kind}: {asker}", lambda: pack(real(*arguments))))
 
         read.__name__ = read.__qualname__ = kind
         read.__doc__ = real.__doc__
@@ -152,8 +160,9 @@ class Outside:
         """
 
         def urandom(count: int) -> bytes:
-            asker = _asker(sys._getframe(1)) if threading.get_ident() == self._thread else None
-            if asker is None:
+            frame = sys._getframe(1)
+            asker = _asker(frame) if threading.get_ident() == self._thread else None
+            if asker is None or (asker in RECORDS and frame.f_globals.get("__name__") == _NAMES):
                 return real(count)
             place = self._place()
             is_replayed = place is None and asker == _PROGRAM and not self._lineage
@@ -203,7 +212,7 @@ def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
 
     @functools.wraps(real)
     def read(*arguments: Any) -> Any:
-        if len(arguments) == given and _is_for_program(sys._getframe(1)):
+        if len(arguments) == given and _dated_by(sys._getframe(1)) is not None:
             arguments = (*arguments, form(time.time()))
         return real(*arguments)
 
@@ -219,11 +228,11 @@ def _watch_datetime() -> None:
     real_now, real_utcnow = methods["now"], methods["utcnow"]
 
     def now(cls: Any, tz: Any = None) -> Any:
-        asked = _is_for_program(sys._getframe(1))
+        asked = _dated_by(sys._getframe(1)) is not None
         return cls.fromtimestamp(time.time(), tz) if asked else real_now.__get__(None, cls)(tz)
 
     def utcnow(cls: Any) -> Any:
-        asked = _is_for_program(sys._getframe(1))
+        asked = _dated_by(sys._getframe(1)) is not None
         return cls.fromtimestamp(time.time(), datetime.UTC).replace(tzinfo=None) if asked else real_utcnow.__get__(None, cls)()
 
     methods["now"], methods["utcnow"] = classmethod(now), classmethod(utcnow)
@@ -289,9 +298,12 @@ def _to_text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _is_for_program(frame: FrameType | None) -> bool:
-    """Return whether the program asks, itself or through Python's own modules."""
-    return _asker(frame) == _PROGRAM
+def _dated_by(frame: FrameType | None) -> str | None:
+    """Return who asks for the date: the program, or a library or framework that names a folder by it; None for those
+    that record what a program does, and name their records.
+    """
+    top = _top_asker(frame)
+    return None if top in RECORDS or top in sys.stdlib_module_names else top
 
 
 def is_asked_by_program(frame: FrameType | None, through: Collection[str]) -> bool:
@@ -303,12 +315,18 @@ def _asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str |
     """Return who asks, itself or through Python's own modules: the program, a library by its
     name, None for all others.
     """
+    top = _top_asker(frame, through)
+    return None if top in FRAMEWORKS or top in sys.stdlib_module_names else top
+
+
+def _top_asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str | None:
+    """Return the program, or the top-level module, that asks, itself or through Python's own modules."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         top = name.partition(".")[0]
         if name not in _OWN and top not in through:
             if is_user_file(frame.f_code.co_filename):
                 return _PROGRAM
-            return None if top in FRAMEWORKS or top in sys.stdlib_module_names else top
+            return str(top)
         frame = frame.f_back
     return None
