@@ -22,11 +22,11 @@ from detrain.adapters.torch.devices.placement import Devices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.python.inspect.names import class_name, find_class
-from detrain.python.inspect.object_graph import AND_READ, OF_GRAPH, Item, SharedTensor
+from detrain.python.inspect.object_graph import OF_GRAPH, Item, SharedTensor
 
 _META: Final = "meta"
 _MOVED: Final = "what it was a view of, before its `data` was set"
-_ELSEWHERE: Final = f"mapped to a file that is not below the program's folder{AND_READ}"
+_ELSEWHERE: Final = "mapped to a file that is not below the program's folder"
 _FILE: Final = 11
 """Where a form has the file that its storage is mapped to."""
 _CREATION: Final = torch._C._autograd.CreationMeta
