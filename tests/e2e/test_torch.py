@@ -328,3 +328,42 @@ def test_a_tensor_that_the_loop_maps_to_a_file_comes_back_mapped(
     else:
         assert "REFUSED from here on" in died.err
         assert run.status == NotCapturable.exit_code, run.err
+
+
+SEARCH = """
+import hashlib, os, signal
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(48, 6)
+loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), 8, shuffle=True)
+model = nn.Linear(6, 2)
+flat = nn.utils.parameters_to_vector(model.parameters()).detach()
+for epoch in range(3):
+    for i, (a, b) in enumerate(loader):
+        with torch.no_grad():
+            noise, scores = torch.randn(4, flat.numel()), []
+            for each in noise:
+                nn.utils.vector_to_parameters(flat + 0.1 * each, model.parameters())
+                scores.append(-nn.functional.cross_entropy(model(a), b))
+            flat = flat + 0.05 * (torch.stack(scores) @ noise) / 4
+            nn.utils.vector_to_parameters(flat, model.parameters())
+        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, float(flat.sum()), flush=True)
+print(hashlib.sha256(flat.numpy().tobytes()).hexdigest())
+"""
+
+
+def test_a_search_that_sets_the_weights_from_a_vector_trains(tmp_path: Path, torch_server: Server) -> None:
+    """No update was seen, and no checkpoint taken. What is killed is a process."""
+    program = tmp_path / "program.py"
+    program.write_text(SEARCH)
+    whole = torch_server.bare(program, cwd=tmp_path)
+    died = torch_server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="1:3")
+    run = torch_server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    assert "resuming program at" in run.err
+    assert run.status == 0, run.err
+    assert run.last_line() == whole.last_line()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -28,13 +29,14 @@ class Updates:
 
     A program may move its weights by hand: `w -= lr * w.grad`, `p.data.add_(...)`, new ones in the place of old. As
     long as no optimizer has stepped, what gradients are taken of is looked at when the next are taken: has it changed,
-    or is it no more what it was, then there was an update.
+    or is it no more what it was, then there was an update. A search without gradients sets them by
+    `vector_to_parameters`: again and again, so the first time alone is none.
     """
 
     def __init__(self, on_update: Callable[[int], None], kept_of: Callable[[Any], Any] = lambda tensor: tensor) -> None:
         """`kept_of`: of what gradients are taken of, what is there between two steps."""
         self._on_update, self._kept_of = on_update, kept_of
-        self._has_optimizer = self._is_by_hand = False
+        self._has_optimizer = self._is_by_hand = self._has_set = False
         self._leaves: list[tuple[weakref.ref[torch.Tensor], tuple[object, ...]]] = []
         register_optimizer_step_post_hook(self._stepped)
         original: Any = graph._engine_run_backward
@@ -45,6 +47,17 @@ class Updates:
                 self._look(tensors, named.get("inputs") or (arguments[3] if len(arguments) > 3 else ()))
             return original(tensors, *arguments, **named)
 
+        convert: Any = torch.nn.utils.convert_parameters
+        set_all = convert.vector_to_parameters
+
+        @functools.wraps(set_all)
+        def vector_to_parameters(*arguments: Any, **named: Any) -> None:
+            set_all(*arguments, **named)
+            if self._has_set and not self._has_optimizer:
+                self._on_update(_BY_HAND)
+            self._has_set = True
+
+        torch.nn.utils.vector_to_parameters = convert.vector_to_parameters = vector_to_parameters
         graph._engine_run_backward = run_backward
         torch.autograd._engine_run_backward = run_backward
 
