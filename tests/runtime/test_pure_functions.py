@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from detrain.python.inspect import pure_functions
 from detrain.python.inspect.pure_functions import is_recomputable
 
 STATE = {"rate": 1.0}
@@ -70,3 +73,14 @@ def test_a_closure_may_read_anything() -> None:
     of_closure(1)
 
     assert not is_recomputable(of_closure)
+
+
+def test_a_program_that_reads_the_counts_of_a_cache_reads_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "program.py").write_text("print(weight.cache_info().hits)\n")
+    cache = functools.cache(weight)
+    cache(2)
+    assert is_recomputable(cache)
+
+    monkeypatch.setattr(pure_functions, "user_modules", lambda: {"program": SimpleNamespace(__file__=str(tmp_path / "program.py"))})
+
+    assert not is_recomputable(cache)

@@ -9,7 +9,11 @@ import dis
 import gc
 import math
 import types
+from functools import lru_cache
 from typing import Any, Final
+
+from detrain.base.compiled_sources import source_of
+from detrain.python.inspect.user_modules import user_modules
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, range, slice)
 _COMPUTING: Final = frozenset(
@@ -25,8 +29,21 @@ _MOST: Final = 10_000
 
 
 def is_recomputable(cache: Any) -> bool:
-    """Return whether all that a function has kept was computed from plain values, and is plain itself."""
-    return is_pure(cache, set()) and _holds_plain_values(cache)
+    """Return whether all that a function has kept was computed from plain values, and is plain itself.
+
+    A program that reads the counts of a cache (`cache_info`) reads more than that.
+    """
+    is_counted = any(_names_counts(module.__file__ or "") for module in user_modules().values())
+    return not is_counted and is_pure(cache, set()) and _holds_plain_values(cache)
+
+
+@lru_cache(maxsize=1 << 10)
+def _names_counts(file: str) -> bool:
+    """Return whether a source file holds the name of what tells the counts."""
+    try:
+        return b"cache_info" in source_of(file)
+    except OSError:
+        return False
 
 
 def is_pure(function: Any, seen: set[int]) -> bool:
