@@ -418,3 +418,47 @@ def test_what_a_library_dates_is_found_again_and_its_records_have_new_names(tmp_
     assert run.last_line() == other.last_line()
     [one], [another] = whole.glob("outputs/*/log"), killed.glob("outputs/*/log")
     assert another.read_text() == one.read_text()
+
+
+LOOKING = """
+import os
+def get_last_checkpoint(folder):
+    names = [name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name))]
+    return os.path.join(folder, max(names)) if names else None
+"""
+ASKING = """
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+from transformers.trainer_utils import get_last_checkpoint
+optimizer, first = Optimizer(np.ones(3)), 0
+os.makedirs("out", exist_ok=True)
+last = get_last_checkpoint("out")
+if last is not None:
+    optimizer.weights[:] = np.load(os.path.join(last, "weights.npy"))
+    first = int(last[-1]) + 1
+for epoch in range(first, 4):
+    for step in range(5):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    os.makedirs(f"out/{epoch}", exist_ok=True)
+    np.save(f"out/{epoch}/weights.npy", optimizer.weights)
+show(optimizer.weights)
+"""
+
+
+def test_a_library_that_looks_for_checkpoints_of_the_programs_own_sees_what_it_saw(tmp_path: Path, detrain: Run) -> None:
+    """The program went on by itself, and the resume was refused. What is killed is a process."""
+    library = tmp_path / "site-packages" / "transformers"
+    library.mkdir(parents=True)
+    (library / "__init__.py").touch()
+    (library / "trainer_utils.py").write_text(LOOKING)
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + ASKING)
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    other = detrain("run", "--ckpt", tmp_path / "other", program, cwd=tmp_path / "whole")
+    died = detrain("run", "--every", "2b", program, cwd=tmp_path / "killed", DIE_AT="2:3")
+    run = detrain("run", "--every", "2b", program, cwd=tmp_path / "killed")
+
+    assert died.status == -9, died.err
+    assert run.status == 0, run.err
+    assert run.last_line() == other.last_line()

@@ -324,7 +324,7 @@ def _top_asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> s
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         top = name.partition(".")[0]
-        if name not in _OWN and top not in through:
+        if name not in _OWN and top not in through and name not in through:
             if is_user_file(frame.f_code.co_filename):
                 return _PROGRAM
             return str(top)

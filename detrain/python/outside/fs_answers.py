@@ -27,10 +27,12 @@ from detrain.python.outside.change_log import Changes
 from detrain.python.outside.clock_and_entropy import Outside, is_asked_by_program, sorted_entries
 from detrain.python.outside.open_files import Files
 
-_THROUGH: Final = ("pathlib", "glob")
-_THROUGH_WALK: Final = ("os", "pathlib", "glob")
+_LOOKING: Final = ("transformers.trainer_utils",)
+"""Modules of libraries that look for the program in its folders (`get_last_checkpoint`)."""
+_THROUGH: Final = ("pathlib", "glob", *_LOOKING)
+_THROUGH_WALK: Final = ("os", "pathlib", "glob", *_LOOKING)
 _THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma")
-"""Modules of Python through which the program may ask."""
+"""Modules through which the program may ask."""
 _OVER: Final = ("rename", "replace")
 """What may put a file in the place of another."""
 _MOST_NAMES: Final = 1000
