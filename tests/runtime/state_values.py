@@ -36,6 +36,7 @@ def baseline_of(world: World) -> Baseline:
     encoder = Encoder(NO_FRAMEWORK, found, is_baseline=True)
     for name, value in world.items():
         encoder.encode(value, name)
+    encoder.note_told()
     return found
 
 

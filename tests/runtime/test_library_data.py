@@ -5,6 +5,7 @@ they are named; and nothing of the library's code is run for that.
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 
 from detrain.python.inspect.names import own_attributes
+from detrain.python.inspect.reductions import tells
+from detrain.runtime.state.uncaptured import is_refused
 from tests.runtime.state_values import World, baseline_of, encode, restore
 
 LIBRARY = '''
@@ -325,3 +328,93 @@ def test_configs_of_libraries_come_back_in_place_and_made_anew(name: str) -> Non
     assert back is held
     assert see(back) == see(after)
     assert see(made_anew(lambda: after)) == see(after)
+
+
+ASKED = '''
+import collections
+import random
+
+NOTES = collections.defaultdict(list)
+ASKED = []
+
+
+class Noted:
+    """What it holds is in a table of its module, and its class says so."""
+
+    def __init__(self, lr=0.25):
+        self.name = "noted"
+        NOTES[id(self)].append(lr)
+
+    def __getstate__(self):
+        ASKED.append(random.random())
+        self.asked = True
+        return {"name": self.name, "notes": list(NOTES[id(self)])}
+
+
+class Counted(dict):
+    def __reduce__(self):
+        return Counted, (dict(self), len(self))
+
+
+class Versioned:
+    def __getstate__(self):
+        return {**vars(self), "_version": "1.5.2"}
+
+
+class Failing(dict):
+    def __reduce_ex__(self, protocol):
+        raise RuntimeError("cannot be copied")
+'''
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A library whose classes say themselves what they hold."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "library_that_tells.py").write_text(ASKED)
+    monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module("library_that_tells")
+    del sys.modules["library_that_tells"]
+
+
+def test_what_only_its_class_says_that_an_object_holds_is_refused_when_it_changes(asked: Any) -> None:
+    world: World = {"noted": asked.Noted(), "other": asked.Noted()}
+    baseline = baseline_of(world)
+    assert encode(world, baseline).not_captured == []
+    asked.NOTES[id(world["noted"])].append(0.125)
+    [said] = encode(world, baseline).not_captured
+    assert said.startswith("noted (library_that_tells.Noted")
+    assert is_refused(said)
+
+
+def test_what_only_its_class_says_that_a_new_object_holds_is_refused(asked: Any) -> None:
+    [said] = lost(lambda: asked.Noted(0.375))
+    assert is_refused(said)
+
+
+def test_to_ask_a_class_changes_nothing(asked: Any) -> None:
+    world: World = {"noted": asked.Noted()}
+    before = random.getstate()
+    baseline = baseline_of(world)
+    encode(world, baseline)
+    assert asked.ASKED
+    assert random.getstate() == before
+    assert vars(world["noted"]) == {"name": "noted"}
+
+
+def test_what_a_class_says_that_is_captured_or_computed_is_no_loss(asked: Any) -> None:
+    after, back, held = there_and_back(lambda: asked.Counted(a=0.5), lambda value: value.update(b="text", c=1 << 40))
+    assert back is held
+    assert back == after
+    assert dict(made_anew(lambda: after)) == dict(after)
+    assert dict(made_anew(lambda: asked.Failing(a=1))) == {"a": 1}
+    assert type(made_anew(asked.Versioned)) is asked.Versioned
+
+
+def test_the_programs_own_methods_are_not_asked() -> None:
+    class Own(importlib.import_module("configparser").RawConfigParser):  # type: ignore[misc, name-defined]
+        def __getstate__(self) -> object:
+            raise AssertionError("the program's code was run")
+
+    assert not tells(Own)

@@ -35,6 +35,7 @@ class Baseline:
     _sets: dict[int, frozenset[int]] = field(default_factory=dict)
     _positions: dict[int, object] = field(default_factory=dict)
     _inside: dict[tuple[int, object], Callable[[], object]] = field(default_factory=dict)
+    _told: dict[int, set[object]] = field(default_factory=dict)
     _names: dict[int, frozenset[str]] = field(default_factory=dict)
     _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = field(default_factory=dict)
     _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = field(default_factory=dict)
@@ -119,6 +120,15 @@ class Baseline:
         if known is None or not self.has(value):
             return False
         return known() == held if isinstance(held, str) else known() is held
+
+    def add_told(self, value: object, missed: set[object]) -> None:
+        """Note what the class of an object says that it holds, and no graph has."""
+        if missed:
+            self._told[id(value)] = missed
+
+    def told(self, value: object) -> set[object]:
+        """Return what the class of an object that was there said then, and no graph had."""
+        return self._told.get(id(value), set()) if self.has(value) else set()
 
     def add_names(self, value: object, names: Iterable[str]) -> None:
         """Note under which names an object held what is state."""

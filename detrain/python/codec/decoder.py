@@ -40,7 +40,7 @@ from detrain.python.inspect.names import (
     type_name,
 )
 from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, deep_calls, shown
-from detrain.python.inspect.ownership import of_last_use
+from detrain.python.inspect.ownership import new_object, of_last_use
 from detrain.python.inspect.pandas_tables import KINDS, MOMENTS, become, make_moment, make_table
 from detrain.python.inspect.stored_attributes import program_names
 from detrain.python.process.reducers import reduction_named
@@ -172,7 +172,7 @@ class Decoder(Decoding):
         if cls is None:
             self.miss(path, f"class {name!r} is not there")
             return current
-        target: Any = live if self.claim(live, cls) else _new(cls)
+        target: Any = live if self.claim(live, cls) else new_object(cls)
         self.made[number] = target
         if content is not None:
             base: Any = container_base(cls)
@@ -314,11 +314,3 @@ class Decoder(Decoding):
                     slots[name].__set__(target, new[name])
             except AttributeError:  # of a class of C: it is what it was made with
                 self.miss(f"{path}.{name}")
-
-
-def _new(cls: type) -> Any:
-    """Return a new object without running the program's code."""
-    base: Any = container_base(cls)
-    if base is not None:
-        return base.__new__(cls)
-    return types.SimpleNamespace.__new__(cls) if issubclass(cls, types.SimpleNamespace) else object.__new__(cls)

@@ -99,6 +99,8 @@ class LeafEncoder(ABC):
         """Numbers of the memories that tensors share, by their identity."""
         self._spans: list[Span] = []
         """Where these memories and arrays lie: of NumPy's and a framework's, several may look at one memory."""
+        self._told: list[tuple[int, object, str]] = []
+        """Objects whose classes say themselves what they hold."""
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
         self._depth = 0

@@ -60,9 +60,10 @@ from detrain.python.inspect.object_graph import (
     deep_calls,
     key_path,
 )
-from detrain.python.inspect.ownership import find_data_class, makes_plainly, of_last_use
+from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
+from detrain.python.inspect.reductions import key, numbers_and_texts, tells, told
 from detrain.python.process.reducers import Reduction, reduction_of
 
 _EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
@@ -90,6 +91,7 @@ class Encoder(Functions):
         for number, view, path in self._far_views:
             is_near = id(owner_of(view)) in self._numbers
             self._nodes[number] = self._encode_view(view, path) if is_near else self._encode_array("ndarray", view, view, path)
+        self.note_told()
         if self._memories and not self._collects:
             self._join_memories()
             self._clear_unseen()
@@ -105,6 +107,38 @@ class Encoder(Functions):
             else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots), "lost": sorted(self._lost_numbers)})
         )
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
+
+    def note_told(self) -> None:
+        """Look at what the classes of libraries say themselves that their objects hold. What of it is not in the graph,
+        and was not like that when the loop was entered, is named."""
+        for number, value, path in self._told:
+            missed = self._not_below(number, self._said(value))
+            if missed and not self._baseline.has(value) and makes_plainly(type(value)):
+                missed -= self._said(new_object(type(value)))  # a version, say
+            if self._collects:
+                self._baseline.add_told(value, missed)
+            elif missed != self._baseline.told(value):
+                self._lose(number, path, f"{type_name(value)}: its class says of it what nothing shows{AND_READ}")
+
+    def _said(self, value: object) -> set[object]:
+        said = told(value)
+        return set() if said is None else numbers_and_texts(said, lambda item: id(item) in self._numbers)
+
+    def _not_below(self, number: int, wanted: set[object]) -> set[object]:
+        """Return those of some numbers and texts that are not in a node, nor in what it leads to."""
+        seen, below = {number}, collections.deque([number])
+        while wanted and below:
+            left: list[Any] = [self._nodes[below.popleft()]]
+            while left:
+                item = left.pop()
+                if type(item) is not list:
+                    wanted.discard(key(item))
+                elif len(item) == 1 and type(item[0]) is int and item[0] < len(self._nodes):
+                    below += {item[0]} - seen
+                    seen.add(item[0])
+                else:
+                    left += item
+        return wanted
 
     def _mark_addresses(self, number: int, holder: str, keys: set[Any], path: str) -> None:
         """Describe the keys of a dictionary that are addresses of objects by these; name a set that has such."""
@@ -428,8 +462,13 @@ class Encoder(Functions):
             return ["opaque", type_name(value), address]
         elif address is None and not self._finds_again and not _is_made_by_name(cls):
             return self._lose(number, path, f"{type_name(value)}: the loop has made it")
+        self._note_asked(number, value, path)
         node = self._encode_user_object(number, value, path)
         return [*node, address] if node[0] == "object" else node
+
+    def _note_asked(self, number: int, value: object, path: str) -> None:
+        if tells(type(value)) and not self._finds_again:
+            self._told.append((number, value, path))
 
     def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
         """An object of a class that derives from a library's stays as it is;
@@ -439,6 +478,7 @@ class Encoder(Functions):
         self._note_classes(type(value))
         if (not self._collects and not self._baseline.has(value)) or node[0] == "loader":
             return node
+        self._note_asked(number, value, path)
         stored = self._kinds.attributes(value)
         if self._collects:
             self._baseline.add_names(value, stored)

@@ -35,6 +35,7 @@ from detrain.python.inspect.names import FRAMEWORKS, held_by, is_library_class, 
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
 from detrain.python.inspect.ownership import extends_library, of_last_use
 from detrain.python.inspect.pandas_tables import content, is_table
+from detrain.python.inspect.reductions import told
 from detrain.python.inspect.stored_attributes import stored_names
 
 _MOST: Final = 100_000
@@ -74,9 +75,16 @@ def inside(value: object) -> object:
     is_foreign = is_own or is_library_class(cls)
     if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_foreign):
         return None
-    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _of_library(value) if is_own else _parts(value), 0
-    if (not left and _is_of_extension(value)) or _hides_where_it_is(value):
+    parts = _of_library(value) if is_own else _parts(value)
+    said = None if is_own or top in _STILL else told(value)
+    if (not parts and said is None and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
+    return _read([*parts, *(said or ())], {id(value)})
+
+
+def _read(left: list[Any], seen: set[int]) -> object:
+    """Return a digest of numbers, texts and arrays, and those that objects lead to; None if there are none."""
+    state, read = xxhash.xxh3_128(), 0
     while left and read < _MOST:
         item = left.pop()
         read += 1

@@ -89,6 +89,14 @@ def _makes_another(cls: Any) -> bool:
     return made[0] is not made[1] and all(type(each) is cls for each in made)
 
 
+def new_object(cls: type) -> Any:
+    """Return a new object of a class that holds nothing of C, without running its code."""
+    base: Any = container_base(cls)
+    if base is not None:
+        return base.__new__(cls)
+    return types.SimpleNamespace.__new__(cls) if issubclass(cls, types.SimpleNamespace) else object.__new__(cls)
+
+
 @by_class
 def of_last_use(cls: type) -> frozenset[str]:
     """Return the attributes of a library's objects of a class that are no state."""

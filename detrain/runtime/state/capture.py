@@ -132,6 +132,7 @@ class Capture:
                 encoder.encode(value, f"{_CALLED}, {name}")
             if loop is not None and not loop.is_fetched_in_body:
                 encoder.encode_loader(_source(loop), _LOADER)
+            encoder.note_told()
         return found
 
     def encode(
