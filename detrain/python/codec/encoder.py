@@ -11,6 +11,7 @@ import random
 import types
 import weakref
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -63,7 +64,7 @@ from detrain.python.inspect.object_graph import (
 from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
-from detrain.python.inspect.reductions import key, numbers_and_texts, tells, told
+from detrain.python.inspect.reductions import key, numbers_and_texts, streams_kept, tells, told
 from detrain.python.process.reducers import Reduction, reduction_of
 
 _EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
@@ -111,6 +112,10 @@ class Encoder(Functions):
     def note_told(self) -> None:
         """Look at what the classes of libraries say themselves that their objects hold. What of it is not in the graph,
         and was not like that when the loop was entered, is named."""
+        with streams_kept() if self._told else nullcontext():
+            self._ask()
+
+    def _ask(self) -> None:
         for number, value, path in self._told:
             missed = self._not_below(number, self._said(value))
             if missed and not self._baseline.has(value) and makes_plainly(type(value)):

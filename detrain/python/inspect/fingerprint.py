@@ -35,7 +35,7 @@ from detrain.python.inspect.names import FRAMEWORKS, held_by, is_library_class, 
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
 from detrain.python.inspect.ownership import extends_library, of_last_use
 from detrain.python.inspect.pandas_tables import content, is_table
-from detrain.python.inspect.reductions import told
+from detrain.python.inspect.reductions import streams_kept, tells, told
 from detrain.python.inspect.stored_attributes import stored_names
 
 _MOST: Final = 100_000
@@ -76,7 +76,10 @@ def inside(value: object) -> object:
     if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_foreign):
         return None
     parts = _of_library(value) if is_own else _parts(value)
-    said = None if is_own or top in _STILL else told(value)
+    said = None
+    if not is_own and top not in _STILL and tells(cls):
+        with streams_kept():
+            said = told(value)
     if (not parts and said is None and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
     return _read([*parts, *(said or ())], {id(value)})

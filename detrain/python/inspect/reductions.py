@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copyreg
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -38,12 +39,28 @@ def _definer(cls: type, name: str) -> type:
     return next((base for base in cls.__mro__ if name in vars(base)), object)
 
 
+@contextmanager
+def streams_kept() -> Iterator[None]:
+    """Set the global random streams of Python and NumPy back to where they were."""
+    before, legacy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        if random.getstate() != before:
+            random.setstate(before)
+        if not _are_same(legacy, np.random.get_state()):
+            np.random.set_state(legacy)
+
+
 def told(value: Any) -> list[object] | None:
-    """Return what the class of an object says that it holds, None if it says nothing of its own."""
+    """Return what the class of an object says that it holds, None if nothing of its own.
+
+    Within `streams_kept`.
+    """
     if not tells(type(value)):
         return None
     own = own_attributes(value)
-    before = random.getstate(), np.random.get_state(), dict(own or {})
+    before = dict(own or {})
     try:
         said = value.__reduce_ex__(4)
         _maker, arguments, *more = ("", ()) if isinstance(said, str) else said
@@ -52,13 +69,9 @@ def told(value: Any) -> list[object] | None:
     except Exception:  # an edge: a stranger's code, and most say by an error that they cannot be copied
         return None
     finally:
-        if random.getstate() != before[0]:
-            random.setstate(before[0])
-        if not _are_same(before[1], np.random.get_state()):
-            np.random.set_state(before[1])
-        if own is not None and list(map(id, own.values())) != list(map(id, before[2].values())):
+        if own is not None and list(map(id, own.values())) != list(map(id, before.values())):
             own.clear()
-            own.update(before[2])
+            own.update(before)
 
 
 def _are_same(one: Any, other: Any) -> bool:
