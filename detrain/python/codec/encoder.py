@@ -123,7 +123,7 @@ class Encoder(Functions):
             if self._collects:
                 self._baseline.add_told(value, missed)
             elif missed != self._baseline.told(value):
-                self._lose(number, path, f"{type_name(value)}: its class says of it what nothing shows{AND_READ}")
+                self._lose(number, path, f"{type_name(value)}: its class says of it what nothing shows")
 
     def _said(self, value: object) -> set[object]:
         said = told(value)
