@@ -17,6 +17,7 @@ from detrain.base import errors
 from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
+from tests.e2e.refused import starting_twice
 from tests.e2e.runs import Result, Run
 from tests.e2e.runs import detrain as in_a_new_process
 from tests.store.forging import with_version
@@ -32,6 +33,12 @@ def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) ->
     assert explained == f"  explained by `detrain explain {error.slug}`"
     for word in said:
         assert word in "\n".join(message)
+
+
+@pytest.fixture
+def detrain(server: Server) -> Run:
+    """Each start that is refused is made twice."""
+    return starting_twice(server.detrain)
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from detrain.base.errors import last_printed
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
+from tests.e2e.refused import goes_back
 
 TENSORS = """\
 import hashlib, os, signal
@@ -104,8 +106,11 @@ def test_a_generator_that_reads_what_the_loop_changes_is_named_in_time_and_a_way
     foreseen = server.detrain("info", "program.py", cwd=tmp_path)
     died = server.detrain("run", "--every", "1", "--keep", "1", "program.py", cwd=tmp_path, DIE_AT="4:1")
     refused = server.detrain("run", "program.py", cwd=tmp_path)
-    back = server.detrain("run", "--from", "1:0", "program.py", cwd=tmp_path)
+    again = server.detrain("run", "program.py", cwd=tmp_path)
+    back = goes_back(server.detrain, refused, cwd=tmp_path)
 
+    assert (again.status, last_printed(again.err)) == (refused.status, last_printed(refused.err))
+    assert back is not None
     assert "batches() reads importance, which reweigh() writes" in foreseen.out
     assert died.err.count("importance, which batches() reads and the loop has changed") == 1
     assert refused.status == 78, refused.err

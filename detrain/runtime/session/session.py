@@ -319,7 +319,7 @@ class Session:
 
     def way_back(self, error: DetrainError) -> str:
         """Return the checkpoint that may do where a resume is refused, in words."""
-        return way_back(error, self.parts.config, self.parts.catalogue)
+        return way_back(error, self.parts.config, self.parts.catalogue, self.parts.plan.passed)
 
     def finish(self) -> None:
         """The program ends."""

@@ -27,6 +27,7 @@ class ResumePlan:
     def __init__(self, config: Config, metas: Sequence[Meta], position: Position) -> None:
         self._position = position
         self._command = () if config.ranks is not None or not config.stations else config.command
+        self._paths = config.stations
         self._is_second_try = os.environ.pop(_SECOND_TRY, "") != ""
         self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
         self._loops_were = {meta.phase: meta.loop for meta in metas if meta.loop}
@@ -40,6 +41,11 @@ class ResumePlan:
     def is_resuming(self) -> bool:
         """Whether a station lies ahead."""
         return bool(self._stations)
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The checkpoints whose state has been set, of those on the way."""
+        return self._paths[: len(self._paths) - len(self._stations)]
 
     @property
     def is_forwarding(self) -> bool:

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from detrain.base.config import Config
 from detrain.base.errors import DetrainError, Diverged, NotCapturable, StoreError
-from detrain.runtime.state.uncaptured import lacking
+from detrain.runtime.state.uncaptured import is_doubtful, lacking
 from detrain.store import Catalogue, Entry, read_meta
 
 
-def way_back(error: DetrainError, config: Config, catalogue: Catalogue) -> str:
+def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: Sequence[str]) -> str:
     """Return, in words, the earlier checkpoint to go on from where a resumed run is refused; empty if there is none.
 
-    Where a batch was another one, all before it were equal: then it is the newest that lies before that batch.
+    It is one that this run has come through (`passed`): the way there is known to be good. Or it is the start of an
+    epoch: where a batch was another one, one before that batch; else one without what makes the newest doubtful.
+    Another one inside of an epoch would load the same batches again, and meet the same.
     """
     if not isinstance(error, Diverged | NotCapturable) or not error.may_go_back or not config.stations or config.ranks is not None:
         return ""
     target = next((entry for entry in catalogue.entries() if str(entry.path) == config.stations[-1]), None)
     if target is None or not config.command:
         return ""
-    differs = error.at if isinstance(error, Diverged) else None
+    differs, has_doubts = error.at if isinstance(error, Diverged) else None, _is_doubtful(target)
     for entry in reversed(catalogue.ways(config.program, config.run)):
         cursor = entry.cursor
-        is_before = cursor.key() < target.cursor.key() and (
-            differs is None or (cursor.phase, cursor.epoch, cursor.batch) <= differs
-        )
-        if is_before and not _is_known_to_fail(entry, config):
-            why = "up to which all batches were equal" if differs is not None else "whose first batch is compared, too"
+        if cursor.key() >= target.cursor.key() or _is_known_to_fail(entry, config):
+            continue
+        if differs is not None:
+            is_good = (cursor.phase, cursor.epoch, cursor.batch) <= differs and not cursor.is_inside
+        else:
+            is_good = str(entry.path) in passed or (has_doubts and not cursor.is_inside and not _is_doubtful(entry))
+        if is_good:
+            why = "up to which all batches were equal" if differs is not None else "which has all that it needs"
             return f", or go back to the checkpoint at {cursor}, {why}: `{_command(config.command, str(cursor))}`"
     return ""
+
+
+def _is_doubtful(entry: Entry) -> bool:
+    try:
+        return any(map(is_doubtful, read_meta(entry.path).not_captured))
+    except StoreError:
+        return True
 
 
 def _is_known_to_fail(entry: Entry, config: Config) -> bool:
